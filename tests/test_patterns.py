@@ -506,11 +506,10 @@ OWN_TEXTS = {
     "mmrm.eval.results.result_store.STEP": "a folder's name",
     "mmrm.models.config.HUB_ID": "at most 193 characters of a recipe",
     "mmrm.train.studies.ablation.variants.NAME": "a variant's name in a recipe",
-    "mmrm.train.recipe.methods.FormatTerm._compiles": "a pattern of the recipe, which is only compiled",
+    "mmrm.train.reinforce.policy.term_config.FormatTerm._compiles": "a pattern of the recipe, which is only compiled",
     "mmrm.train.reference.pages.table": "documentation",
     "mmrm.train.recipe.rules.model_rules": "a recipe's system prompt",
-    "mmrm.train.reinforce.policy.answer_reward.AnswerReward.__call__": "the recipe's own pattern: its author's choice",
-    "mmrm.train.runs.provenance.check_resume_matches": "keys of a recipe",
+    "mmrm.train.reinforce.policy.reward_terms.FormatReward.__call__": "the recipe's own pattern: its author's choice",
     "mmrm.train.checkpoints.rotation.NAME": "a folder's name",
     "mmrm.train.checkpoints.integrity.OF_A_RANK": "a file's name",
 }

@@ -10,17 +10,18 @@ from pathlib import Path
 CLONE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CLONE))  # the clone, installed or not
 
+from mmrm.data.config.registry import installed_sections
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.cli import command
-from mmrm.eval.judges.loading import JUDGES
+from mmrm.eval.judges.registry import JUDGES
 from mmrm.train.reference.pages import reference
 from mmrm.train.reference.schema import judge_schema, recipe_schema
 
 
 def files() -> dict[Path, str]:
     """Return the content of every file by its place in the clone."""
-    judges = [config for config, _ in JUDGES.values()]
+    judges = installed_sections(JUDGES)
     schemas = {
         "recipes/schema.json": recipe_schema(),
         "recipes/judges/schema.json": judge_schema(judges),

@@ -113,13 +113,8 @@ COEFFICIENT_COLUMNS = (
 )
 COEFFICIENTS = """Coefficients are over the means of the variants, with Fisher's intervals. AUC of one half of the questions \
 predicts the best-of-N gain on the other half. Accuracies count half a point for a tie or for two orders that disagree."""
-PARADIGMS = {
-    "naive": "Naive-RM",
-    "critic": "critic",
-    "language_model": "judge",
-    "stable_reinforce": "judge",
-}
-"""A method's kind of reward model."""
+PARADIGMS = ("Naive-RM", "critic", "judge")
+"""Kinds of reward models in the order of their colours. Others follow in that of the models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +145,7 @@ class Model:
 
 def paradigm(run: Run) -> str:
     """Return the kind of a run's reward model."""
-    return PARADIGMS[run.recipe.method.type]
+    return run.recipe.method.paradigm
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -613,11 +608,12 @@ def draw(models: Sequence[Model], path: Path) -> None:
     known = dict.fromkeys(name for model in models for name in model.figures)
     figures = [name for name in known if name == "AUC" or "acc" in name]
     gains = [gain for gain in GAINS if any(gain in model.gains for model in models)]
+    kinds = dict.fromkeys([*PARADIGMS, *(paradigm(model.run) for model in models)])
     with panels(
         path, [f"{GAINS[gain]} by {figure}" for gain in gains[:1] for figure in figures]
     ) as drawn:
         for axes, figure in zip(drawn, figures, strict=True):
-            for kind, colour in zip(dict.fromkeys(PARADIGMS.values()), COLOURS, strict=False):
+            for kind, colour in zip(kinds, COLOURS, strict=False):
                 own = [
                     model
                     for model in models

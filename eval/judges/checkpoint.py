@@ -24,13 +24,6 @@ from mmrm.models.portable.reward import IncompleteCheckpointError
 
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """What a family calls its class to the `type` of judge that such a checkpoint is."""
-ADAPTED = {
-    "naive": "scalar",
-    "critic": "critic",
-    "language_model": "generative",
-    "stable_reinforce": "generative",
-}
-"""Method of a LoRA run to the same."""
 PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
 """Files that are fetched of a checkpoint on the hub."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
@@ -126,7 +119,7 @@ def load_checkpoint(
 def kind_of(folder: Path) -> str:
     """Return the `type` of judge that a checkpoint is, or what else it is; raises CheckpointError for what is no checkpoint."""
     if is_adapter(folder):
-        return ADAPTED.get(card_of_adapters(folder).method, "LoRA adapter without a reward head")
+        return card_of_adapters(folder).judge_type or "LoRA adapter without a reward head"
     file = folder / "config.json"
     if not file.is_file():
         whole = "config.json and no adapter_config.json"

@@ -8,15 +8,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from mmrm.data.config.layers import read_yaml
 from mmrm.data.config.section import Section
 from mmrm.data.errors import CheckpointError
-from mmrm.data.prompts import JudgeTemplate
+from mmrm.data.prompts import CRITIQUE_REQUEST, JudgeTemplate
 from mmrm.data.storage.manifest import verify_settings
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import CARD, LAUNCHES, RECIPE
 from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
+
+JUDGE_OF_METHOD = {
+    "naive": "scalar",
+    "critic": "critic",
+    "language_model": "generative",
+    "stable_reinforce": "generative",
+}
+"""The `type` of judge that a method trains, for cards of versions that wrote no `judge_type`."""
+
+
+def judge_of_earlier_card(card: dict[str, Any]) -> str | None:
+    """Return the `judge_type` of a card without one; `card` holds the keys in front of it."""
+    return JUDGE_OF_METHOD.get(card.get("method", ""))
 
 
 class JudgeCard(Section):
@@ -26,6 +41,8 @@ class JudgeCard(Section):
     """Of the model that training started from; a checkpoint sees images and prompts as this says."""
     head: HeadConfig | None
     method: str
+    judge_type: str | None = Field(default_factory=judge_of_earlier_card)
+    """The `type` of judge that the checkpoint is. None if training made no judge."""
     autocast: bool
     """Training computed in bf16 with fp32 weights: torch's autocast, where DeepSpeed keeps no copies."""
     nf4: bool
@@ -42,28 +59,53 @@ class JudgeCard(Section):
     baselines: bool
 
 
-def judge_card(recipe: Mapping[str, Any]) -> JudgeCard:
-    """Return the card of the checkpoints that a resolved recipe, given as plain values, makes."""
-    backbone, method, evaluation = recipe["backbone"], recipe["method"], recipe["evaluation"]
-    budget, lora, critique = recipe["optim"]["token_budget"], recipe["optim"]["lora"], None
-    if method["type"] == "critic":
-        request = (
-            {} if method["critique_request"] is None else {"request": method["critique_request"]}
-        )
-        critique = {"max_new_tokens": method["critique_max_tokens"], **request}
+def judge_card(
+    recipe: Mapping[str, Any], judge_type: str | None, critique: CritiqueConfig | None
+) -> JudgeCard:
+    """Return the card of the checkpoints that a recipe makes.
+
+    Args:
+        recipe: The resolved recipe, as plain values.
+        judge_type: The `type` of judge that the checkpoints are. None if they are no judges.
+        critique: How the model is asked for critiques. None if it writes none.
+    """
+    backbone = recipe["backbone"]
+    method = recipe["method"]
+    evaluation = recipe["evaluation"]
+    budget = recipe["optim"]["token_budget"]
+    lora = recipe["optim"]["lora"]
     card = {
         "backbone": backbone,
         "head": recipe.get("head"),
         "method": method["type"],
+        "judge_type": judge_type,
         "autocast": recipe["deepspeed"] == "none" and backbone["dtype"] == "bfloat16",
         "nf4": lora is not None and lora["quantise"] == "nf4",
-        "critique": critique,
+        "critique": None if critique is None else critique.model_dump(mode="json"),
         "template": method.get("template"),
         "token_budget": None if budget == "auto" else budget,
         "workers": recipe["workers"],
-        **{name: evaluation[name] for name in ("benchmarks", "protocol", "baselines")},
+        "benchmarks": evaluation["benchmarks"],
+        "protocol": evaluation["protocol"],
+        "baselines": evaluation["baselines"],
     }
     return JudgeCard.model_validate_json(json.dumps(card))
+
+
+def card_of_earlier_run(recipe: Mapping[str, Any]) -> JudgeCard:
+    """Return the card of a checkpoint of an earlier version, which wrote none.
+
+    Args:
+        recipe: The resolved recipe in its run folder, as plain values.
+    """
+    method = recipe["method"]
+    critique = None
+    if method["type"] == "critic":
+        request = method["critique_request"]
+        if request is None:
+            request = CRITIQUE_REQUEST
+        critique = CritiqueConfig(request=request, max_new_tokens=method["critique_max_tokens"])
+    return judge_card(recipe, JUDGE_OF_METHOD.get(method["type"]), critique)
 
 
 def recorded(checkpoint: Path) -> JudgeCard | None:
@@ -82,7 +124,7 @@ def recorded(checkpoint: Path) -> JudgeCard | None:
     try:
         if file == card:
             return JudgeCard.model_validate_json(card.read_bytes())
-        return judge_card(read_yaml(recipe).plain())
+        return card_of_earlier_run(read_yaml(recipe).plain())
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{file} is not a {kind} as train/ writes it beside its checkpoints ({type(error).__name__}: {error}). "

@@ -1,9 +1,48 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The base classes of judges' settings. They import no torch, so that a recipe is checked at once."""
 
 from __future__ import annotations
 
-from mmrm.data.config.section import Tokens
+from typing import ClassVar
+
+from mmrm.data.config.section import Section, Tokens
 from mmrm.models.config import SamplingConfig
+
+
+class JudgeConfig(Section):
+    """The settings of one kind of judge: what its YAML file may hold, and what others ask about it.
+
+    Every kind has a field `type` of its own. A kind that judges with one checkpoint has a field
+    `checkpoint`, and returns its value from `checkpoints`.
+    """
+
+    implementation: ClassVar[str]
+    """The import path of the function that loads the judge: `(path, runtime, config) -> Judge`."""
+
+    type: str
+
+    @property
+    def compares(self) -> bool:
+        """True if the judge names the better of two responses, and gives no response a score."""
+        return False
+
+    def checkpoints(self) -> tuple[str, ...]:
+        """Return the checkpoint folders or hub ids whose weights this judge itself loads."""
+        return ()
+
+    def member_judges(self) -> tuple[str, ...]:
+        """Return the paths of other judges that this judge combines."""
+        return ()
+
+    def validation_records(self) -> str | None:
+        """Return the path of preference records that decide this judge's scores, or None."""
+        return None
+
+    def deciding_settings(self, is_file: bool) -> list[str]:
+        """Return what decides the judge's scores besides checkpoints, members and records.
+
+        `is_file` is False if the settings are the defaults for a checkpoint folder.
+        """
+        return [str(is_file), self.model_dump_json(exclude={"checkpoint"})]
 
 
 class JudgingConfig(SamplingConfig):

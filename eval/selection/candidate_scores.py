@@ -21,12 +21,9 @@ from mmrm.data.storage.content import shown_key
 from mmrm.data.storage.files import digest, read_json, write_whole
 from mmrm.eval.candidates import Candidates, Ranking
 from mmrm.eval.journal import Journal, showing
-from mmrm.eval.judges.critic.config import CriticJudgeConfig
-from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.judge import Ranker
-from mmrm.eval.judges.loading import judge_config
 from mmrm.eval.judges.messages import candidates_of
-from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import journal_key
 from mmrm.eval.selection.candidate_files import New
 from mmrm.eval.selection.candidate_records import RecordFile
@@ -89,15 +86,16 @@ class Scoring:
 
 
 def reference_of(judge: Path) -> Mapping[str, Any] | None:
-    """Return mean and standard deviation of a checkpoint's scores, as its config.json states them."""
-    config = judge_config(judge)
-    if not isinstance(config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig):
-        return None
-    file = Path(config.checkpoint).expanduser() / "config.json"
-    found: Mapping[str, Any] | None = (
-        read_json(file).get("reference_scores") if file.is_file() else None
-    )
-    return found
+    """Return mean and standard deviation of a judge's scores, as its checkpoint's config.json has them.
+
+    Returns None for a judge without a checkpoint, and if the file has no such entry.
+    """
+    for checkpoint in judge_config(judge).checkpoints():
+        file = Path(checkpoint).expanduser() / "config.json"
+        if file.is_file():
+            reference: Mapping[str, Any] | None = read_json(file).get("reference_scores")
+            return reference
+    return None
 
 
 def fingerprint(judge: Path, scoring: Scoring) -> str:

@@ -15,16 +15,12 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from mmrm.data.errors import CheckpointError, NonFiniteError, RecordError
-from mmrm.data.storage.files import read_json
 from mmrm.data.storage.strict_json import count_values, parse_json
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.critic.config import CriticJudgeConfig
-from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
-from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_judge import PackedRanker
-from mmrm.eval.judges.released.config import ReleasedJudgeConfig
-from mmrm.eval.judges.released.models import compares
-from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
+from mmrm.eval.judges.registry import judge_config
+from mmrm.eval.selection.candidate_scores import reference_of
 from mmrm.eval.serving.batcher import Batcher, Scored
 from mmrm.eval.serving.dialects import Asked, Failure, Served
 from mmrm.eval.serving.metrics import Metrics
@@ -288,16 +284,13 @@ def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
     """
     config = judge_config(path)
-    if not isinstance(
-        config, ScalarJudgeConfig | CriticJudgeConfig | GenerativeJudgeConfig | ReleasedJudgeConfig
-    ):
+    if not config.checkpoints():
         raise CheckpointError(
             f"{path} is of the type {config.type!r}; served are scalar, critic, generative and released judges."
         )
     judge = load_judge(path, runtime)
     judge.rank("?", ["-", "."])
     assert isinstance(judge.ranker, PackedRanker)
-    file = Path(config.checkpoint).expanduser() / "config.json"
-    reference = read_json(file).get("reference_scores") if file.is_file() else None
-    kind = "generative" if compares(config) else config.type
-    return ServedRanker(judge.ranker, Served(name, kind, judge_digest(path), reference))
+    kind = "generative" if config.compares else config.type
+    served = Served(name, kind, judge_digest(path), reference_of(path))
+    return ServedRanker(judge.ranker, served)

@@ -11,11 +11,8 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges.checkpoint import backbone_of
-from mmrm.eval.judges.endpoint.config import EndpointConfig
-from mmrm.eval.judges.ensemble.config import EnsembleConfig
 from mmrm.eval.judges.judge_card import recorded
-from mmrm.eval.judges.loading import judge_config
-from mmrm.eval.judges.server.config import ServerConfig
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import CARD
 from mmrm.models.backbone import resolve
@@ -52,24 +49,16 @@ def judge_digest(path: Path) -> str:
     Raises: what `load_judge` raises for a path that is no whole judge.
     """
     config = judge_config(path)
-    if isinstance(config, ServerConfig):  # what it serves is known once it answers
-        return _digest([config.model_dump_json(include={"type", "url"})])
-    if isinstance(config, EndpointConfig):
-        return _digest([config.model_dump_json(include={"type", "url", "model", "request"})])
-    if isinstance(config, EnsembleConfig):
-        parts = [
-            config.type,
-            config.combine,
-            *(judge_digest(Path(member).expanduser()) for member in config.members),
-        ]
-        if config.validation is not None:
-            parts.append(
-                rows_digest(PREFERENCE_FOLDER.load(Location(location=config.validation)).examples)
-            )
-        return _digest(parts)
-    place = Path(resolve(config.checkpoint))
-    asked = [str(path.is_file()), config.model_dump_json(exclude={"checkpoint"})]
-    return _digest([*asked, *(_checkpoint(place) if place.is_dir() else [config.checkpoint])])
+    parts = config.deciding_settings(is_file=path.is_file())
+    for member in config.member_judges():
+        parts.append(judge_digest(Path(member).expanduser()))
+    records = config.validation_records()
+    if records is not None:
+        parts.append(rows_digest(PREFERENCE_FOLDER.load(Location(location=records)).examples))
+    for checkpoint in config.checkpoints():
+        folder = Path(resolve(checkpoint))
+        parts += _checkpoint(folder) if folder.is_dir() else [checkpoint]
+    return _digest(parts)
 
 
 def _checkpoint(path: Path) -> list[str]:

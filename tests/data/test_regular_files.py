@@ -27,7 +27,7 @@ from mmrm.eval.adapters import trl_reward
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.benchmarks.rows import find_files, read_json_lines
-from mmrm.eval.judges.loading import judge_config
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.results.result import read_result
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.serving.request_limits import RequestLimits

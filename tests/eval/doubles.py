@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mmrm.eval.candidates import Example, Verdict, Vote
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.tournament import Tournament
 from mmrm.eval.protocol import ProtocolConfig, presentations
 
 
@@ -31,3 +36,11 @@ class PositionFollower:
     def notes(self) -> tuple[str, ...]:
         """Say what it is."""
         return ("a double",)
+
+
+def load_follower(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
+    """Return a judge that always names the response shown first."""
+    return LoadedJudge(
+        Tournament(PositionFollower(ProtocolConfig())),
+        lambda benchmark, protocol: PositionFollower(protocol),
+    )

@@ -15,12 +15,7 @@ import pytest
 from rich.console import Console
 
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.judges import loading as judge_loading
-from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
-from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.tournament import Tournament
-from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.result import Result
 from mmrm.eval.run import main
 from mmrm.models.backbone import load_encoder, load_scalar
@@ -29,7 +24,6 @@ from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.runs.evaluation_loop import evaluation
 from mmrm.train.runs.provenance import recipe_yaml
 from tests.eval import run_folders
-from tests.eval.doubles import PositionFollower
 from tests.models import tiny
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -86,7 +80,9 @@ workers: 0
     recipe: Any = read_recipe(tmp_path / "recipe.yaml")
     encoder, model = load_encoder(recipe.backbone), load_scalar(recipe.backbone, recipe.head).eval()
     tiny.stir(model.head, 0.3)
-    inside = evaluation(NaiveMethod(recipe, encoder, Console(quiet=True)))
+    method = NaiveMethod(recipe, encoder, Console(quiet=True))
+    method.setup()
+    inside = evaluation(method)
     assert inside is not None
     inside(model, 3)
     model.save_pretrained(run / "checkpoint-3")
@@ -210,14 +206,7 @@ def test_a_generative_judge_goes_the_same_way(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A double that always names the response shown first: all ties in both orders, which the result must show."""
-
-    def load(path: Path, runtime: Runtime, config: GenerativeJudgeConfig) -> LoadedJudge:
-        return LoadedJudge(
-            Tournament(PositionFollower(ProtocolConfig())),
-            lambda benchmark, protocol: PositionFollower(protocol),
-        )
-
-    monkeypatch.setitem(judge_loading.JUDGES, "generative", (GenerativeJudgeConfig, load))
+    monkeypatch.setattr(GenerativeJudgeConfig, "implementation", "tests.eval.doubles:load_follower")
     (tmp_path / "judge").mkdir()
     config = {
         "model_type": "qwen2_5_vl",

@@ -56,14 +56,15 @@ def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     """Return the trainer that train/runs/build.py makes of a recipe."""
     from rich.console import Console
 
+    from mmrm.data.config.registry import load
     from mmrm.models.backbone import load_encoder
     from mmrm.train.runs.callbacks import run_callbacks
     from mmrm.train.runs.evaluation_loop import evaluation
-    from mmrm.train.runs.methods import METHODS
     from mmrm.train.runs.model import make_model
 
     encoder = load_encoder(recipe.backbone)
-    method: Any = METHODS[type(recipe.method)](recipe, encoder, Console(quiet=True))
+    method: Any = load(recipe.method.implementation)(recipe, encoder, Console(quiet=True))
+    method.setup()
     arguments = method.arguments()
     arguments.eval_on_start &= not resumes
     return method.trainer(

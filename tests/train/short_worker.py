@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from mmrm.models.distributed import rank, world_size
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import PairwiseScores
 from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.recipe.deepspeed_config import NONE
-from mmrm.train.recipe.methods import NaiveConfig
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.runs.environment import run_environment
 from mmrm.train.runs.model import make_model

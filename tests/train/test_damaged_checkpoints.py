@@ -17,7 +17,7 @@ from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.manifest import COMPLETE
 from mmrm.eval import run, serve, sweep
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.judge_card import judge_card
+from mmrm.eval.judges.judge_card import card_of_earlier_run
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.policies.policy_runs import load_policy
 from mmrm.eval.serving.service import load_served
@@ -48,7 +48,7 @@ ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json", "judge.json
 
 def finish(folder: Path, content: dict[str, Any]) -> Path:
     """Write what a save writes last into a checkpoint folder."""
-    write_whole(folder / "judge.json", judge_card(content).model_dump_json(indent=1))
+    write_whole(folder / "judge.json", card_of_earlier_run(content).model_dump_json(indent=1))
     mark_complete(folder)
     return folder
 

@@ -11,7 +11,7 @@ import torch
 
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.models.families.registry import FAMILIES
-from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.supervised.steps import MixtureRecords, PairEncoder, StepDataset
 from tests.models import tiny

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mmrm.data.errors import RecipeError
-from mmrm.train.recipe.methods import LanguageModelConfig, StableReinforceConfig
+from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from mmrm.data.errors import UserError
 from mmrm.train import stress
-from mmrm.train.recipe.methods import StableReinforceConfig
 from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 from mmrm.train.runs.provenance import recipe_yaml
 from mmrm.train.studies.ablation.variants import LOG as LOG_FILE
 from mmrm.train.studies.ablation.variants import Run

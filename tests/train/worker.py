@@ -24,11 +24,12 @@ from mmrm.models.config import BackboneConfig, HeadConfig
 from mmrm.models.distributed import rank, world_size
 from mmrm.train.checkpoints.rotation import KeepCheckpoints
 from mmrm.train.methods.language_model.method import LanguageModelling
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import PairwiseScores
 from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.recipe.deepspeed_config import NONE
-from mmrm.train.recipe.methods import NaiveConfig
-from mmrm.train.recipe.parsing import Entry, parse_arguments, read_recipe
+from mmrm.train.recipe.parsing import parse_arguments, read_recipe
+from mmrm.train.recipe.sections import Script
 from mmrm.train.runs import build
 from mmrm.train.runs.environment import run_environment, start
 from mmrm.train.runs.model import make_model
@@ -67,7 +68,7 @@ def prepare(folder: Path, family: str = tiny.FAMILY) -> Path:
     return path
 
 
-def recipe_run(arguments: Sequence[str], entry: Entry = "rm") -> None:
+def recipe_run(arguments: Sequence[str], entry: Script = "rm") -> None:
     """Do what `python train/ENTRY.py ARGUMENTS` does."""
     start(arguments, entry, "")
 
@@ -113,7 +114,7 @@ def signalled_run(arguments: Sequence[str], step: int, number: int, ranks: Seque
 
 
 def spoilt_run(
-    arguments: Sequence[str], entry: Entry, kind: Literal["loss", "gradient", "weights"]
+    arguments: Sequence[str], entry: Script, kind: Literal["loss", "gradient", "weights"]
 ) -> None:
     """Start a run in which, on the last rank alone, the third step's loss, gradient or updated weights are not finite."""
     bad = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.sources.registry import SOURCES
-from mmrm.train.recipe.dry_run import dry_run
+from mmrm.train.planning.dry_run import dry_run
 from mmrm.train.recipe.epoch import epoch_records
 from mmrm.train.recipe.parsing import parse_arguments, read_recipe
 from mmrm.train.recipe.recipe import Recipe

@@ -7,7 +7,7 @@ import torch
 from mmrm.models.packing.groups import Group, pack
 from mmrm.models.portable.critic import CriticRewardModel
 from mmrm.models.portable.reward import ScalarRewardModel
-from mmrm.train.recipe.memory import GIB, activations
+from mmrm.train.planning.memory import GIB, activations
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.speed.measure import (
     INFERENCE,

@@ -16,8 +16,8 @@ from accelerate.state import AcceleratorState
 from mmrm.data.storage.files import read_json
 from mmrm.models.families.backbone_shape import EMBEDDED
 from mmrm.models.families.registry import FAMILIES
-from mmrm.train.recipe.memory import GIB
-from mmrm.train.recipe.parsing import Entry
+from mmrm.train.planning.memory import GIB
+from mmrm.train.recipe.sections import Script
 from mmrm.train.reinforce.stable_reinforce.method import StableReinforceMethod
 from mmrm.train.runs.environment import start
 from mmrm.train.studies.speed.workload import SHAPES
@@ -46,7 +46,7 @@ ROLLOUTS = (
     "max_new_tokens=16",
     "temperature=2",
 )
-PARADIGMS: dict[str, tuple[Entry, str, tuple[str, ...]]] = {
+PARADIGMS: dict[str, tuple[Script, str, tuple[str, ...]]] = {
     "naive": ("rm", "naive", ()),
     "critic": ("rm", "critic", ("method.critique_max_tokens=16",)),
     "judge by SFT": ("sft", "judge_sft", ()),

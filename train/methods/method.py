@@ -1,42 +1,67 @@
-"""One object a method: what a run asks of it. Its records and what they cost, its objective, its judge and its trainer.
-
-And the arguments of Hugging Face's Trainer: what Trainer must not do by itself is switched off there. wandb writes to its server
-where there is a login, else into the run folder, from which `wandb sync` sends it later.
-"""
+"""What a run asks of its method: records and their costs, the objective, the judge and the trainer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from rich.console import Console
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
+from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
+from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import TOKEN_BUDGET
 from mmrm.eval.judges.judge import Judge
-from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.models.distributed import rank, world_size
 from mmrm.models.encoder import Encoder
+from mmrm.models.packing.groups import Group, PackedBatch
 from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.recipe.deepspeed_config import stage
 from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.recipe.sections import HELD_OUT_LOSS
 from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
 from mmrm.train.supervised.devices import device
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.packed_trainer import PackedTrainer
-from mmrm.train.supervised.steps import Costs, Encode, Records, StepDataset
+from mmrm.train.supervised.steps import (
+    Costs,
+    Encode,
+    PackedRow,
+    Records,
+    StepDataset,
+    response_tokens,
+)
 from mmrm.train.supervised.whole_weights import whole_weights
 
 
+@dataclass(frozen=True, slots=True)
+class WritingUsage:
+    """What a judge wrote in one evaluation. Empty for a judge that writes nothing."""
+
+    num_tokens: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What a log shows of it, by name."""
+
+
 class Method(ABC):
-    """What a run asks of its method, on every rank; made before the model is loaded."""
+    """What a run asks of its method, on every rank; made before the model is loaded.
+
+    `setup` comes first: it opens the data. A method that judges pairs has a `judge`, and one that
+    answers questions has `examine`. `MethodConfig.evaluated_on` says which of them a run calls.
+    """
 
     config: Any
     """The method's section of the recipe."""
+    mixture: Mixture
+    """The sources of the recipe, once `setup` has been called."""
     columns: ClassVar[Mapping[str, str]] = {
         "loss": "{:.4f}",
         "accuracy": "{:.3f}",
@@ -50,67 +75,94 @@ class Method(ABC):
         "tokens_per_second": "{:.0f}",
         "compiled_graphs": "{:.0f}",
     }
-    """What a console line shows, in this order, of all that is logged."""
+    """The logged figures that a console line shows, in this order, and their formats."""
 
     def __init__(self, recipe: Recipe, encoder: Encoder, console: Console) -> None:
-        self.recipe, self.config, self.encoder, self.console = (
-            recipe,
-            recipe.method,
-            encoder,
-            console,
-        )
-        self.folder, self.mixture = Path(recipe.output.folder), self.open_mixture()
+        self.recipe = recipe
+        self.config = recipe.method
+        self.encoder = encoder
+        self.console = console
+        self.folder = Path(recipe.output.folder)
+
+    def setup(self) -> None:
+        """Open the data and build the records; all ranks call together.
+
+        Raises:
+            UserError: If the data cannot be used for this method.
+        """
+        self.mixture = self.open_mixture()
         self.prepare()
 
     @abstractmethod
     def prepare(self) -> None:
-        """Set what is this method's own, of `config` and `mixture`."""
+        """Build what the method needs of `config` and `mixture`, such as its records."""
 
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, with a line for each that lost records and the reasons."""
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
-        for part in mixture.parts:
-            if part.left_out and rank() == 0:
-                reasons = ", ".join(
-                    f"{reason} {count:,}" for reason, count in part.left_out.items()
-                )
-                lost = f"{sum(part.left_out.values()):,} of {len(part.source):,}"
-                message = f"{part.config.label}: {lost} records left out: {reasons}"
-                self.console.print(message, markup=False, highlight=False)
+        for source in mixture.parts:
+            if not source.left_out or rank() != 0:
+                continue
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in source.left_out.items())
+            num_left_out = sum(source.left_out.values())
+            self.console.print(
+                f"{source.config.label}: {num_left_out:,} of {len(source.source):,} records left "
+                f"out: {reasons}",
+                markup=False,
+                highlight=False,
+            )
         return mixture
 
     def packed(self) -> Packed:
-        """Return how passes without gradients are packed; for `auto` as eval/run.py does it, so that figures agree."""
-        asked = self.recipe.optim.token_budget
-        budget = TOKEN_BUDGET[device().type] if asked == "auto" else asked
+        """Return how passes without gradients are packed.
+
+        A budget of `auto` is the one of eval/run.py, so that the figures of both agree.
+        """
+        budget = self.recipe.optim.token_budget
+        if budget == "auto":
+            budget = TOKEN_BUDGET[device().type]
         return Packed(self.encoder, device(), budget, self.recipe.workers)
 
     def whole_weights(self, model: Any) -> AbstractContextManager[None]:
         """Return the context in which a (wrapped) model writes; all ranks call together."""
         return whole_weights(model)
 
-    def examination(self) -> Callable[[nn.Module, Path], dict[str, float]] | None:
-        """Return what measures a (wrapped) model that judges nothing, and writes what it found into a folder; None for none."""
+    def judge(self, model: Any) -> Judge | None:
+        """Return the judge that a model in training is, None if the method trains no judge.
+
+        `model` may be wrapped by DeepSpeed, DDP or PEFT.
+        """
+        return None
+
+    def writing_usage(self, judge: Any) -> WritingUsage:
+        """Return what a judge that `judge` returned has written so far."""
+        return WritingUsage()
+
+    def examine(self, model: nn.Module, folder: Path) -> dict[str, float] | None:
+        """Have a model answer the questions of the evaluation, and write its answers into `folder`.
+
+        Return the figures, None if the method answers no questions. All ranks call together.
+        `model` may be wrapped.
+        """
+        return None
+
+    def held_out_loss(self, model: nn.Module, records: Sequence[Preference]) -> float | None:
+        """Return the loss on the records of data.validation, None if the method has no such loss.
+
+        All ranks call together. `model` may be wrapped, and must be in eval mode.
+        """
         return None
 
     @abstractmethod
     def arguments(self) -> TrainingArguments:
-        """Return the trainer's arguments; raises UserError where data, steps and ranks do not fit."""
+        """Return the trainer's arguments; raises UserError if data, steps and ranks do not fit."""
 
     @abstractmethod
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return the trainer; `trainer` goes to FiniteTrainer, and from there to Hugging Face's."""
+        """Return the trainer. `trainer` goes to FiniteTrainer, and from there to Hugging Face's."""
 
 
-class JudgeMethod(Method):
-    """A method that trains a judge, which benchmarks and held-out records measure."""
-
-    @abstractmethod
-    def judge(self, model: Any) -> Judge:
-        """Return the judge that a model in training is; `model` may be wrapped by DeepSpeed, DDP or PEFT."""
-
-
-class SupervisedMethod(JudgeMethod):
+class SupervisedMethod(Method):
     """A method of the packed trainer: its loss is a function of packed records."""
 
     records: Records
@@ -141,23 +193,56 @@ class SupervisedMethod(JudgeMethod):
     def token_budget(self) -> int:
         """Return what one packed row of training may cost at the start.
 
-        `auto` rises from here as memory allows. So does every budget on a CUDA device under ZeRO-3, which cannot repeat a step
-        that ran out of memory.
+        `auto` rises from here as memory allows. So does every budget on a CUDA device under ZeRO-3,
+        which cannot repeat a step that ran out of memory.
         """
-        asked = self.recipe.optim.token_budget
-        most, left = ceiling(asked, self.folder), lowered(self.folder)
-        if left and rank() == 0:
+        requested = self.recipe.optim.token_budget
+        largest = ceiling(requested, self.folder)
+        lowered_to = lowered(self.folder)
+        if lowered_to and rank() == 0:
             file = self.folder / LOWERED
             self.console.print(
-                f"token budget at most {left:,}: an earlier start ran out of memory ({file}; remove it to forget)"
+                f"token budget at most {lowered_to:,}: an earlier start ran out of memory ({file}; "
+                "remove it to forget)"
             )
-        begins_low = asked == "auto" or (
-            stage(self.recipe.deepspeed) == 3 and device().type == "cuda"
-        )
-        return min(most, FIRST_BUDGET) if begins_low else most
+        cannot_repeat = stage(self.recipe.deepspeed) == 3 and device().type == "cuda"
+        if requested == "auto" or cannot_repeat:
+            return min(largest, FIRST_BUDGET)
+        return largest
+
+    @torch.no_grad()
+    def held_out_loss(self, model: nn.Module, records: Sequence[Preference]) -> float:
+        """Return the loss that training minimises, over the records that have one, in fp32."""
+        packed = self.packed()
+        indices = [
+            index
+            for index, record in enumerate(records)
+            if not self.needs_rationale or record.rationale is not None
+        ]
+
+        def run(batch: PackedBatch, indices_of_row: Sequence[int]) -> list[dict[str, float]]:
+            """Return the sums of a row for its first item, and nothing for the others."""
+            row_records = [records[index] for index in indices_of_row]
+            row = held_out_row(batch, row_records, packed.encoder).to(packed.device)
+            loss, sums = self.objective.loss(model, row, torch.ones(2, device=packed.device))
+            sums_of_row = {name: float(value) for name, value in sums.items()}
+            sums_of_row["loss"] = float(loss)
+            sums_of_row["records"] = float(row.records)
+            nothing: list[dict[str, float]] = [{} for _ in range(row.records - 1)]
+            return [sums_of_row, *nothing][: row.records]
+
+        totals: defaultdict[str, float] = defaultdict(float)
+        encode = partial(encode_held_out, self.encode, records)
+        journal = Journal(HELD_OUT_LOSS, self.console)
+        keys = [str(index) for index in indices]
+        with journal.judging(keys, dict[str, float], len(indices)) as judging:
+            for sums in run_packed(packed, indices, encode, run, judging=judging):
+                for name, value in sums.items():
+                    totals[name] += value
+        return self.objective.mean_loss(totals)
 
     def arguments(self) -> TrainingArguments:
-        """Return those of a run over `steps`."""
+        """Return the arguments of a run over `steps`."""
         return training_arguments(self.recipe, len(self.steps))
 
     def trainer(self, **trainer: Any) -> Trainer:
@@ -165,3 +250,30 @@ class SupervisedMethod(JudgeMethod):
         return PackedTrainer(
             objective=self.objective, steps=self.steps, optim=self.recipe.optim, **trainer
         )
+
+
+def encode_held_out(encode: Encode, records: Sequence[Preference], index: int) -> Group:
+    """Return record `index` as the group that training would learn.
+
+    Every second judgement has the winner first.
+    """
+    return encode(records[index], index % 2).group
+
+
+def held_out_row(batch: PackedBatch, records: Sequence[Preference], encoder: Encoder) -> PackedRow:
+    """Return a packed batch of held-out records as a row that an objective takes.
+
+    No record is scored on a critique by the model, and every output of the batch has one place.
+    """
+    lengths: list[int] = []
+    for record in records:
+        lengths += response_tokens(encoder, record)
+    counts = torch.tensor(batch.group_sizes)
+    return PackedRow(
+        batch,
+        torch.tensor([record.margin or 0.0 for record in records]),
+        torch.tensor(lengths),
+        torch.zeros(len(records), dtype=torch.bool),
+        torch.arange(int(counts.sum())),
+        counts,
+    )

@@ -1,4 +1,7 @@
-"""DeepSpeed configurations by name: the files in recipes/deepspeed, made to fit the dtype and the device of a run."""
+"""The DeepSpeed configurations in recipes/deepspeed, by name.
+
+`deepspeed_config` adapts one to the dtype and the device of a run.
+"""
 
 import json
 from pathlib import Path
@@ -6,9 +9,14 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "deepspeed"
 
-
 NONE = "none"
 """Run without a DeepSpeed engine: plain distributed data parallel, or a single process."""
+
+SHARE_OF_FREE = 0.7
+"""The share of a rank's free memory that whole weights may take while it writes.
+
+The rest is for activations, and for keys and values.
+"""
 
 
 def deepspeed_names() -> list[str]:
@@ -19,9 +27,10 @@ def deepspeed_names() -> list[str]:
 def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | None:
     """Return the DeepSpeed configuration `name` for a backbone of `dtype`, None for `none`.
 
-    The "auto" values left in it are for Hugging Face's Trainer, which knows the model; there is no optimizer section, because
-    the trainer passes its own AdamW with a learning rate for each part. On a CPU that optimizer stays torch's (DeepSpeed's
-    own would be compiled first, for half a minute) and no memory is pinned, since there is no device to copy to.
+    The "auto" values left in it are for Hugging Face's Trainer, which knows the model. There is no
+    optimizer section, because the trainer passes its own AdamW with a learning rate for each part.
+    On a CPU that optimizer stays torch's, since DeepSpeed would first compile its own for half a
+    minute. No memory is pinned there, since there is no device to copy to.
     """
     if name == NONE:
         return None
@@ -29,43 +38,48 @@ def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | No
     config["bf16"]["enabled"] = dtype == "bfloat16"
     if cpu:
         config["zero_force_ds_cpu_optimizer"] = False
-        for part in {"offload_optimizer", "offload_param"} & config["zero_optimization"].keys():
-            config["zero_optimization"][part]["pin_memory"] = False
+        for section in {"offload_optimizer", "offload_param"} & config["zero_optimization"].keys():
+            config["zero_optimization"][section]["pin_memory"] = False
     return config
 
 
 def stage(name: str) -> int:
     """Return the ZeRO stage of the configuration `name`; 0 for `none`."""
-    return 0 if name == NONE else int(_read(name)["zero_optimization"]["stage"])
+    if name == NONE:
+        return 0
+    return int(_read(name)["zero_optimization"]["stage"])
 
 
 def copies_within(name: str) -> int:
-    """Return over how many neighbouring ranks a second copy of the weights is divided (hpZ); 0 where there is none."""
-    return (
-        0
-        if name == NONE
-        else int(_read(name)["zero_optimization"].get("zero_hpz_partition_size", 0))
-    )
+    """Return the number of neighbouring ranks that share a second copy of the weights (hpZ).
+
+    It is 0 for a configuration without such a copy.
+    """
+    if name == NONE:
+        return 0
+    return int(_read(name)["zero_optimization"].get("zero_hpz_partition_size", 0))
 
 
 def sums_in_fp32(name: str) -> bool:
-    """Return whether the gradients of a step's rows are summed in fp32 where the weights are bf16.
+    """Return True if the gradients of a step's rows are summed in fp32, also for bf16 weights.
 
-    DeepSpeed can do so from ZeRO-1 on; without DeepSpeed what is trained is fp32, and so are its gradients.
+    DeepSpeed can do so from ZeRO-1 on. Without DeepSpeed trained weights are fp32, and so are their
+    gradients.
     """
-    return name == NONE or _read(name).get("data_types", {}).get("grad_accum_dtype") == "fp32"
+    if name == NONE:
+        return True
+    dtypes: dict[str, str] = _read(name).get("data_types", {})
+    return dtypes.get("grad_accum_dtype") == "fp32"
 
 
 def offloads(name: str) -> tuple[bool, bool]:
-    """Return whether the configuration `name` keeps (optimizer states, parameters) in host memory."""
-    zero = {} if name == NONE else _read(name)["zero_optimization"]
+    """Return whether optimizer states and whether weights are in host memory."""
+    if name == NONE:
+        return False, False
+    zero = _read(name)["zero_optimization"]
     return "offload_optimizer" in zero, "offload_param" in zero
 
 
 def _read(name: str) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return config
-
-
-SHARE_OF_FREE = 0.7
-"""What whole weights may take of a rank's free memory while it writes; the rest is for activations, and for keys and values."""

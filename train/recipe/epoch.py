@@ -1,4 +1,4 @@
-"""How many records an epoch draws and how many steps a run has, as far as that is known before the data are read."""
+"""The records of an epoch and the steps of a run, as far as they are known before data are read."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ UNKNOWN = "known once the data are read (python data/mixture.py RECIPE --plan)"
 
 
 def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
-    """Return the length of an epoch, None if it depends on data that nobody has read, and how it is known."""
+    """Return the number of records of an epoch, and how it is known.
+
+    The number is None if it depends on data that have not been read.
+    """
     if data.records is not None:
         return data.records, "data.records"
-    known = {
-        source.label: rows
-        for source in data.sources
-        if (rows := source.expected_rows()[0]) is not None
-    }
-    if len(known) < len(data.sources) or any(part.modality != "all" for part in data.stages):
+    rows_by_source: dict[str, int] = {}
+    for source in data.sources:
+        rows, _ = source.expected_rows()
+        if rows is not None:
+            rows_by_source[source.label] = rows
+    has_modalities = any(stage.modality != "all" for stage in data.stages)
+    if len(rows_by_source) < len(data.sources) or has_modalities:
         return planned_records(data)
-    if data.stages:
-        drawn = [
-            part.repeat * sum(known[name] for name in part.sources or known) for part in data.stages
-        ]
-        return round(sum(drawn)), "the sum of its stages, before filters"
-    return sum(
-        known.values()
-    ) - data.validation, "the sum of its sources less validation, before filters"
+    if not data.stages:
+        num_records = sum(rows_by_source.values()) - data.validation
+        return num_records, "the sum of its sources less validation, before filters"
+    num_drawn = 0.0
+    for stage in data.stages:
+        names = stage.sources or list(rows_by_source)
+        num_drawn += stage.repeat * sum(rows_by_source[name] for name in names)
+    return round(num_drawn), "the sum of its stages, before filters"
 
 
 def planned_records(data: MixtureConfig) -> tuple[int | None, str]:
-    """Return the epoch of the newest data card of this `data` section that `data/mixture.py --plan` left in the cache."""
-    for file in sorted(
-        data.cache_folder.glob("*.card.json"), key=lambda found: -found.stat().st_mtime
-    ):
+    """Return the number of records that a data card in the cache states, and the card's file.
+
+    `data/mixture.py --plan` writes the cards. The newest card of this `data` section is taken. The
+    number is None if there is none.
+    """
+    cards = sorted(data.cache_folder.glob("*.card.json"), key=lambda file: -file.stat().st_mtime)
+    for file in cards:
         card = read_json(file)
         if card.get("section") == data.digest:
             return int(card["epoch_size"]), f"counted by data/mixture.py --plan: {file}"
@@ -42,8 +49,8 @@ def planned_records(data: MixtureConfig) -> tuple[int | None, str]:
 
 
 def known_steps(recipe: Recipe) -> int | None:
-    """Return the optimizer steps of a run, None where only the data can tell."""
-    records, _ = epoch_records(recipe.data)
-    return (
-        None if recipe.optim.max_steps is None and records is None else recipe.steps(records or 0)
-    )
+    """Return the optimizer steps of a run, None if they depend on data that have not been read."""
+    num_records, _ = epoch_records(recipe.data)
+    if recipe.optim.max_steps is None and num_records is None:
+        return None
+    return recipe.steps(num_records or 0)

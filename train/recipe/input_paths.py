@@ -1,7 +1,8 @@
-"""What a run reads and writes on this machine, looked at before torch is imported; the hub is not asked.
+"""The files and folders that a run reads and writes, looked at before torch is imported.
 
-A path that is not there: an absolute one is refused. A relative one may still come, from an earlier run or a download: the dry
-run lists it, and only a start refuses it. What is there must be what a run can use, in a dry run too.
+The hub is not asked. An absolute path that does not exist is refused. A relative one may still be
+made, by an earlier run or a download: the dry run lists it, and only a start refuses it. A path
+that exists must hold something that the run can use, in a dry run too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from mmrm.data.errors import CheckpointError, UserError
@@ -21,20 +23,15 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.models.config import HUB_ID, BackboneConfig, checkpoint_at
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.registry import BACKBONES
-from mmrm.train.recipe.methods import (
-    CheckpointJudge,
-    JudgeTerm,
-    PolicyConfig,
-    StableReinforceConfig,
-)
 from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.recipe.sections import Broken
 
 NEEDED = {
     "weights": ("*.safetensors", "*.bin"),
     "a tokenizer": ("tokenizer.json", "vocab.json"),
     "a preprocessor": ("preprocessor_config.json", "processor_config.json"),
 }
-"""What a backbone's folder holds beside config.json, by the names of the files, one of which is enough."""
+"""What a backbone's folder holds next to config.json, with patterns of file names. One is enough."""
 
 
 def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -43,18 +40,14 @@ def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for key, source in sources(recipe):
         for name, path in source.input_paths().items():
             yield f"{key}.{name}", path
-    for number, benchmark in enumerate(recipe.evaluation.benchmarks):
+    for index, benchmark in enumerate(recipe.evaluation.benchmarks):
         if benchmark.location not in BUILT_IN:
-            yield f"evaluation.benchmarks.{number}.location", benchmark.location
+            yield f"evaluation.benchmarks.{index}.location", benchmark.location
         if benchmark.image_root is not None:
-            yield f"evaluation.benchmarks.{number}.image_root", benchmark.image_root
-    for number, term in enumerate(
-        recipe.method.rewards if isinstance(recipe.method, PolicyConfig) else []
-    ):
-        if isinstance(term, JudgeTerm) and (
-            there("", term.path) or not HUB_ID.fullmatch(term.path)
-        ):
-            yield f"method.rewards.{number}.path", term.path
+            yield f"evaluation.benchmarks.{index}.image_root", benchmark.image_root
+    for key, path in recipe.method.judge_paths():
+        if exists("", path) or not HUB_ID.fullmatch(path):
+            yield key, path
     if recipe.data.filters.leave_out is not None:
         yield "data.filters.leave_out", recipe.data.filters.leave_out
 
@@ -68,125 +61,151 @@ def sources(recipe: Recipe) -> Iterator[tuple[str, SourceConfig]]:
 
 
 def models(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield the key and the folder of every model that is loaded and is no hub id."""
-    found, method = {"backbone.path": recipe.backbone.path}, recipe.method
-    if isinstance(method, StableReinforceConfig) and isinstance(
-        method.rewards.consistency, CheckpointJudge
-    ):
-        found["method.rewards.consistency.path"] = method.rewards.consistency.path
-    for key, path in found.items():
-        if path != "embedded" and (there(key, path) or not HUB_ID.fullmatch(path)):
+    """Yield the key and the folder of every model that is loaded from this machine."""
+    for key, path in [("backbone.path", recipe.backbone.path), *recipe.method.model_paths()]:
+        if path != "embedded" and (exists(key, path) or not HUB_ID.fullmatch(path)):
             yield key, path
 
 
 def absent(recipe: Recipe) -> list[tuple[str, str]]:
-    """Return the key and the value of every path that is not there."""
-    return [(key, path) for key, path in paths(recipe) if not there(key, path)]
+    """Return the key and the value of every path that does not exist."""
+    return [(key, path) for key, path in paths(recipe) if not exists(key, path)]
 
 
-def there(key: str, path: str) -> bool:
-    """Say whether there is a file or folder at `path`, or, for images, an archive in parts."""
+def exists(key: str, path: str) -> bool:
+    """Return True if there is a file or folder at `path`, or, for images, an archive in parts."""
     try:
         place = Path(path).expanduser()
-        return place.exists() or (
-            key.endswith(".images") and any(place.parent.glob(f"{place.name}*"))
-        )
-    except (OSError, RuntimeError):  # too long a name, nobody's home folder
+        if place.exists():
+            return True
+        return key.endswith(".images") and any(place.parent.glob(f"{place.name}*"))
+    except (OSError, RuntimeError):
+        # The name is too long, or it is in the home folder of a user that does not exist.
         return False
 
 
 def refusal(look: Callable[[], object]) -> str:
-    """Return why a look failed, empty where it did not."""
+    """Return the message of the error that `look` raises, an empty text if it raises none."""
     try:
         look()
-    except (
-        UserError,
-        OSError,
-        RuntimeError,
-    ) as error:  # no access, too long a name, a loop of links, nobody's home folder
+    except (UserError, OSError, RuntimeError) as error:
+        # OSError and RuntimeError: no access, too long a name, a loop of links, a home folder of
+        # a user that does not exist.
         return str(error)
     return ""
 
 
-def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a message and its key for everything with which the run cannot start, now (`start`) or ever."""
+def input_rules(recipe: Recipe, *, start: bool) -> Iterator[Broken]:
+    """Yield everything with which the run cannot start, now (`start`) or ever."""
     if recipe.output.tensorboard and find_spec("tensorboard") is None:
-        yield (
-            "the package tensorboard is not installed; pip install -e .[tensorboard], or remove this key",
-            "output.tensorboard",
+        message = (
+            "the package tensorboard is not installed; pip install -e .[tensorboard], or remove "
+            "this key"
         )
-    lost = dict(absent(recipe))
-    for key, path in lost.items():
+        yield Broken(message, ("output.tensorboard",))
+
+    absent_paths = dict(absent(recipe))
+    for key, path in absent_paths.items():
         if start or path.startswith(("/", "~")):
-            yield (
-                f"there is nothing at {path} (looked from {Path.cwd()}); correct the path, or put there what it names",
-                key,
+            message = (
+                f"there is nothing at {path} (looked from {Path.cwd()}); correct the path, or put "
+                "there what it names"
             )
-        elif message := refusal(Path(path).exists):  # too long a name, which nothing will ever have
-            yield message, key
-    looks: list[tuple[str, Callable[[], object]]] = [
-        (key, partial(look_at_model, path)) for key, path in models(recipe)
-    ]
-    looks.append(("backbone.max_pixels", partial(look_at_limits, recipe.backbone)))
-    looks += [(key, source.look) for key, source in sources(recipe)]
-    for number, benchmark in enumerate(recipe.evaluation.benchmarks):
-        looks.append(
-            (f"evaluation.benchmarks.{number}", partial(BENCHMARKS[benchmark.name].look, benchmark))
-        )
-    looks.append(
-        ("data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out))
-    )
-    looks.append(("output.resume", partial(look_at_checkpoint, recipe.output.resume)))
-    looks.append(("output.folder", partial(look_at_output, recipe.output.folder)))
-    looks.append(("data.cache", partial(look_at_output, recipe.data.cache or ".")))
-    for key, look in looks:
-        if not any(f"{other}.".startswith(f"{key}.") for other in lost) and (
-            message := refusal(look)
-        ):
-            yield message, key
+            yield Broken(message, (key,))
+            continue
+        # A name that is too long will never exist, whatever runs before this recipe.
+        message = refusal(Path(path).exists)
+        if message:
+            yield Broken(message, (key,))
+
+    for key, look in _looks(recipe):
+        if any(f"{other}.".startswith(f"{key}.") for other in absent_paths):
+            continue
+        message = refusal(look)
+        if message:
+            yield Broken(message, (key,))
+
+
+def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield each key that names a file or folder, and a function that raises if it is unusable."""
+    for key, path in models(recipe):
+        yield key, partial(look_at_model, path)
+    yield "backbone.max_pixels", partial(look_at_limits, recipe.backbone)
+    for key, source in sources(recipe):
+        yield key, source.look
+    for index, benchmark in enumerate(recipe.evaluation.benchmarks):
+        look = partial(BENCHMARKS[benchmark.name].look, benchmark)
+        yield f"evaluation.benchmarks.{index}", look
+    yield "data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out)
+    yield "output.resume", partial(look_at_checkpoint, recipe.output.resume)
+    yield "output.folder", partial(look_at_output, recipe.output.folder)
+    yield "data.cache", partial(look_at_output, recipe.data.cache or ".")
 
 
 def look_at_model(path: str) -> None:
-    """Raise UserError unless the folder `path` holds a model of a known family, as far as its names and config.json tell."""
+    """Check a folder by the names of its files and its config.json.
+
+    Raises:
+        UserError: If it does not hold a model of a known family.
+    """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; required is {BACKBONES}")
     checkpoint_at(path)
     verify_settings(folder)
     shape_of(path)
-    for what, names in NEEDED.items():
-        if not any(found.is_file() for name in names for found in folder.glob(name)):
+    for what, patterns in NEEDED.items():
+        files = chain.from_iterable(folder.glob(pattern) for pattern in patterns)
+        if not any(file.is_file() for file in files):
             raise UserError(
-                f"{folder} holds no file {' or '.join(names)}, so that it lacks {what}; required is {BACKBONES}"
+                f"{folder} holds no file {' or '.join(patterns)}, so that it lacks {what}; required "
+                f"is {BACKBONES}"
             )
 
 
 def look_at_limits(backbone: BackboneConfig) -> None:
-    """Raise UserError for limits of an image's pixels that the backbone, where it is at hand, cannot keep."""
+    """Check the limits of an image's pixels, if the backbone's config.json is at hand.
+
+    Raises:
+        UserError: If the backbone cannot keep them.
+    """
     try:
         shape = shape_of(backbone.path)
     except CheckpointError:
-        return  # `look_at_model` says it
+        return  # `look_at_model` reports it
     if shape is not None:
         shape.image_tokens(backbone)
 
 
 def look_at_checkpoint(resume: str) -> None:
-    """Raise UserError for a path from which no run can continue."""
-    if resume not in ("never", "auto") and not (Path(resume) / "complete").is_file():
-        raise UserError(
-            f"{resume} is not a whole checkpoint (it has no file `complete`, which is written last); give a checkpoint-N folder "
-            "of a finished save, or `auto`"
-        )
+    """Check the value of `output.resume`.
+
+    Raises:
+        UserError: If it is a path from which no run can continue.
+    """
+    if resume in ("never", "auto") or (Path(resume) / "complete").is_file():
+        return
+    raise UserError(
+        f"{resume} is not a whole checkpoint (it has no file `complete`, which is written last); "
+        "give a checkpoint-N folder of a finished save, or `auto`"
+    )
 
 
 def look_at_output(path: str) -> None:
-    """Raise UserError unless a run can write into the folder `path`, which it makes where there is none."""
-    place = Path(path).expanduser()
-    place.exists()  # an OSError for a name that is too long
-    nearest = next(folder for folder in (place, *place.parents) if os.path.lexists(folder))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        state = "cannot be written to" if nearest.is_dir() else "is no folder"
-        raise UserError(
-            f"{place} cannot be made or written to: {nearest} {state}; name another folder"
-        )
+    """Check a folder that a run writes into, and makes if it does not exist.
+
+    Raises:
+        UserError: If the run cannot write there.
+    """
+    folder = Path(path).expanduser()
+    folder.exists()  # raises OSError for a name that is too long
+    nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        problem = "is no folder"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        problem = "cannot be written to"
+    else:
+        return
+    raise UserError(
+        f"{folder} cannot be made or written to: {nearest} {problem}; name another folder"
+    )

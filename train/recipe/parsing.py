@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_origin
+from typing import get_origin
 
 from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
 from mmrm.data.config.validation import problems as locate
@@ -19,8 +19,8 @@ from mmrm.data.errors import CheckpointError, Problem, RecipeError
 from mmrm.models.config import checkpoint_at
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from mmrm.train.recipe.rules import check
+from mmrm.train.recipe.sections import Script
 
-Entry = Literal["rm", "sft", "rl"]
 VARIANTS = "variants"
 """The key that makes a list of runs of a recipe; see train/studies/ablation/variants.py."""
 
@@ -44,26 +44,35 @@ def read_recipe(
     path: Path,
     overrides: Sequence[str] = (),
     *,
-    entry: Entry | None = None,
+    entry: Script | None = None,
     world_size: int = 1,
     start: bool = False,
 ) -> Recipe:
-    """Return the recipe at `path` with `overrides` (`section.key=value`, YAML values) laid over it.
+    """Return the recipe in a file, with values of the command line laid over it.
 
-    `entry` is the script that is to run it, `world_size` its number of ranks; where it is known, what the recipe names on this
-    machine is looked at too, and what is to `start` must be there. Paths in a recipe start at the working
-    directory, but for `extends`, which starts at the recipe's own folder.
-    Raises RecipeError with everything that is wrong: text, keys, values, combinations.
+    Paths in a recipe start at the working directory, except for `extends`, which starts at the
+    recipe's own folder.
+
+    Args:
+        path: The YAML file.
+        overrides: Values such as `optim.learning_rate=1e-6`. They are read as YAML.
+        entry: The script that is to run the recipe. If it is given, the paths in the recipe are
+            looked at, too.
+        world_size: The number of ranks.
+        start: The run starts now, so that every path must exist.
+
+    Raises:
+        RecipeError: With everything that is wrong: text, keys, values, combinations.
     """
     reader = Reader()
     tree = reader.recipe(path)
-    for text in overrides:
-        tree = lay(tree, reader.override(text))
-    if (variants := tree.child(VARIANTS)) is not None:
+    for override in overrides:
+        tree = lay(tree, reader.override(override))
+    variants = tree.child(VARIANTS)
+    if variants is not None:
         message = "a recipe with variants is a list of runs; start it with train/ablate.py"
-        raise RecipeError(
-            str(path), [*reader.problems, Problem(variants.where, VARIANTS, "", message)]
-        )
+        problem = Problem(variants.where, VARIANTS, "", message)
+        raise RecipeError(str(path), [*reader.problems, problem])
     return required(path, tree, reader.problems, entry, world_size, start=start)
 
 
@@ -71,111 +80,157 @@ def required(
     path: Path,
     tree: Located,
     problems: Sequence[Problem],
-    entry: Entry | None = None,
+    entry: Script | None = None,
     world_size: int = 1,
     *,
     start: bool = False,
 ) -> Recipe:
-    """Return the recipe that `tree` holds, read from `path` with `problems` in its text; raise RecipeError if any is wrong."""
+    """Return the recipe that `tree` holds, which was read from `path` with `problems` in its text.
+
+    Raises:
+        RecipeError: If anything is wrong.
+    """
     if any(problem.key == "recipe" for problem in problems):
         raise RecipeError(str(path), problems)
-    path_of_backbone = tree.at(("backbone", "path"))
-    if path_of_backbone is not None and isinstance(path_of_backbone.value, str):
-        with suppress(CheckpointError, OSError, RuntimeError):  # which the rules report
-            best = Located(checkpoint_at(path_of_backbone.value), path_of_backbone.where)
-            tree = lay(tree, Located({"backbone": Located({"path": best}, best.where)}, best.where))
+    tree = with_best_checkpoint(tree)
     raw = tree.plain()
     recipe, errors = validate(Recipe, raw)
-    by_path = locate(Recipe, errors, tree)
-    rest, broken = salvage(Recipe, raw, STAND_IN)  # a whole recipe is left as it is
-    found = [*problems, *by_path.values()]
-    if rest is not None:
-        found += check(rest, tree, [*by_path, *broken], entry, world_size, start=start)
-    if recipe is None or found:
-        raise RecipeError(str(path), sorted(found, key=_place))
+    problem_by_path = locate(Recipe, errors, tree)
+    # A recipe without errors comes back unchanged.
+    valid_part, broken = salvage(Recipe, raw, STAND_IN)
+    all_problems = [*problems, *problem_by_path.values()]
+    if valid_part is not None:
+        wrong = [*problem_by_path, *broken]
+        all_problems += check(valid_part, tree, wrong, entry, world_size, start=start)
+    if recipe is None or all_problems:
+        raise RecipeError(str(path), sorted(all_problems, key=_position))
     return recipe
 
 
-def _place(problem: Problem) -> tuple[str, int]:
+def with_best_checkpoint(tree: Located) -> Located:
+    """Return `tree` with a run folder as backbone replaced by the run's best checkpoint."""
+    backbone = tree.at(("backbone", "path"))
+    if backbone is None or not isinstance(backbone.value, str):
+        return tree
+    # The rules report a path that cannot be used.
+    with suppress(CheckpointError, OSError, RuntimeError):
+        best = Located(checkpoint_at(backbone.value), backbone.where)
+        section = Located({"path": best}, best.where)
+        return lay(tree, Located({"backbone": section}, best.where))
+    return tree
+
+
+def _position(problem: Problem) -> tuple[str, int]:
+    """Return the file and line of a problem, for sorting. Those without a line come last."""
     file, _, line = problem.where.rpartition(":")
-    return (file, int(line)) if file and line.isdecimal() else (chr(0x10FFFF), 0)
+    if file and line.isdecimal():
+        return file, int(line)
+    return chr(0x10FFFF), 0
 
 
 def refuse_finished_folder(recipe: Recipe) -> None:
     """Refuse to start a new run in a folder that holds the checkpoints of an earlier one."""
     folder = Path(recipe.output.folder)
     checkpoints = sorted(folder.glob("checkpoint-*"))
-    if recipe.output.resume == "never" and checkpoints:
-        message = (
-            f"it already holds {len(checkpoints)} checkpoints, {checkpoints[-1].name} among them; add --resume to continue "
-            "that run, or output.folder=... to keep it and start another"
-        )
-        raise RecipeError(
-            str(folder), [Problem(COMMAND_LINE, "output.folder", recipe.output.folder, message)]
-        )
+    if recipe.output.resume != "never" or not checkpoints:
+        return
+    message = (
+        f"it already holds {len(checkpoints)} checkpoints, {checkpoints[-1].name} among them; add "
+        "--resume to continue that run, or output.folder=... to keep it and start another"
+    )
+    problem = Problem(COMMAND_LINE, "output.folder", recipe.output.folder, message)
+    raise RecipeError(str(folder), [problem])
 
 
 def refuse_missing_device(recipe: Recipe, *, cuda: bool) -> None:
-    """Refuse what needs a CUDA device where there is none; call it once torch is imported."""
-    lora, needed = recipe.optim.lora, {}
+    """Refuse what needs a CUDA device if there is none; call it once torch is imported."""
+    if cuda:
+        return
+    problems: list[Problem] = []
+    lora = recipe.optim.lora
     if lora is not None and lora.quantise != "none":
-        needed["optim.lora.quantise"] = (
-            "4-bit weights need a CUDA device and there is none; set optim.lora.quantise=none"
-        )
+        message = "4-bit weights need a CUDA device and there is none; set optim.lora.quantise=none"
+        problems.append(Problem("recipe", "optim.lora.quantise", "", message))
     if recipe.backbone.attention == "varlen":
-        needed["backbone.attention"] = (
+        message = (
             "the varlen kernel needs a CUDA device and there is none; set backbone.attention=auto"
         )
-    if needed and not cuda:
-        raise RecipeError(
-            "this machine", [Problem("recipe", key, "", message) for key, message in needed.items()]
-        )
+        problems.append(Problem("recipe", "backbone.attention", "", message))
+    if problems:
+        raise RecipeError("this machine", problems)
 
 
 def dotted_keys() -> list[str]:
-    """Return every key of a recipe as it is written on the command line; of lists those of the first item."""
-    found = [
+    """Return every key of a recipe as it is written on the command line.
+
+    Keys of the items of a list are those of its first item, such as `data.sources.0.weight`.
+    """
+    field_by_path = [
         ((*place, key), field)
         for place, section in sections(Recipe)
         for key, field in section.model_fields.items()
     ]
-    lists = [place for place, field in found if get_origin(field.annotation) is list]
-    items = {
-        place: (*one, "0", *place[len(one) :])
-        for one in lists
-        for place, _ in found
-        if place[:-1] == one
-    }
-    return list(dict.fromkeys(".".join(items.get(place, place)) for place, _ in found))
+    lists = [path for path, field in field_by_path if get_origin(field.annotation) is list]
+    path_of_item: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for list_path in lists:
+        for path, _ in field_by_path:
+            if path[:-1] == list_path:
+                path_of_item[path] = (*list_path, "0", path[-1])
+    keys = [".".join(path_of_item.get(path, path)) for path, _ in field_by_path]
+    return list(dict.fromkeys(keys))
 
 
 def parse_options(parser: ArgumentParser, argv: Sequence[str] | None) -> Namespace:
-    """Return the options; one that does not exist but is called like a key of a recipe ends with the way to write that key."""
+    """Return the options of a command line.
+
+    If an option does not exist but is called like a key of a recipe, the command ends with the way
+    to write that key.
+    """
     options, unknown = parser.parse_known_intermixed_args(argv)
-    keys = dotted_keys()
+    if not unknown:
+        return options
     hints = []
     for option, following in pairwise([*unknown, "--"]):
-        name, equals, value = option.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
+        hint = key_hint(option, following)
+        if hint is not None:
+            hints.append(hint)
+    parser.error("\n".join(hints) or f"unrecognized arguments: {' '.join(unknown)}")
+
+
+def key_hint(option: str, following: str) -> str | None:
+    """Return how the key that an unknown option means is written, None if it means no key.
+
+    Args:
+        option: An unknown argument, such as `--learning-rate` or `--learning-rate=1e-6`.
+        following: The argument after it, which may be its value.
+    """
+    if not option.startswith("--"):
+        return None
+    name, equals, value = option.removeprefix("--").partition("=")
+    name = name.replace("-", "_")
+    keys = dotted_keys()
+    matches = [key for key in keys if f".{key}".endswith(f".{name}")]
+    if not matches:
         close = get_close_matches(name, {key.rpartition(".")[2] for key in keys}, n=1)
-        found = [key for key in keys if f".{key}".endswith(f".{name}")] or [
-            key for key in keys if key.rpartition(".")[2] in close
-        ]
-        if option.startswith("--") and found:
-            given = value if equals else "VALUE" if following.startswith("--") else following
-            ways = " or ".join(f"{key}={given}" for key in found[:3])
-            hints.append(
-                f"{option.partition('=')[0]} is no option; keys of the recipe are given as key=value: {ways}"
-            )
-    if unknown:
-        parser.error("\n".join(hints) or f"unrecognized arguments: {' '.join(unknown)}")
-    return options
+        matches = [key for key in keys if key.rpartition(".")[2] in close]
+    if not matches:
+        return None
+    if not equals:
+        value = "VALUE" if following.startswith("--") else following
+    ways = " or ".join(f"{key}={value}" for key in matches[:3])
+    return f"{option.partition('=')[0]} is no option; keys of the recipe are given as key=value: {ways}"
 
 
-def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Launch:
-    """Return what `argv` (without the script) asks for; `description` is the entry script's docstring, shown by --help.
+def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Launch:
+    """Return what a command line asks for.
 
-    A wrong recipe is printed with all its errors and ends the process with status 2, without a traceback.
+    A wrong recipe is printed with all its errors and ends the process with status 2, without a
+    traceback.
+
+    Args:
+        argv: The arguments, without the script.
+        entry: The script.
+        description: The docstring of the script, which --help shows.
     """
     parser = ArgumentParser(
         f"train/{entry}.py",
@@ -208,24 +263,25 @@ def parse_arguments(argv: Sequence[str], entry: Entry, description: str) -> Laun
         help="given by the deepspeed launcher and ignored; the environment says it",
     )
     arguments = parse_options(parser, argv)
-    overrides = [*arguments.overrides, *(["output.resume=auto"] if arguments.resume else [])]
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    overrides = list(arguments.overrides)
+    if arguments.resume:
+        overrides.append("output.resume=auto")
     try:
         recipe = read_recipe(
             arguments.recipe,
             overrides,
             entry=entry,
-            world_size=world_size,
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
             start=not arguments.dry_run,
         )
         if not arguments.dry_run:
             refuse_finished_folder(recipe)
     except RecipeError as error:
-        if (
-            os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-        ):  # another node may lack other files
+        # The first rank of every node prints, because another node may lack other files.
+        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":
             print(error, file=sys.stderr)
         else:
-            time.sleep(FIRST_RANK_SPEAKS)  # a launcher ends all ranks with the first that ends
+            # A launcher ends all ranks with the first one that ends.
+            time.sleep(FIRST_RANK_SPEAKS)
         raise SystemExit(2) from None
     return Launch(recipe, arguments.recipe, tuple(overrides), arguments.dry_run, tuple(argv))

@@ -1,356 +1,278 @@
-"""What the keys of a recipe must be to one another; every message says the way out."""
+"""The rules between the keys of a recipe. Every message says what to do.
 
-import math
+The rules of one method are in `MethodConfig.rules`. Here are those that hold for every method.
+"""
+
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from mmrm.data.config.layers import Located
-from mmrm.data.config.registry import installed_rows
 from mmrm.data.config.validation import Path, dotted, written
 from mmrm.data.errors import Problem, UserError
-from mmrm.data.sources.registry import SOURCES
 from mmrm.train.recipe.deepspeed_config import deepspeed_names, stage
 from mmrm.train.recipe.epoch import epoch_records
 from mmrm.train.recipe.input_paths import input_rules
-from mmrm.train.recipe.methods import (
-    ENTRIES,
-    CriticConfig,
-    LanguageModelConfig,
-    LengthTerm,
-    PolicyConfig,
-    RolloutConfig,
-)
 from mmrm.train.recipe.recipe import Recipe
-from mmrm.train.recipe.sections import EvaluationConfig
-
-Broken = Iterator[tuple[str, ...]]
-"""For each broken rule a message and the keys that the rule reads, the one to look at first."""
+from mmrm.train.recipe.registry import methods_of_script
+from mmrm.train.recipe.sections import Broken, Script
 
 
 def check(
     recipe: Recipe,
     tree: Located,
     wrong: Iterable[Path],
-    entry: str | None,
+    script: Script | None,
     world_size: int,
     *,
     start: bool = False,
 ) -> list[Problem]:
-    """Return which rules `recipe`, read from `tree`, breaks; rules that read a key which is `wrong` in itself are left out.
+    """Return the problems of a recipe: one for each rule that it breaks.
 
-    Where the script `entry` that runs it is known, that includes the length of the run and what the recipe names on this machine;
-    `start` says that it is no dry run.
+    Args:
+        recipe: The recipe. Parts that are wrong in themselves are replaced or left out in it.
+        tree: What the recipe was read from.
+        wrong: The paths of these parts. Rules that read one of them are not checked.
+        script: The script that runs the recipe, if it is known. If so, the length of the run and
+            the paths in the recipe are checked, too.
+        world_size: The number of ranks.
+        start: The run starts now, so that every path must exist. False for a dry run.
     """
-    skipped = [f"{dotted(path)}." for path in wrong]
-    found = []
-    sections = (
-        model_rules,
-        critic_rules,
-        reinforce_rules,
-        policy_rules,
-        optim_rules,
-        evaluation_rules,
-        language_model_rules,
+    broken_rules = chain(
+        model_rules(recipe),
+        recipe.method.rules(recipe),
+        question_rules(recipe),
+        optim_rules(recipe),
+        evaluation_rules(recipe),
+        start_rules(recipe, script, world_size),
     )
-    inputs = chain(length_rules(recipe), input_rules(recipe, start=start)) if entry else ()
-    for message, *keys in chain(
-        *(rules(recipe) for rules in sections), start_rules(recipe, entry, world_size), inputs
-    ):
-        read = [f"{key}." for key in keys]
-        if any(key.startswith(other) or other.startswith(key) for key in read for other in skipped):
+    if script is not None:
+        broken_rules = chain(broken_rules, length_rules(recipe), input_rules(recipe, start=start))
+    wrong_keys = [dotted(path) for path in wrong]
+    problems: list[Problem] = []
+    for broken in broken_rules:
+        if any(_overlap(key, other) for key in broken.keys for other in wrong_keys):
             continue
-        path = keys[0].split(".")
-        given = tree.at(path)
-        found.append(
-            Problem(
-                tree.nearest(path).where, keys[0], written(given.plain()) if given else "", message
-            )
-        )
-    return found
+        key = broken.keys[0]
+        path = key.split(".")
+        value = tree.at(path)
+        text = ""
+        if value is not None:
+            text = written(value.plain())
+        problems.append(Problem(tree.nearest(path).where, key, text, broken.message))
+    return problems
 
 
-def model_rules(recipe: Recipe) -> Broken:
+def _overlap(key: str, other: str) -> bool:
+    """Return True if one of two keys is the other, or is inside its section."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def model_rules(recipe: Recipe) -> Iterator[Broken]:
     """Check the backbone and the reward head."""
-    backbone, method = recipe.backbone, recipe.method.type
-    low, high = backbone.min_pixels, backbone.max_pixels
-    if low > high:
+    backbone = recipe.backbone
+    if backbone.min_pixels > backbone.max_pixels:
         message = (
-            f"min_pixels {low} is above max_pixels {high}: no image fits both; lower min_pixels"
+            f"min_pixels {backbone.min_pixels} is above max_pixels {backbone.max_pixels}: no image "
+            "fits both; lower min_pixels"
         )
-        yield message, "backbone.min_pixels", "backbone.max_pixels"
+        yield Broken(message, ("backbone.min_pixels", "backbone.max_pixels"))
     if backbone.attention == "varlen" and backbone.dtype != "bfloat16":
-        message = "the varlen kernel takes bfloat16 only; set backbone.dtype=bfloat16 or backbone.attention=auto"
-        yield message, "backbone.attention", "backbone.dtype"
-    if forged := re.findall(r"<\|\w+\|>", backbone.system_prompt or ""):
-        message = f"the prompt holds {', '.join(forged)}, which the backbone would take for its own control tokens; remove them"
-        yield message, "backbone.system_prompt"
+        message = (
+            "the varlen kernel takes bfloat16 only; set backbone.dtype=bfloat16 or "
+            "backbone.attention=auto"
+        )
+        yield Broken(message, ("backbone.attention", "backbone.dtype"))
+    control_tokens = re.findall(r"<\|\w+\|>", backbone.system_prompt or "")
+    if control_tokens:
+        message = (
+            f"the prompt holds {', '.join(control_tokens)}, which the backbone would take for its "
+            "own control tokens; remove them"
+        )
+        yield Broken(message, ("backbone.system_prompt",))
     if recipe.has_head:
         return
+    method = recipe.method.type
     if set(backbone.freeze) == {"vision_tower", "projector", "language_model"}:
-        message = f"everything is frozen and the method {method} has no head: nothing would be trained; thaw a part"
-        yield message, "backbone.freeze", "method.type"
+        message = (
+            f"everything is frozen and the method {method} has no head: nothing would be trained; "
+            "thaw a part"
+        )
+        yield Broken(message, ("backbone.freeze", "method.type"))
     if "head" in recipe.model_fields_set:
         message = f"the method {method} has no reward head; remove this section"
-        yield message, "head", "method.type"
+        yield Broken(message, ("head", "method.type"))
 
 
-def critic_rules(recipe: Recipe) -> Broken:
-    """Check a critic; its head reads the end of the critique, because that is where writing leaves off."""
-    method, types = recipe.method, {source.type for source in recipe.data.sources}
-    if not isinstance(method, CriticConfig):
+def question_rules(recipe: Recipe) -> Iterator[Broken]:
+    """Check that a method that judges pairs is given pairs, and no questions to answer."""
+    if recipe.method.evaluated_on == "questions":
         return
-    if (read := recipe.head.read) != "end_of_turn":
-        message = f"a critic's head reads the end of the critique, not {read}; set head.read=end_of_turn or remove it"
-        yield message, "head.read", "method.type"
-    share = ("method.own_share", "method.critique")
-    if method.critique == "mixture" and method.own_share is None:
-        yield (
-            "a mixture needs method.own_share, the share of records scored on the model's own critique, for example 0.5",
-            *share,
-        )
-    if method.critique != "mixture" and method.own_share is not None:
-        yield (
-            f"own_share belongs to critique: mixture; with {method.critique} it would be unused; remove it",
-            *share,
-        )
-    if not method.score_weight and not method.cross_entropy_weight:
-        message = "both weights of the critic are 0: nothing would be trained; raise score_weight or cross_entropy_weight"
-        yield message, "method.score_weight", "method.cross_entropy_weight"
-    has_critiques = any(source.has_critiques for source in recipe.data.sources)
-    if method.records_without_critique == "refuse" and not has_critiques:
-        suitable = [name for name, kind in installed_rows(SOURCES).items() if kind.has_critiques]
+    if not all(source.has_responses for source in recipe.data.sources):
         message = (
-            f"the critic learns from critiques, and records of {', '.join(sorted(types))} hold none; add a source of type "
-            f"{', '.join(suitable[:-1])} or {suitable[-1]}, or set method.records_without_critique=score_only"
+            f"questions hold no responses, which the method {recipe.method.type} learns from; "
+            "take a source of preference pairs"
         )
-        yield message, "method.records_without_critique", "method.type", "data.sources"
+        yield Broken(message, ("data.sources", "method.type"))
+    for key in sorted({"questions", "samples"} & recipe.evaluation.model_fields_set):
+        message = f"the method {recipe.method.type} answers no questions; remove this key"
+        yield Broken(message, (f"evaluation.{key}", "method.type"))
 
 
-def reinforce_rules(recipe: Recipe) -> Broken:
-    """Check what is trained on sampled texts; in a group of G the largest standardised advantage is (G - 1)/sqrt(G)."""
-    method, pairs = recipe.method, recipe.optim.records_per_step
-    if not isinstance(method, RolloutConfig):
-        return
-    size, bound, kind = (
-        method.num_generations,
-        method.advantages.filter,
-        method.advantages.normalisation,
-    )
-    if kind != "batch" and size == 1:
-        message = (
-            f"{kind} compares the judgements of one pair, and there is only 1; "
-            "set method.num_generations to 2 or more, or method.advantages.normalisation=batch"
-        )
-        yield message, "method.advantages.normalisation", "method.num_generations"
-    largest = (size - 1) / math.sqrt(size)
-    if kind == "group" and bound is not None and largest <= bound:
-        message = (
-            f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at {bound:g} never acts; set "
-            "method.advantages.normalisation=batch as in the paper, method.advantages.filter=null, or more generations"
-        )
-        yield (
-            message,
-            "method.advantages.filter",
-            "method.advantages.normalisation",
-            "method.num_generations",
-        )
-    clip = method.pre_clip
-    if clip is not None and not clip.lowest < 1 < clip.highest:
-        message = f"the bounds {clip.lowest:g} and {clip.highest:g} must enclose 1, the ratio before any update"
-        yield message, "method.pre_clip"
-    if pairs % method.pairs_per_pass:
-        message = f"{method.pairs_per_pass} pairs a pass do not divide the {pairs} pairs of a step; take a divisor of {pairs}"
-        yield message, "method.pairs_per_pass", "optim.records_per_step"
-
-
-def policy_rules(recipe: Recipe) -> Broken:
-    """Check a policy, and that nothing else is given questions: they hold no pair."""
-    method, evaluation, types = (
-        recipe.method,
-        recipe.evaluation,
-        [source.type for source in recipe.data.sources],
-    )
-    if not isinstance(method, PolicyConfig):
-        if not all(source.has_responses for source in recipe.data.sources):
-            message = (
-                f"questions hold no responses, which the method {method.type} learns from; "
-                "take a source of preference pairs"
-            )
-            yield message, "data.sources", "method.type"
-        for key in sorted({"questions", "samples"} & evaluation.model_fields_set):
-            yield (
-                f"the method {method.type} answers no questions; remove this key",
-                f"evaluation.{key}",
-                "method.type",
-            )
-        return
-    with_answers = [name for name, kind in installed_rows(SOURCES).items() if kind.has_answers]
-    others = sorted({source.type for source in recipe.data.sources if not source.has_answers})
-    if method.verified and others:
-        message = (
-            f"a verifier compares answers with known ones, and records of {', '.join(others)} hold none; take sources of type "
-            f"{' or '.join(with_answers)}, or a reward without a verifier"
-        )
-        yield message, "method.rewards", "data.sources"
-    for number, term in enumerate(method.rewards):
-        if isinstance(term, LengthTerm) and term.free_tokens >= method.max_new_tokens:
-            message = f"{term.free_tokens} tokens are free and no answer is longer than {method.max_new_tokens}: it never costs"
-            yield (
-                f"{message}; lower it",
-                f"method.rewards.{number}.free_tokens",
-                "method.rewards",
-                "method.max_new_tokens",
-            )
-    if not any(term.weight for term in method.rewards):
-        yield "all weights are 0: every answer would be paid alike; raise one", "method.rewards"
-    for key in ("benchmarks", "protocol", "judging"):
-        if dict(evaluation)[key] != EvaluationConfig.model_fields[key].get_default():
-            message = "a policy answers questions and judges nothing; remove this key, and name evaluation.questions"
-            yield message, f"evaluation.{key}", "method.type"
-    asked = [
-        (f"evaluation.questions.{number}", source.type)
-        for number, source in enumerate(evaluation.questions)
-    ]
-    asked += [("data.sources", kind) for kind in types if recipe.data.validation]
-    for key, kind in asked:
-        if kind not in with_answers:
-            message = f"records of {kind} hold no known answer to compare with; take a source of type {' or '.join(with_answers)}"
-            yield message, key, "data.validation", "method.type"
-    if double := sorted(
-        {name for name in recipe.question_sets if recipe.question_sets.count(name) > 1}
-    ):
-        message = f"the name {double[0]} occurs more than once and would overwrite its own figures; give each source a `name`"
-        yield message, "evaluation.questions"
-
-
-def optim_rules(recipe: Recipe) -> Broken:
+def optim_rules(recipe: Recipe) -> Iterator[Broken]:
     """Check the optimizer and DeepSpeed."""
-    optim, names, frozen = recipe.optim, deepspeed_names(), set(recipe.backbone.freeze)
+    optim = recipe.optim
     if (optim.epochs is None) == (optim.max_steps is None):
         both = "neither is" if optim.epochs is None else "both are"
         message = (
             f"give either optim.epochs or optim.max_steps; {both} given "
             "(a value that a recipe extends is taken back by null)"
         )
-        yield message, "optim.max_steps", "optim.epochs"
+        yield Broken(message, ("optim.max_steps", "optim.epochs"))
     if not recipe.has_head and optim.head_learning_rate is not None:
-        message = f"the method {recipe.method.type} has no reward head, so this rate would be unused; remove it"
-        yield message, "optim.head_learning_rate", "method.type"
-    vision = ("optim.vision_learning_rate", "optim.lora", "backbone.freeze")
-    if optim.vision_learning_rate is not None and optim.lora is not None:
-        yield (
-            "with LoRA the vision tower is not trained, so this rate would be unused; remove it or optim.lora",
-            *vision,
+        message = (
+            f"the method {recipe.method.type} has no reward head, so this rate would be unused; "
+            "remove it"
         )
-    elif optim.vision_learning_rate is not None and {"vision_tower", "projector"} <= frozen:
-        yield (
-            "vision tower and projector are frozen, so this rate would be unused; remove it or thaw one of them",
-            *vision,
-        )
-    if optim.lora is not None and "language_model" in frozen:
-        message = "the adapters sit in the language model, which backbone.freeze keeps fixed; remove one of the two"
-        yield message, "optim.lora", "backbone.freeze"
+        yield Broken(message, ("optim.head_learning_rate", "method.type"))
+    yield from _frozen_part_rules(recipe)
+
+    names = deepspeed_names()
     if recipe.deepspeed not in names:
-        message = f"there is no recipes/deepspeed/{recipe.deepspeed}.json; take one of {', '.join(names)}, or add that file"
-        yield message, "deepspeed"
-    elif optim.lora is not None and optim.lora.quantise != "none" and stage(recipe.deepspeed) == 3:
-        message = "ZeRO-3 does not partition 4-bit weights; set deepspeed=zero2 (or none), or optim.lora.quantise=none"
-        yield message, "optim.lora.quantise", "deepspeed"
+        message = (
+            f"there is no recipes/deepspeed/{recipe.deepspeed}.json; take one of "
+            f"{', '.join(names)}, or add that file"
+        )
+        yield Broken(message, ("deepspeed",))
+        return
+    if optim.lora is not None and optim.lora.quantise != "none" and stage(recipe.deepspeed) == 3:
+        message = (
+            "ZeRO-3 does not partition 4-bit weights; set deepspeed=zero2 (or none), or "
+            "optim.lora.quantise=none"
+        )
+        yield Broken(message, ("optim.lora.quantise", "deepspeed"))
 
 
-def length_rules(recipe: Recipe) -> Broken:
-    """Check that there are records for every step, where their number is known before they are read."""
-    data, size = recipe.data, recipe.optim.records_per_step
-    half = [source.max_validation() or 0 for source in data.sources]
-    is_known = all(source.max_validation() is not None for source in data.sources)
-    if is_known and data.validation > sum(half):
-        message = f"{data.validation:,} records cannot be withheld: at most half of each source, here {sum(half):,}; lower it"
-        yield message, "data.validation", "data.sources"
+def _frozen_part_rules(recipe: Recipe) -> Iterator[Broken]:
+    """Check that learning rates and adapters belong to parts that are trained."""
+    optim = recipe.optim
+    frozen = set(recipe.backbone.freeze)
+    if optim.vision_learning_rate is not None:
+        keys = ("optim.vision_learning_rate", "optim.lora", "backbone.freeze")
+        if optim.lora is not None:
+            message = (
+                "with LoRA the vision tower is not trained, so this rate would be unused; remove it "
+                "or optim.lora"
+            )
+            yield Broken(message, keys)
+        elif {"vision_tower", "projector"} <= frozen:
+            message = (
+                "vision tower and projector are frozen, so this rate would be unused; remove it or "
+                "thaw one of them"
+            )
+            yield Broken(message, keys)
+    if optim.lora is not None and "language_model" in frozen:
+        message = (
+            "the adapters sit in the language model, which backbone.freeze keeps fixed; remove one "
+            "of the two"
+        )
+        yield Broken(message, ("optim.lora", "backbone.freeze"))
+
+
+def length_rules(recipe: Recipe) -> Iterator[Broken]:
+    """Check that every step has records, if their number is known before they are read."""
+    data = recipe.data
+    most_by_source = [source.max_validation() for source in data.sources]
+    known = [most for most in most_by_source if most is not None]
+    if len(known) == len(data.sources) and data.validation > sum(known):
+        message = (
+            f"{data.validation:,} records cannot be withheld: at most half of each source, here "
+            f"{sum(known):,}; lower it"
+        )
+        yield Broken(message, ("data.validation", "data.sources"))
         return
     records, _ = epoch_records(data)
-    if records is not None and records < size:
-        message = f"a step takes {size:,} records and an epoch has {records:,}, so that none is whole; lower it, or add records"
-        yield message, "optim.records_per_step", "data"
-    elif records is not None:
-        try:
-            recipe.steps(records)
-        except UserError as error:
-            yield str(error), "optim.epochs", "optim", "data"
+    if records is None:
+        return
+    size = recipe.optim.records_per_step
+    if records < size:
+        message = (
+            f"a step takes {size:,} records and an epoch has {records:,}, so that none is whole; "
+            "lower it, or add records"
+        )
+        yield Broken(message, ("optim.records_per_step", "data"))
+        return
+    try:
+        recipe.steps(records)
+    except UserError as error:
+        yield Broken(str(error), ("optim.epochs", "optim", "data"))
 
 
-def evaluation_rules(recipe: Recipe) -> Broken:
-    """Check the benchmarks, whose results are filed under their names, the best metric, and how judgements are written."""
-    evaluation, known = recipe.evaluation, recipe.held_out_figures
+def evaluation_rules(recipe: Recipe) -> Iterator[Broken]:
+    """Check the benchmarks, the figure that chooses the best checkpoint, and how a judge writes."""
+    evaluation = recipe.evaluation
     names = [benchmark.name for benchmark in evaluation.benchmarks]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         message = (
-            f"{', '.join(twice)} is listed twice and would overwrite its own results; keep one"
+            f"{', '.join(repeated)} is listed twice and would overwrite its own results; keep one"
         )
-        yield message, "evaluation.benchmarks"
-    metric = evaluation.best_metric
-    name, _, figure = (metric or "").partition("/")
-    computed = name in names and (figure in ("accuracy", "macro") or figure.endswith("/accuracy"))
-    if metric is not None and metric not in known and not computed:
-        possible = [
-            f"{name}/{figure}"
-            for name in names
-            for figure in ("accuracy", "macro", "GROUP/accuracy")
-        ]
-        message = (
-            "the best checkpoint is chosen by benchmark/figure, with a benchmark of evaluation.benchmarks, or by a figure on the "
-            f"records of data.validation; possible are {', '.join([*possible, *known]) or 'none: both are empty'}"
-        )
-        yield message, "evaluation.best_metric", "evaluation.benchmarks", "data.validation"
-    judging, votes = (
-        ("evaluation.judging", "evaluation.protocol", "method.type"),
-        evaluation.protocol.votes,
-    )
-    if isinstance(recipe.method, PolicyConfig):
+        yield Broken(message, ("evaluation.benchmarks",))
+    yield from _best_metric_rules(recipe, names)
+    if recipe.method.evaluated_on == "questions":
         return
+
+    keys = ("evaluation.judging", "evaluation.protocol", "method.type")
     if recipe.has_head and "judging" in evaluation.model_fields_set:
-        yield (
-            f"the method {recipe.method.type} trains no judge that writes judgements; remove this section",
-            *judging,
+        message = (
+            f"the method {recipe.method.type} trains no judge that writes judgements; remove this "
+            "section"
         )
+        yield Broken(message, keys)
+    votes = evaluation.protocol.votes
     if not recipe.has_head and votes > 1 and not evaluation.judging.temperature:
-        yield (
-            f"{votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote",
-            *judging,
+        message = (
+            f"{votes} greedy votes are all alike; set evaluation.judging.temperature=1.0, or 1 vote"
         )
+        yield Broken(message, keys)
 
 
-def language_model_rules(recipe: Recipe) -> Broken:
-    """Check lessons of the embedded world and the cold start of a judge."""
-    method, types = recipe.method, {source.type for source in recipe.data.sources}
-    if not isinstance(method, LanguageModelConfig):
+def _best_metric_rules(recipe: Recipe, benchmarks: list[str]) -> Iterator[Broken]:
+    """Check that the figure that chooses the best checkpoint is computed."""
+    metric = recipe.evaluation.best_metric
+    if metric is None or metric in recipe.held_out_figures:
         return
-    if method.target == "judgement":
-        if not any(source.has_rationales for source in recipe.data.sources):
-            message = (
-                f"a cold start learns from rationales, and records of {', '.join(sorted(types))} hold none; "
-                "annotate them (python eval/annotate.py --help) and take the files as a source of type project"
-            )
-            yield message, "method.target", "data.sources"
+    name, _, figure = metric.partition("/")
+    is_figure = figure in ("accuracy", "macro") or figure.endswith("/accuracy")
+    if name in benchmarks and is_figure:
         return
-    if recipe.data.validation:
-        message = "lessons are generated on the fly and none is held out; remove this key"
-        yield message, "data.validation", "method.target"
-    if len(recipe.data.sources) > 1 or types != {"shapes"}:
-        message = "lessons are drawn from the embedded world: data.sources must hold exactly one source, of type shapes"
-        yield message, "method.target", "data.sources"
+    possible: list[str] = []
+    for benchmark in benchmarks:
+        possible += [f"{benchmark}/accuracy", f"{benchmark}/macro", f"{benchmark}/GROUP/accuracy"]
+    possible += recipe.held_out_figures
+    message = (
+        "the best checkpoint is chosen by benchmark/figure, with a benchmark of "
+        "evaluation.benchmarks, or by a figure on the records of data.validation; possible are "
+        f"{', '.join(possible) or 'none: both are empty'}"
+    )
+    yield Broken(message, ("evaluation.best_metric", "evaluation.benchmarks", "data.validation"))
 
 
-def start_rules(recipe: Recipe, entry: str | None, world_size: int) -> Broken:
+def start_rules(recipe: Recipe, script: Script | None, world_size: int) -> Iterator[Broken]:
     """Check the recipe against the script that runs it, if it is known, and the number of ranks."""
-    if entry not in (None, recipe.entry):
-        message = f"train/{entry}.py trains {' and '.join(ENTRIES[entry])}; start this recipe with train/{recipe.entry}.py"
-        yield message, "method.type"
+    own_script = recipe.method.script
+    if script is not None and script != own_script:
+        message = (
+            f"train/{script}.py trains {' and '.join(methods_of_script(script))}; start this recipe "
+            f"with train/{own_script}.py"
+        )
+        yield Broken(message, ("method.type",))
     records = recipe.optim.records_per_step
     if records % world_size:
-        near = max(records // world_size, 1) * world_size
+        nearest = max(records // world_size, 1) * world_size
         message = (
-            f"{records} records a step do not divide over {world_size} ranks, and every rank must take as many as the others; "
-            f"set optim.records_per_step={near}, or start a number of ranks that divides {records}"
+            f"{records} records a step do not divide over {world_size} ranks, and every rank must "
+            f"take as many as the others; set optim.records_per_step={nearest}, or start a number "
+            f"of ranks that divides {records}"
         )
-        yield message, "optim.records_per_step"
+        yield Broken(message, ("optim.records_per_step",))

@@ -1,21 +1,36 @@
-"""The whole recipe of a run: one section for each component, checked before torch is imported.
+"""The sections of a recipe that training itself brings, and what every method's section has in common.
 
-The sections of data, models and evaluation live beside what they configure, those of training itself (optimisation, LoRA, output)
-here. train/recipe/rules.py checks the sections against each other, train/recipe/parsing.py reads the file.
+The sections of data, models and evaluation are next to what they configure. `RunConfig` holds them
+all. A method's own section is in the method's folder, as a subclass of `MethodConfig`.
+`train/recipe/recipe.py` adds which methods there are. This module must not import it: pydantic
+imports the sections of all methods, which import this module, while `Recipe` is being made.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from mmrm.data.config.section import Count, Rate, Ratio, Section, Share
+from mmrm.data.errors import UserError
+from mmrm.data.preparation.mixing import MixtureConfig
+from mmrm.data.prompts import JudgeTemplate
 from mmrm.data.sources.registry import AnySource
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.judges.judging_config import JudgingConfig
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
+
+Script = Literal["rm", "sft", "rl"]
+"""The command that trains a method: train/rm.py, train/sft.py or train/rl.py."""
+
+HELD_OUT_ACCURACY = f"{HELD_OUT}/accuracy"
 
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 
@@ -124,3 +139,173 @@ class OutputConfig(Section):
     """Null logs to the console and the run folder only; without a login the wandb run stays on disk."""
     tensorboard: bool = False
     """Also write event files into `tensorboard` of the run folder (`tensorboard --logdir`); it needs the extra `tensorboard`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule between keys that a recipe breaks."""
+
+    message: str
+    keys: tuple[str, ...]
+    """The keys that the rule reads. A user should look at the first one first."""
+
+
+class MethodConfig(Section, ABC):
+    """The section `method` of a recipe: what a run, its plan and its checks must know of a method.
+
+    A method is one subclass of this, in a module `config` that imports no torch, and one row in
+    `METHODS` of `train/recipe/registry.py`. No other code asks which method a recipe names.
+    """
+
+    if TYPE_CHECKING:
+        # Every method declares its own literal. Declared here, it would be the first of all keys.
+        type: str
+
+    implementation: ClassVar[str]
+    """The import path of the method's subclass of `mmrm.train.methods.method.Method`."""
+    script: ClassVar[Script]
+    """The command that trains the method."""
+    model: ClassVar[Literal["scalar", "critic", "language_model"]]
+    """The class of model that is trained. A `language_model` has no reward head."""
+    judge_type: ClassVar[str | None]
+    """The `type` of judge that a checkpoint is. None if the method trains no judge."""
+    paradigm: ClassVar[str]
+    """The kind of reward model, in tables and drawings that compare several."""
+    usage: ClassVar[str] = """\
+`AutoModelForImageTextToText.from_pretrained(folder)` loads it, like any checkpoint of its backbone's family; vLLM serves it."""
+    """The part of the model card that says how a checkpoint is loaded, in Markdown."""
+    evaluated_on: ClassVar[Literal["benchmarks", "questions"]] = "benchmarks"
+    """`benchmarks` if the model judges pairs, `questions` if it answers questions itself."""
+    state_is_per_rank: ClassVar[bool] = False
+    """A checkpoint holds a state of every rank, so that a run resumes on as many ranks only."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """The loss in words, for the plan and the model card."""
+
+    @property
+    def brings_pairs_together(self) -> bool:
+        """True if the pairs of one prompt are brought into one step."""
+        return False
+
+    @property
+    def written_critiques(self) -> CritiqueConfig | None:
+        """How the model is asked for critiques. None if it writes none."""
+        return None
+
+    @property
+    def judge_template(self) -> JudgeTemplate | None:
+        """The prompt of a judge that compares two responses. None if no such judge is trained."""
+        return None
+
+    def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
+        """Return the names of the figures on the records of data.validation."""
+        if not run.data.validation:
+            return ()
+        return (HELD_OUT_ACCURACY, HELD_OUT_LOSS)
+
+    def rules(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules between the keys of this method and others that `run` breaks."""
+        yield from ()
+
+    def written_texts(self, run: RunConfig) -> tuple[str, ...]:
+        """Return what the model writes during a run, in words. Empty if it writes nothing."""
+        if run.evaluates and self.model != "scalar":
+            return ("evaluations",)
+        return ()
+
+    def model_paths(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the path or hub id of every backbone that is loaded next to the run's."""
+        yield from ()
+
+    def judge_paths(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the path of every checkpoint or judge file that scores what is written."""
+        yield from ()
+
+    def frozen_copies(self, *, lora: bool) -> int:
+        """Return how many frozen copies of the model are held next to the one that is trained.
+
+        Args:
+            lora: Adapters are trained. The model without them is then no copy.
+        """
+        return 0
+
+
+class RunConfig(Section):
+    """Everything that decides how a run goes, but for the machine that it runs on."""
+
+    backbone: BackboneConfig
+    head: HeadConfig = HeadConfig()
+    """Of no use, and refused, where the method has no head."""
+    data: MixtureConfig
+    method: MethodConfig
+    """Which of the paradigms is trained, by its `type`, and with which numbers."""
+    optim: OptimConfig
+    deepspeed: str = "none"
+    """The name of a file in recipes/deepspeed, or `none`."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    output: OutputConfig
+    workers: int = Field(default=2, ge=0, le=1024)
+    """Processes of each rank that decode and tokenise ahead of the step; 0 does it in between."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Of the head's first weights, dropout and sampling; the data have a seed of their own."""
+    deterministic: bool = False
+    """Only kernels that give the same bits each time; slower."""
+
+    @property
+    def has_head(self) -> bool:
+        """True if the method trains a reward head. A model without one writes judgements."""
+        return self.method.model != "language_model"
+
+    @property
+    def evaluates(self) -> bool:
+        """True if anything is evaluated."""
+        return bool(self.evaluation.benchmarks or self.evaluation.questions or self.data.validation)
+
+    @property
+    def question_sets(self) -> tuple[str, ...]:
+        """The names of the sets of questions that a policy is evaluated on."""
+        names = [source.label for source in self.evaluation.questions]
+        if self.data.validation:
+            names.append(HELD_OUT)
+        return tuple(names)
+
+    @property
+    def held_out_figures(self) -> tuple[str, ...]:
+        """The figures by which a checkpoint can be chosen, next to those on benchmarks."""
+        return self.method.held_out_figures(self)
+
+    def steps(self, records: int) -> int:
+        """Return the optimizer steps of a run over an epoch of `records` records.
+
+        The last step of an epoch may be a smaller one.
+
+        Raises:
+            UserError: If the run has no step.
+        """
+        if self.optim.max_steps is not None:
+            return self.optim.max_steps
+        epochs = self.optim.epochs or 0.0
+        size = self.optim.records_per_step
+        steps = int(epochs * ceil(records / size))
+        if not steps:
+            raise UserError(
+                f"{epochs:g} epochs of {records:,} records in steps of {size:,} are 0 steps: nothing "
+                "would be trained; raise optim.epochs or add records"
+            )
+        return steps
+
+    def resolved(self) -> dict[str, Any]:
+        """Return every key of use to the method with its value.
+
+        It is plain data, and parses to the same recipe.
+        """
+        unused: dict[str, Any] = {}
+        if not self.has_head:
+            unused["head"] = True
+        if self.method.evaluated_on == "benchmarks":
+            unused["evaluation"] = {"questions", "samples"}
+            if self.has_head:
+                unused["evaluation"].add("judging")
+        return self.model_dump(mode="json", exclude=unused)

@@ -1,15 +1,17 @@
-"""The reference of all keys as Markdown, made of the same sections and docstrings as the schema."""
+"""The reference of all keys as Markdown, from the same sections and docstrings as the schema."""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from mmrm.data.config.section import LARGEST
-from mmrm.data.config.validation import members
+from mmrm.data.config.validation import members_of_field
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.reference.schema import EXTENDS, VARIANTS, Schema, about, of_models, one_of
 
@@ -32,53 +34,94 @@ An editor with the YAML language server (VS Code: the extension "YAML" by Red Ha
 
 with the path relative to the recipe, or absolute; the recipes here have that line. Rules between keys are checked by `--dry-run`.
 """
-Row = tuple[str, str, str, str]
-"""Key, type, default and meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """What the reference says of a key."""
+
+    key: str
+    values: str
+    default: str
+    meaning: str
 
 
 def reference(judges: Sequence[type[BaseModel]]) -> str:
     """Return the page: the sections of a recipe, then the kinds of judge files."""
     schema = of_models(Recipe, [Recipe])
     parts = [HEAD.format(largest=LARGEST), "## Recipe\n", about(Recipe) + "\n"]
-    top = [
-        ("extends", "text", "none", EXTENDS["description"]),
-        ("variants", "mapping", "none", VARIANTS),
+    keys_of_files = [
+        KeyRow("extends", "text", "none", EXTENDS["description"]),
+        KeyRow("variants", "mapping", "none", VARIANTS),
     ]
-    parts += [table([*top, *rows(Recipe, schema)]), *pages(Recipe, schema, "")]
+    parts += [table([*keys_of_files, *rows(Recipe, schema)]), *pages(Recipe, schema, "")]
     parts += [
         "## Judge files\n",
         "What `eval/run.py` takes in place of a checkpoint; a judge file may extend another one, too.\n",
     ]
     schema = of_models(one_of(judges), judges)
     for judge in judges:
-        own = schema["definitions"][judge.__name__]
-        parts += [f"### Judge: {kind_of(judge)}\n", about(judge) + "\n", table(rows(judge, own))]
+        own_schema = schema["definitions"][judge.__name__]
+        parts.append(f"### Judge: {kind_of(judge)}\n")
+        parts.append(about(judge) + "\n")
+        parts.append(table(rows(judge, own_schema)))
     return "\n".join(parts)
 
 
 def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
-    """Yield heading, meaning and table of every section below `section`; keys that most kinds of a union share come once."""
+    """Yield heading, meaning and table of every section below `section`.
+
+    If a key may hold one of several kinds of sections, the keys that most kinds share come once.
+
+    Args:
+        section: The section.
+        schema: The schema of the recipe.
+        path: The keys that lead to `section`, each with a dot after it.
+    """
     for key, field in section.model_fields.items():
-        kinds, below = members(field.annotation), f"{path}{key}"
+        kinds = members_of_field(field)
+        below = f"{path}{key}"
         heading = f"{'#' * (2 + below.count('.'))} {below}"
-        found = {kind: rows(kind, schema["definitions"][kind.__name__]) for kind in kinds}
-        every = dict.fromkeys(row for own in found.values() for row in own)
-        lacking = {
-            row: [kind_of(kind) for kind in kinds if row not in found[kind]] for row in every
-        }
-        shared = [row for row in every if len(kinds) > 1 and len(lacking[row]) < len(kinds) / 2]
+        rows_by_kind = {kind: rows(kind, schema["definitions"][kind.__name__]) for kind in kinds}
+        shared = shared_rows(rows_by_kind)
         if shared:
-            notes = {
-                row: f" (Not in {', '.join(lacking[row])}.)" if lacking[row] else ""
-                for row in shared
-            }
-            yield f"{heading}: keys of most types\n\n{table([(*row[:3], row[3] + notes[row]) for row in shared])}"
+            yield f"{heading}: keys of most types\n\n{table([row.shown for row in shared])}"
+        shared_keys = [row.row for row in shared]
         for kind in kinds:
-            which = f": {kind_of(kind)}" if len(kinds) > 1 else ""
-            yield f"{heading}{which}\n\n{about(kind)}\n\n{table([row for row in found[kind] if row not in shared])}"
-        yield from dict.fromkeys(
-            page for kind in kinds for page in pages(kind, schema, f"{below}.")
-        )
+            own_heading = heading
+            if len(kinds) > 1:
+                own_heading += f": {kind_of(kind)}"
+            own_rows = [row for row in rows_by_kind[kind] if row not in shared_keys]
+            yield f"{own_heading}\n\n{about(kind)}\n\n{table(own_rows)}"
+        pages_below: dict[str, None] = {}
+        for kind in kinds:
+            pages_below.update(dict.fromkeys(pages(kind, schema, f"{below}.")))
+        yield from pages_below
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRow:
+    """A row that most kinds of a section have, and the same row with the kinds that have it not."""
+
+    row: KeyRow
+    shown: KeyRow
+
+
+def shared_rows(rows_by_kind: Mapping[type[BaseModel], Sequence[KeyRow]]) -> list[SharedRow]:
+    """Return the rows that more than half of several kinds have."""
+    if len(rows_by_kind) < 2:
+        return []
+    all_rows = dict.fromkeys(chain.from_iterable(rows_by_kind.values()))
+    shared: list[SharedRow] = []
+    for row in all_rows:
+        lacking = [kind_of(kind) for kind, own_rows in rows_by_kind.items() if row not in own_rows]
+        if len(lacking) >= len(rows_by_kind) / 2:
+            continue
+        shown = row
+        if lacking:
+            shown = replace(row, meaning=f"{row.meaning} (Not in {', '.join(lacking)}.)")
+        shared.append(SharedRow(row, shown))
+    return shared
 
 
 def kind_of(section: type[BaseModel]) -> str:
@@ -87,7 +130,7 @@ def kind_of(section: type[BaseModel]) -> str:
     return f"`{name}`"
 
 
-def rows(section: type[BaseModel], own: Schema) -> list[Row]:
+def rows(section: type[BaseModel], own: Schema) -> list[KeyRow]:
     """Return a row for every key of `section`, whose schema is `own`."""
     found = []
     for key, field in section.model_fields.items():
@@ -103,7 +146,7 @@ def rows(section: type[BaseModel], own: Schema) -> list[Row]:
             if "const" in own["properties"][key]
             else own["properties"][key]["description"]
         )
-        found.append((key, values(own["properties"][key]), shown, meaning))
+        found.append(KeyRow(key, values(own["properties"][key]), shown, meaning))
     return found
 
 
@@ -138,12 +181,11 @@ def values(node: Schema) -> str:
     return ", ".join([names.get(node["type"]) or str(node["type"]), *bounds])
 
 
-def table(found: Sequence[Sequence[str]]) -> str:
+def table(key_rows: Sequence[KeyRow]) -> str:
     """Return rows as a Markdown table."""
-    lines = [[f"`{key}`", *cells] for key, *cells in found]
-    cells = [
-        ["key", "value", "default", "meaning"],
-        ["---"] * 4,
-        *([re.sub(r"([|<])", r"\\\1", cell) for cell in line] for line in lines),
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    for row in key_rows:
+        cells = [f"`{row.key}`", row.values, row.default, row.meaning]
+        escaped = [re.sub(r"([|<])", r"\\\1", cell) for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return "".join(f"{line}\n" for line in lines)

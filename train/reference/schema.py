@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union
 from pydantic import BaseModel, Field, TypeAdapter
 
 from mmrm.data.config.section import Section
-from mmrm.data.config.validation import members, sections
+from mmrm.data.config.validation import members_of_field, sections
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.train.recipe.deepspeed_config import deepspeed_names
 from mmrm.train.recipe.recipe import Recipe
@@ -130,7 +130,7 @@ def description(section: type[BaseModel], key: str) -> str:
             return docstrings(owner)[key]
     if key == "type":
         return about(section)
-    held = members(section.model_fields[key].annotation)
+    held = members_of_field(section.model_fields[key])
     if len(held) != 1:
         raise KeyError(
             f"{section.__name__}.{key} has no docstring below it; write one: schema and reference are made of it"

@@ -14,7 +14,7 @@ from mmrm.models.backbone import load_language_model
 from mmrm.models.distributed import rank, world_size
 from mmrm.train.methods.method import Method
 from mmrm.train.methods.trainer_arguments import training_arguments
-from mmrm.train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
+from mmrm.train.reinforce.config import IMPORTANCE_CAP, RolloutConfig
 from mmrm.train.reinforce.policy_loss import largest_advantage
 from mmrm.train.reinforce.rollouts import RunPrompts, deal_places
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmrm.train.recipe.methods import AdvantageConfig, PreClipConfig, RolloutConfig
+from mmrm.train.reinforce.config import AdvantageConfig, PreClipConfig, RolloutConfig
 
 SMALL = 1e-8
 

@@ -24,7 +24,7 @@ from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
 from mmrm.models.packed_generation import generate_packed, log_probabilities, to_write
 from mmrm.models.packing.groups import Continuation, Group
-from mmrm.train.recipe.methods import IMPORTANCE_CAP, RolloutConfig
+from mmrm.train.reinforce.config import IMPORTANCE_CAP, RolloutConfig
 from mmrm.train.reinforce.policy_loss import (
     compute_advantages,
     kl_divergence,
@@ -267,7 +267,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if rank() == 0:
             self.encoder.image_processor.save_pretrained(folder)
         asked = [
-            replace(prompt, asked=None) for prompt in self._asked
+            replace(prompt, question=None) for prompt in self._asked
         ]  # they are paid for: no reward looks at them again
         state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": asked}
         torch.save(state, folder / ROLLOUTS.format(rank=rank()))
@@ -285,13 +285,22 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
 
 
 def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
-    """Return this rank's rollout buffer in a checkpoint: tensors, plain values and these classes, for which no code is run.
+    """Return this rank's rollout buffer in a checkpoint.
 
-    Raises: CheckpointError for a file that cannot be read, or holds anything else.
+    It holds tensors, plain values and the classes named here, so that no code in it is run.
+
+    Raises:
+        CheckpointError: If the file cannot be read, or holds anything else.
     """
     file = checkpoint / ROLLOUTS.format(rank=rank())
+    own_classes = [Prompt, Group, Continuation]
+    # Before everything was imported as mmrm, files named these classes without it.
+    earlier_names = [
+        (known, f"{known.__module__.removeprefix('mmrm.')}.{known.__qualname__}")
+        for known in own_classes
+    ]
     try:
-        with torch.serialization.safe_globals([Prompt, Group, Continuation, Image]):
+        with torch.serialization.safe_globals([*own_classes, *earlier_names, Image]):
             state = torch.load(file, weights_only=True, map_location="cpu")
         return {name: state[name] for name in ("step", "buffer", "prompts")}
     except (
@@ -304,8 +313,9 @@ def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
         ValueError,
     ) as error:
         raise CheckpointError(
-            f"{file} is damaged, or no buffer of rollouts: {type(error).__name__}: {str(error)[:200]}. A run goes on with the "
-            "judgements that it had sampled: copy the file again, or give an earlier checkpoint, output.resume=PATH."
+            f"{file} is damaged, or no buffer of rollouts: {type(error).__name__}: "
+            f"{str(error)[:200]}. A run goes on with the judgements that it had sampled: copy the "
+            "file again, or give an earlier checkpoint, output.resume=PATH."
         ) from error
 
 

@@ -35,8 +35,8 @@ class Prompt:
     """Where it stands in the run; decides its draws."""
     record: str
     """The record's identity, for tables of examples."""
-    asked: Preference | None = None
-    """A policy's question, which its reward looks at; not kept in checkpoints."""
+    question: Preference | None = None
+    """The record that a policy is asked about, for its reward. It is not kept in checkpoints."""
 
 
 def deal_places(

@@ -1,4 +1,7 @@
-"""A run put together from its recipe: data, model, objective, trainer, fit. `rm.py`, `sft.py` and `rl.py` share all of it."""
+"""A run put together from its recipe: data, model, objective, trainer, fit.
+
+`rm.py`, `sft.py` and `rl.py` share all of it.
+"""
 
 import os
 import sys
@@ -11,6 +14,7 @@ import torch
 from rich.console import Console
 from transformers import PrinterCallback, Trainer
 
+from mmrm.data.config.registry import load
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import NonFiniteError, UserError
 from mmrm.data.storage.output_lock import locked_folder
@@ -18,11 +22,11 @@ from mmrm.models.backbone import load_encoder
 from mmrm.models.distributed import barrier, locked_by_first_rank, rank, world_size
 from mmrm.models.portable.reward import IncompleteCheckpointError
 from mmrm.train.checkpoints.rotation import find_resume
+from mmrm.train.methods.method import Method
 from mmrm.train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
 from mmrm.train.runs.callbacks import run_callbacks, summarise
 from mmrm.train.runs.evaluation_loop import evaluation
 from mmrm.train.runs.extension import continuation
-from mmrm.train.runs.methods import METHODS
 from mmrm.train.runs.model import make_model
 from mmrm.train.runs.provenance import (
     check_data_matches,
@@ -34,20 +38,21 @@ from mmrm.train.runs.provenance import (
 )
 
 PATIENCE = 10.0
-"""Seconds in which the first rank of a node can say why a run cannot begin, before the others do."""
+"""Seconds in which the first rank of a node can print why a run cannot begin, before the others do."""
 
 
 def run(launch: Launch) -> bool:
-    """Train as the recipe says, on this rank; returns when the last checkpoint is saved and evaluated.
+    """Train as the recipe says, on this rank, and return True if the run came to its last step.
 
-    The first rank holds the lock of the run folder meanwhile. A folder that another run is writing is refused as below.
+    The last checkpoint is saved and evaluated by then. The run stops earlier after SIGUSR1.
+    Meanwhile the first rank holds the lock of the run folder. A folder that another run is writing
+    is refused.
 
-    False says that SIGUSR1 ended the run before its last step.
-
-    What cannot even begin is printed once on every node, by its first rank or by one that alone has found it, and ends the
-    process with status 2, without a traceback. A row that does not fit into memory, an unusable record too many, or any where the
-    recipe is strict, is printed by the rank that has it, and ends with status 1: a launcher then ends the other ranks. A loss or
-    weights that are not finite end all ranks so.
+    An error before training is printed once on every node, by its first rank or by one that alone
+    has found it, and ends the process with status 2, without a traceback. An error in training ends
+    it with status 1: a row that does not fit into memory, or too many records that cannot be used.
+    The rank that has it prints it, and a launcher then ends the others. A loss or weights that are
+    not finite end all ranks with status 1.
     """
     with ExitStack() as stack:
         lock = locked_folder(Path(launch.recipe.output.folder))
@@ -63,11 +68,12 @@ def run(launch: Launch) -> bool:
 
 def end_before_training(error: UserError | IncompleteCheckpointError) -> NoReturn:
     """Print why a run cannot begin and end this rank with status 2."""
-    first = os.environ["LOCAL_RANK"] == "0"
-    if not first:
-        # A launcher ends the other ranks with the first one that ends: it must have said why.
+    if os.environ["LOCAL_RANK"] == "0":
+        print(error, file=sys.stderr, flush=True)
+    else:
+        # A launcher ends the other ranks with the first one that ends, which must print first.
         time.sleep(PATIENCE)
-    print(error if first else f"rank {rank()}: {error}", file=sys.stderr, flush=True)
+        print(f"rank {rank()}: {error}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
 
 
@@ -82,48 +88,45 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
         raise SystemExit(1) from None
     except UserError as error:
         # A loader's worker hands its error over with the traceback before it.
-        print(
-            f"rank {rank()}: {str(error).rpartition(f'{type(error).__name__}: ')[2].strip()}",
-            file=sys.stderr,
-        )
+        _, _, message = str(error).rpartition(f"{type(error).__name__}: ")
+        print(f"rank {rank()}: {message.strip()}", file=sys.stderr)
         raise SystemExit(1) from None
-    finished: bool = trainer.state.global_step >= trainer.state.max_steps
-    if rank() == 0 and finished:
-        summarise(
-            Path(launch.recipe.output.folder), console, baselines=launch.recipe.evaluation.baselines
-        )
+
+    step = trainer.state.global_step
+    num_steps = trainer.state.max_steps
+    is_finished: bool = step >= num_steps
+    if rank() == 0 and is_finished:
+        recipe = launch.recipe
+        summarise(Path(recipe.output.folder), console, baselines=recipe.evaluation.baselines)
     elif rank() == 0:
-        step, steps = trainer.state.global_step, trainer.state.max_steps
         console.print(
-            f"SIGUSR1: checkpoint-{step} of {steps:,} steps is complete, the run ends; continue with --resume"
+            f"SIGUSR1: checkpoint-{step} of {num_steps:,} steps is complete, the run ends; continue "
+            "with --resume"
         )
-    return finished
+    return is_finished
 
 
 def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     """Return the trainer of a run, the checkpoint to resume from, and where to print."""
-    recipe, console = launch.recipe, plain_console(width=None if sys.stdout.isatty() else 125)
+    recipe = launch.recipe
+    console = plain_console(width=None if sys.stdout.isatty() else 125)
     refuse_missing_device(recipe, cuda=torch.cuda.is_available())
     resume = find_resume(Path(recipe.output.folder), recipe.output.resume, console)
     if resume is not None:
         check_resume_matches(recipe, resume, world_size())
     encoder = load_encoder(recipe.backbone)
-    method = METHODS[type(recipe.method)](recipe, encoder, console)
+    method: Method = load(recipe.method.implementation)(recipe, encoder, console)
+    method.setup()
     if resume is not None:
         check_data_matches(data_fingerprints(method.mixture), resume)
         method.mixture.set_placement = set_placement_of_run(resume)
-        note = order_note(recipe, method.mixture)
-        if note and rank() == 0:
-            console.print(note, highlight=False, soft_wrap=True)
+        print_note(order_note(recipe, method.mixture), console)
     arguments = method.arguments()
-    arguments.eval_on_start &= resume is None
-    if (
-        resume is not None
-        and (words := continuation(recipe.optim, arguments, resume))
-        and rank() == 0
-    ):
-        console.print(words, highlight=False, soft_wrap=True)
-    model = make_model(recipe)  # after the arguments: ZeRO-3 shards weights while they are loaded
+    if resume is not None:
+        arguments.eval_on_start = False
+        print_note(continuation(recipe.optim, arguments, resume), console)
+    # After the arguments: ZeRO-3 divides weights while they are loaded.
+    model = make_model(recipe)
     trainer = method.trainer(
         evaluate=evaluation(method),
         model=model,
@@ -135,3 +138,9 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     if rank() == 0:
         write_provenance(launch, method.folder, method.mixture)
     return trainer, resume, console
+
+
+def print_note(note: str, console: Console) -> None:
+    """Print a note on the first rank, if it is not empty."""
+    if note and rank() == 0:
+        console.print(note, highlight=False, soft_wrap=True)

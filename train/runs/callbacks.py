@@ -1,4 +1,4 @@
-"""What happens beside the loop: checks, model cards, checkpoints and the console; and the table at the end of a run."""
+"""The callbacks of a run: checks, model cards, checkpoints, console and log; and its last table."""
 
 import json
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, console: Console, columns: Mapping[str, str]) -> None:
         self.columns = columns
-        shown = (
+        self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
+            console=console,
         )
-        self.progress = Progress(*shown, console=console)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
@@ -65,18 +65,19 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
         logs: dict[str, float],
         **rest: Any,
     ) -> None:
-        """Print those of the columns that this line holds."""
-        shown = [
+        """Print the columns that this line holds, and how many records were dropped."""
+        cells = [
             f"{name} {form.format(logs[name])}"
             for name, form in self.columns.items()
             if logs.get(name) is not None
         ]
-        dropped = [
-            f"{name} {value:.0f}" for name, value in logs.items() if name.startswith("dropped/")
-        ]
-        if state.is_world_process_zero and shown:
-            line = f"step {state.global_step:>6}  " + "  ".join(shown + dropped)
-            self.progress.console.print(line, highlight=False, soft_wrap=True)
+        if not state.is_world_process_zero or not cells:
+            return
+        for name, value in logs.items():
+            if name.startswith("dropped/"):
+                cells.append(f"{name} {value:.0f}")
+        line = f"step {state.global_step:>6}  " + "  ".join(cells)
+        self.progress.console.print(line, highlight=False, soft_wrap=True)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
@@ -87,15 +88,15 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
 
 
 class LogFile(TrainerCallback):  # type: ignore[misc]
-    """Writes every line of the log into the run folder as it comes; a resume takes back those behind its checkpoint.
+    """Writes every line of the log into the run folder at once.
 
-    The last step has a line whatever `log_every_steps` says.
+    A resume removes the lines after its checkpoint. The last step always has a line.
     """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Begin with what the checkpoint knows."""
+        """Begin with the lines that are in the checkpoint."""
         if state.is_world_process_zero:
             write_json_lines(Path(args.output_dir) / LOG, state.log_history)
 
@@ -115,21 +116,24 @@ class LogFile(TrainerCallback):  # type: ignore[misc]
 
 
 def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
-    """Print the table of the best checkpoint (of the last one where nothing was evaluated), and the places."""
-    found = checkpoints(folder)
-    if not found:
+    """Print the table of a run's best checkpoint, and where its files are.
+
+    If nothing was evaluated the table is left out, and the checkpoint is the last one.
+    """
+    all_checkpoints = checkpoints(folder)
+    if not all_checkpoints:
         return
     chosen = chosen_checkpoint(folder)
-    if results := read_results(chosen):
-        console.print(
-            results_table(results, title=f"{folder}: best is {chosen.name}", baselines=baselines)
-        )
+    results = read_results(chosen)
+    if results:
+        title = f"{folder}: best is {chosen.name}"
+        console.print(results_table(results, title=title, baselines=baselines))
+    others = [path.name for path in all_checkpoints if path.name != chosen.name]
     places = {
         "weights": chosen,
         "figures and predictions": chosen / "eval",
         "recipe, versions, data": folder / "provenance.json",
-        "other checkpoints": ", ".join(path.name for path in found if path.name != chosen.name)
-        or "none",
+        "other checkpoints": ", ".join(others) or "none",
     }
     for name, place in places.items():
         console.print(f"{name:<25}{place}", highlight=False, soft_wrap=True)

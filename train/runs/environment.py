@@ -1,6 +1,7 @@
-"""What stands around every run: process group, seeds, DeepSpeed on a CPU, and an orderly end.
+"""The environment of a run: process group, seeds, DeepSpeed on a CPU, and an orderly end.
 
-From the command line to a run: parse and check before torch is imported, then train inside an orderly environment.
+`start` leads from the command line to a run: it parses and checks before torch is imported, then
+trains inside this environment.
 """
 
 import os
@@ -13,19 +14,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mmrm.data.config.registry import load
 from mmrm.train.recipe.deepspeed_config import NONE
-from mmrm.train.recipe.dry_run import dry_run
-from mmrm.train.recipe.parsing import Entry, parse_arguments
+from mmrm.train.recipe.parsing import parse_arguments
+from mmrm.train.recipe.sections import Script
 from mmrm.train.supervised.preemption import ended_by_signals
 
+EXTRAS = {"--dry-run": "mmrm.train.planning.dry_run:dry_run"}
+"""Options of the scripts that do something other than train, and the function that each calls.
+
+The function is imported when its option is given.
+"""
+
 SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-"""What a launcher sets; given to a script started with plain `python`, so that it runs the same code."""
+"""The variables that a launcher sets. A script started with plain `python` gets these."""
 ENDED: list[Any] = []
 """Process groups that are no longer used, kept until the interpreter ends."""
 FILES = 2**16
+"""The open files that a process may have, if the machine allows so many."""
 OLD_NAMES = (r"`torch\.distributed\.", r"`(is_)?gradient_checkpointing", r"`broadcast_buffers`")
-"""Of DeepSpeed's collectives, of transformers' checkpointing and of what accelerate hands to DDP: the newest versions warn of
-them, the older ones need them."""
+"""Names that the newest versions warn of and the older ones need.
+
+They are of DeepSpeed's collectives, of transformers' checkpointing and of what accelerate hands to
+DDP.
+"""
 
 
 def free_port() -> int:
@@ -38,8 +50,9 @@ def free_port() -> int:
 def prepare_environment(deepspeed: bool) -> None:
     """Set what torch and DeepSpeed read from the environment before they are imported.
 
-    Whether there is a DeepSpeed engine is the recipe's choice, and whether there is a GPU the machine's: on a CPU, a DeepSpeed
-    configuration is silently unused unless the one is set, or if `accelerate launch --cpu` has set the other.
+    The recipe decides if there is a DeepSpeed engine, and the machine if there is a GPU. On a CPU,
+    accelerate silently ignores a DeepSpeed configuration unless ACCELERATE_USE_DEEPSPEED is set, or
+    if `accelerate launch --cpu` has set ACCELERATE_USE_CPU.
     """
     if "RANK" not in os.environ:
         os.environ.update(SINGLE_PROCESS, MASTER_PORT=str(free_port()))
@@ -49,9 +62,10 @@ def prepare_environment(deepspeed: bool) -> None:
 
 
 def raise_file_limit() -> None:
-    """Let this process and the loader's workers open as many files as the machine allows, up to FILES.
+    """Let this process and the loader's workers open up to FILES files, if the machine allows it.
 
-    Every tensor of a step that a worker hands over takes a descriptor, and many systems begin with 1,024.
+    Every tensor of a step that a worker hands over takes a descriptor, and many systems begin with
+    1,024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
@@ -60,7 +74,7 @@ def raise_file_limit() -> None:
 
 
 def silence() -> None:
-    """Leave progress bars and warnings to the first rank; an error is still printed by the rank that meets it."""
+    """Leave progress bars and warnings to the first rank. Errors are printed by all ranks."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -69,34 +83,37 @@ def silence() -> None:
 
 
 def warn_of_locks() -> None:
-    """Name the locks in the folder where torch compiles DeepSpeed's extensions: a start that was killed leaves its own.
+    """Print the locks in the folder where torch compiles DeepSpeed's extensions.
 
-    Whoever needs the extension then waits for ever, without a word.
+    A start that was killed leaves its lock there. Every process that needs the extension then waits
+    forever, without a message.
     """
     from torch.utils.cpp_extension import get_default_build_root
 
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     for lock in sorted(root.glob("**/lock")):
         print(
-            f"{lock} is there: another process compiles this extension now, or one was killed while it did. If the run does not "
-            "go on and nothing compiles, remove the file.",
+            f"{lock} is there: another process compiles this extension now, or one was killed while "
+            "it did. If the run does not go on and nothing compiles, remove the file.",
             file=sys.stderr,
         )
 
 
 def _no_place(storage: Any) -> None:
-    """Leave it to others to say where a tensor lies when it is saved."""
+    """Return None, so that torch names the device of a tensor that is saved in its own way."""
 
 
 def _numbered_cpu(storage: Any, place: str) -> Any:
+    """Return a storage that was saved under a name like `cpu:0`, None under any other name."""
     return storage if place.startswith("cpu:") else None
 
 
 @contextmanager
 def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
-    """Let the ranks meet before anything asks for its rank, and end them in step: leaving one by one they abort each other.
+    """Make the process group before any code asks for its rank, and end all ranks together.
 
-    After an error nobody waits for the others: the launcher ends them.
+    Ranks that end one by one abort each other. After an error a rank does not wait for the others,
+    because the launcher ends them.
     """
     prepare_environment(deepspeed)
     raise_file_limit()
@@ -114,7 +131,8 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
         if deepspeed:
             from deepspeed.ops import __compatible_ops__ as buildable
 
-            # The one extension that DeepSpeed would compile on a CPU, with g++ and in half a minute: an all-reduce for inference.
+            # The one extension that DeepSpeed would compile on a CPU, with g++ and in half a minute.
+            # It is an all-reduce for inference.
             buildable["deepspeed_shm_comm"] = False
     if deepspeed and os.environ["LOCAL_RANK"] == "0":
         warn_of_locks()
@@ -122,9 +140,10 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
         PartialState(cpu=cpu)
     except torch.distributed.DistNetworkError as error:
         sys.exit(
-            f"The ranks could not meet at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error}\nEvery run on a "
-            "machine needs a port of its own, and `deepspeed` always proposes 29500. If another run has it, choose another: "
-            "deepspeed --master_port 29501 train/rm.py RECIPE"
+            f"The ranks could not meet at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: "
+            f"{error}\nEvery run on a machine needs a port of its own, and `deepspeed` always "
+            "proposes 29500. If another run has it, choose another: deepspeed --master_port 29501 "
+            "train/rm.py RECIPE"
         )
     for name in OLD_NAMES:
         warnings.filterwarnings("ignore", message=name, category=FutureWarning)
@@ -134,19 +153,21 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     yield
     barrier()
     if is_distributed():
-        # The reducer of DDP lives longer than this and must not be what ends the group: it would hold the interpreter's lock
-        # while it waits for gloo's threads, which need that lock to free a collective's tensors (pytorch/pytorch#56297).
+        # The reducer of DDP lives longer than this and must not be what ends the group. It would hold
+        # the interpreter's lock while it waits for gloo's threads, which need that lock to free the
+        # tensors of a collective (pytorch/pytorch#56297).
         ENDED.append(torch.distributed.group.WORLD)
         torch.distributed.destroy_process_group()
 
 
-def start(argv: Sequence[str], entry: Entry, description: str) -> None:
+def start(argv: Sequence[str], entry: Script, description: str) -> None:
     """Do what the command line asks for; a wrong recipe ends with its errors and no traceback."""
     launch = parse_arguments(argv, entry, description)
     if launch.dry_run:
-        dry_run(launch)
+        load(EXTRAS["--dry-run"])(launch)
         return
-    recipe, repository = launch.recipe, launch.recipe.output.push_to_hub
+    recipe = launch.recipe
+    repository = recipe.output.push_to_hub
     environment = run_environment(
         seed=recipe.seed, deterministic=recipe.deterministic, deepspeed=recipe.deepspeed != NONE
     )
@@ -161,9 +182,8 @@ def start(argv: Sequence[str], entry: Entry, description: str) -> None:
         if pushes:
             # A missing login or right ends the run here and not after it.
             HfApi().create_repo(str(repository), private=True, exist_ok=True)
-        pushes = run(launch) and pushes
+        is_finished = run(launch)
     # An upload may take longer than ranks wait for one another, so it comes when they have parted.
-    if pushes:
-        print(
-            f"{push(Path(recipe.output.folder), str(repository), HfApi())} is on the hub as {repository}"
-        )
+    if pushes and is_finished:
+        checkpoint = push(Path(recipe.output.folder), str(repository), HfApi())
+        print(f"{checkpoint} is on the hub as {repository}")

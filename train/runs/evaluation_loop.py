@@ -1,11 +1,11 @@
-"""The evaluation inside the loop: benchmarks and held-out records, judged with the model as it stands.
+"""The evaluation inside the loop: benchmarks, held-out records, or questions, at every save.
 
-data.validation withholds records from training: into a file, for the loss on them, and as a benchmark that a judge is scored on.
+`data.validation` withholds records from training. They are written into the run folder, a judge is
+scored on them as on a benchmark, and a supervised method has a loss on them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-import torch
 from torch import nn
 
 from mmrm.data.errors import RecordError, UserError
@@ -23,121 +22,144 @@ from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, example_from_record
 from mmrm.eval.benchmarks.rows import loaded
-from mmrm.eval.journal import Journal
-from mmrm.eval.judges.packed_inference import run_packed
-from mmrm.eval.judges.writing import JudgingCost, WritingJudge
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
 from mmrm.eval.suite.suite import Suite, headline
 from mmrm.models.distributed import gather, rank, world_size
-from mmrm.models.packing.groups import Group, PackedBatch
-from mmrm.train.methods.method import JudgeMethod, Method, SupervisedMethod
-from mmrm.train.recipe.sections import HELD_OUT_LOSS
+from mmrm.train.methods.method import Method
+from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, HELD_OUT_LOSS
 from mmrm.train.supervised.optimizer import Evaluate
-from mmrm.train.supervised.steps import Encode, PackedRow, PairEncoder, response_tokens
+from mmrm.train.supervised.steps import PairEncoder
 
 ANSWERS = "answers"
 """In a checkpoint: what a policy answered, a pair of files for each set of questions."""
 
 
 def evaluation(method: Method) -> Evaluate | None:
-    """Return what scores the benchmarks and the held-out records inside the loop, None where there are none.
+    """Return the evaluation of a run, None if its recipe evaluates nothing.
 
-    The held-out records are written into the run folder. Raises UserError if too many of them cannot be used. What is no judge
-    measures itself.
+    The held-out records are written into the run folder.
+
+    Raises:
+        UserError: If too many held-out records cannot be used.
     """
-    recipe, folder, console = method.recipe, method.folder, method.console
-    if not isinstance(method, JudgeMethod):
-        examine = method.examination()
-        return examine and (
-            lambda model, step: examine(model, evaluation_folder(folder, step).with_name(ANSWERS))
-        )
+    recipe = method.recipe
     if not recipe.evaluates:
         return None
-    suite, held_out = (
-        Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol),
-        HeldOut.load(method),
-    )
-    if held_out and rank() == 0:
-        held_out.write(folder)
-    if held_out and f"{HELD_OUT}/accuracy" in recipe.held_out_figures:
-        suite = replace(suite, benchmarks={**suite.benchmarks, HELD_OUT: held_out.benchmark()})
+    if recipe.method.evaluated_on == "questions":
+        return partial(_evaluate_on_questions, method)
 
-    def evaluate(model: nn.Module, step: int) -> dict[str, float]:
-        judge, started = method.judge(model), perf_counter()
-        with method.whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
-            results = suite.run(judge, evaluation_folder(folder, step), console)
-        pairs, seconds = (
-            sum(result.micro.n for result in results.values()),
-            perf_counter() - started,
-        )
-        if rank() == 0 and results:
-            console.print(
-                results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines)
-            )
-        spent = judge.spent if isinstance(judge, WritingJudge) else JudgingCost()
-        cost = spent.figures() if spent.judgements else {}
-        cost |= (
-            {"seconds_per_pair": seconds / pairs, "tokens_per_pair": spent.tokens / pairs}
-            if pairs
-            else {}
-        )
-        figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
-        if held_out and isinstance(method, SupervisedMethod):
-            figures[HELD_OUT_LOSS] = loss = held_out.loss(model, method)
+    suite = Suite.load(recipe.evaluation.benchmarks, recipe.evaluation.protocol)
+    held_out = HeldOutRecords.load(method)
+    if held_out is not None:
+        if rank() == 0:
+            held_out.write(method.folder)
+        if HELD_OUT_ACCURACY in recipe.held_out_figures:
+            benchmarks = {**suite.benchmarks, HELD_OUT: held_out.benchmark()}
+            suite = replace(suite, benchmarks=benchmarks)
+    return partial(_evaluate_on_benchmarks, method, suite, held_out)
+
+
+def _evaluate_on_questions(method: Method, model: nn.Module, step: int) -> dict[str, float]:
+    """Have the model answer the questions of the evaluation, and return the figures."""
+    folder = evaluation_folder(method.folder, step).with_name(ANSWERS)
+    figures = method.examine(model, folder)
+    assert figures is not None, f"{method.recipe.method.type} is evaluated on questions"
+    return figures
+
+
+def _evaluate_on_benchmarks(
+    method: Method, suite: Suite, held_out: HeldOutRecords | None, model: nn.Module, step: int
+) -> dict[str, float]:
+    """Have the model judge the benchmarks and the held-out records, and return the figures."""
+    recipe = method.recipe
+    console = method.console
+    judge = method.judge(model)
+    assert judge is not None, f"{recipe.method.type} is evaluated on benchmarks"
+    started = perf_counter()
+    judge_writes = recipe.method.model != "scalar"
+    with method.whole_weights(model) if judge_writes else nullcontext():
+        results = suite.run(judge, evaluation_folder(method.folder, step), console)
+    seconds = perf_counter() - started
+    if rank() == 0 and results:
+        baselines = recipe.evaluation.baselines
+        console.print(results_table(results, title=f"step {step}", baselines=baselines))
+
+    figures = headline(results)
+    usage = method.writing_usage(judge)
+    for name, value in usage.figures.items():
+        figures[f"judging/{name}"] = value
+    num_pairs = sum(result.micro.n for result in results.values())
+    if num_pairs:
+        figures["judging/seconds_per_pair"] = seconds / num_pairs
+        figures["judging/tokens_per_pair"] = usage.num_tokens / num_pairs
+
+    if held_out is not None:
+        loss = method.held_out_loss(model, held_out.records)
+        if loss is not None:
+            figures[HELD_OUT_LOSS] = loss
             if rank() == 0:
                 console.print(f"{HELD_OUT_LOSS} {loss:.4f}", highlight=False)
-        return figures
-
-    return evaluate
+    return figures
 
 
 def evaluation_folder(folder: Path, step: int) -> Path:
-    """Return where the figures of the model after `step` steps go; before the first step there is no checkpoint."""
-    return folder / (f"checkpoint-{step}" if step else "start") / "eval"
+    """Return the folder for the figures of the model after `step` steps.
+
+    Before the first step there is no checkpoint, so they are in `start`.
+    """
+    of_step = f"checkpoint-{step}" if step else "start"
+    return folder / of_step / "eval"
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """The held-out records that can be used."""
+class HeldOutRecords:
+    """The records of data.validation that can be used."""
 
     records: Sequence[Preference]
 
     @classmethod
-    def load(cls, method: Method) -> HeldOut | None:
-        """Read the records, if there are any, each rank trying to encode a share; those that cannot be used are counted.
+    def load(cls, method: Method) -> HeldOutRecords | None:
+        """Read the held-out records, None if there are none; all ranks call together.
 
-        Raises: UserError for more of them than `data.bad_records` allows.
+        Each rank tries to encode a share of them. Those that cannot be used are counted.
+
+        Raises:
+            UserError: If more of them cannot be used than `data.bad_records` allows.
         """
-        mixture, count = method.mixture, len(method.mixture.validation)
-        if not count:
+        validation = method.mixture.validation
+        num_records = len(validation)
+        if not num_records:
             return None
         encode = PairEncoder(method.encoder, method.recipe.head.read)
-        errors: dict[int, str] = {}
-        for index in range(rank(), count, world_size()):
+        own_errors: dict[int, str] = {}
+        for index in range(rank(), num_records, world_size()):
             try:
-                encode(distinct(mixture.validation[index]))
+                encode(distinct(validation[index]))
             except RecordError as error:
-                errors[index] = str(error)
-        errors = {index: error for part in gather(errors) for index, error in part.items()}
-        policy = mixture.config.bad_records
+                own_errors[index] = str(error)
+        errors: dict[int, str] = {}
+        for errors_of_rank in gather(own_errors):
+            errors |= errors_of_rank
+
         if errors:
-            message = f"{len(errors):,} of {count:,} held-out records cannot be used. The first: {next(iter(errors.values()))}"
-            if (
-                policy.policy == "strict"
-                or len(errors) == count
-                or len(errors) > max(1, policy.limit * count)
-            ):
+            message = (
+                f"{len(errors):,} of {num_records:,} held-out records cannot be used. The first: "
+                f"{next(iter(errors.values()))}"
+            )
+            bad_records = method.mixture.config.bad_records
+            num_allowed = max(1, bad_records.limit * num_records)
+            is_strict = bad_records.policy == "strict"
+            if is_strict or len(errors) == num_records or len(errors) > num_allowed:
                 raise UserError(message)
             if rank() == 0:
                 method.console.print(message, markup=False, highlight=False)
-        return cls([mixture.validation[index] for index in range(count) if index not in errors])
+        return cls([validation[index] for index in range(num_records) if index not in errors])
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
-        write_json_lines(
-            folder / HELD_OUT_RECORDS, (as_row(record, record.rationale) for record in self.records)
-        )
+        rows = (as_row(record, record.rationale) for record in self.records)
+        write_json_lines(folder / HELD_OUT_RECORDS, rows)
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""
@@ -146,53 +168,3 @@ class HeldOut:
         ]
         rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows
-
-    @torch.no_grad()
-    def loss(self, model: nn.Module, method: SupervisedMethod) -> float:
-        """Return the loss that training minimises over the records, in fp32; of judgements over those with a rationale.
-
-        All ranks must call together. `model` may be wrapped, and must be in eval mode.
-        """
-        packed, objective = method.packed(), method.objective
-        used = [
-            i
-            for i, record in enumerate(self.records)
-            if not method.needs_rationale or record.rationale is not None
-        ]
-
-        def run(batch: PackedBatch, indices: Sequence[int]) -> list[dict[str, float]]:
-            """Return the sums of a row for its first item, and nothing for the others."""
-            inside = [self.records[index] for index in indices]
-            margins = torch.tensor([record.margin or 0.0 for record in inside])
-            lengths = torch.tensor(
-                [length for record in inside for length in response_tokens(packed.encoder, record)]
-            )
-            counts = torch.tensor(batch.group_sizes)
-            numbers = (
-                lengths,
-                torch.zeros(len(inside), dtype=torch.bool),
-                torch.arange(int(counts.sum())),
-                counts,
-            )
-            row = PackedRow(batch, margins, *numbers).to(packed.device)
-            loss, sums = objective.loss(model, row, torch.ones(2, device=packed.device))
-            found = {name: float(value) for name, value in sums.items()} | {
-                "loss": float(loss),
-                "records": float(row.records),
-            }
-            return [found if number == 0 else {} for number in range(row.records)]
-
-        total: defaultdict[str, float] = defaultdict(float)
-        encode = partial(encode_held_out, method.encode, self.records)
-        with Journal(HELD_OUT_LOSS, method.console).judging(
-            list(map(str, used)), dict[str, float], len(used)
-        ) as judging:
-            for part in run_packed(packed, used, encode, run, judging=judging):
-                for name, value in part.items():
-                    total[name] += value
-        return objective.mean_loss(total)
-
-
-def encode_held_out(encode: Encode, records: Sequence[Preference], index: int) -> Group:
-    """Return record `index` as the group that training would learn; every second judgement has the winner first."""
-    return encode(records[index], index % 2).group

@@ -1,7 +1,7 @@
-"""The model card of a checkpoint: what it is, what it scored when it was saved, how to load it, and what made it.
+"""The model card of a checkpoint: what it is, its figures, how to load it, and what made it.
 
-And the scale of its scores, which others normalise by, in its config.json. The best checkpoint goes to the Hugging Face hub
-with its card.
+The scale of its scores, by which others normalise, goes into its config.json. The best checkpoint
+goes to the Hugging Face hub with its card.
 """
 
 import json
@@ -26,34 +26,11 @@ from mmrm.train.runs.provenance import DataFingerprints, recipe_yaml
 
 CARD = "README.md"
 
-SCALAR_USE = """\
-```python
-from transformers import AutoModelForSequenceClassification, AutoProcessor
-
-folder = "."  # this folder, or its id on the hub
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True, dtype="auto")
-processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-
-
-def score(image, question: str, answers: list[str]) -> list[float]:
-    asked = [{"type": "image", "image": image}, {"type": "text", "text": question}]  # a PIL image, bytes, a path, a data URI
-    return model.score(processor, [{"role": "user", "content": asked}], answers)
-```
-
-A score means something beside the score of another answer to the same question: the higher one is the better answer."""
-
 SCALE = """\
 Offset and scale of the scores are this checkpoint's own: mean {mean:.4f}, standard deviation {std:.4f} over {n:,} scores of
 {source}. `config.json` holds them as `reference_scores`. Rewards that are added to others, clipped or squashed are to be
 normalised first, to (score - mean) / std: OpenRLHF's `normalize_reward` finds `mean` and `std` in `config.json`; vLLM takes
 `--pooler-config '{{"logit_mean": {mean:.4f}, "logit_sigma": {std:.4f}}}'`; in trl it is a line of the reward function."""
-
-CRITIC_USE = """\
-`AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` loads it: `generate` writes a critique of an
-answer, `score` gives the score after one. `decode` makes of what `Image.open` gives the image that it was trained on."""
-
-LANGUAGE_MODEL_USE = """\
-`AutoModelForImageTextToText.from_pretrained(folder)` loads it, like any checkpoint of its backbone's family; vLLM serves it."""
 
 JUDGE_PROMPT = """\
 It compares two responses when it is asked so, by the chat template and with `add_generation_prompt` (transformers, or as the
@@ -71,79 +48,80 @@ This folder holds adapters (and the reward head, if there is one), not the weigh
 `python train/merge.py CHECKPOINT FOLDER` writes them and their base as one ordinary checkpoint, and
 `python eval/run.py CHECKPOINT` evaluates them as they are."""
 
-USE = {
-    "naive": SCALAR_USE,
-    "critic": CRITIC_USE,
-    "language_model": LANGUAGE_MODEL_USE,
-    "stable_reinforce": LANGUAGE_MODEL_USE,
-    "policy": LANGUAGE_MODEL_USE,
-}
-"""Method to what a person does with its checkpoint."""
-
 
 def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
-    """Write the model card of a checkpoint, with the figures that were found just before it was saved, and the judge's.
+    """Write the model card of a checkpoint and its judge card.
 
-    The scale of its scores goes into its config.json too; adapters have none, and get it when they are merged.
+    The figures are those that were found just before it was saved. The scale of its scores goes
+    into its config.json too. Adapters have no config.json, and get it when they are merged.
     """
-    reference = reference_scores(checkpoint) if recipe.has_head else None
-    if recipe.has_head and (checkpoint / "config.json").is_file():
-        write_reference(checkpoint, reference)
-    write_whole(
-        checkpoint / CARD, model_card(recipe, data, step, read_results(checkpoint), reference)
-    )
-    write_whole(checkpoint / JUDGE_CARD, judge_card(recipe.resolved()).model_dump_json(indent=1))
+    reference = None
+    if recipe.has_head:
+        reference = reference_scores(checkpoint)
+        if (checkpoint / "config.json").is_file():
+            write_reference(checkpoint, reference)
+    card = model_card(recipe, data, step, read_results(checkpoint), reference)
+    write_whole(checkpoint / CARD, card)
+    method = recipe.method
+    own_judge_card = judge_card(recipe.resolved(), method.judge_type, method.written_critiques)
+    write_whole(checkpoint / JUDGE_CARD, own_judge_card.model_dump_json(indent=1))
 
 
 def reference_scores(checkpoint: Path) -> dict[str, Any] | None:
-    """Return mean, standard deviation and number of a checkpoint's scores, and of what; None where nothing tells scores apart.
+    """Return mean, standard deviation and number of a checkpoint's scores, and their source.
 
-    They are the scores of the evaluation at this save: of held-out records, which are like what was trained on, else of all
-    benchmarks. Without one they are those of the last training records, as logged.
+    They are the scores of the evaluation at this save: of held-out records, which are like what was
+    trained on, else of all benchmarks. Without an evaluation they are the scores of the last
+    training records, as logged. None is returned if there are no scores, or all are equal.
     """
-    files, state = predictions_in(checkpoint / "eval"), checkpoint / "trainer_state.json"
+    files = predictions_in(checkpoint / "eval")
     names = [HELD_OUT] if HELD_OUT in files else list(files)
-    rows = [row for name in names for row in read_predictions(files[name])]
-    scores = [score for row in rows for score in row["scores"] or () if score is not None]
-    log = json.loads(state.read_text(encoding="utf-8"))["log_history"] if state.is_file() else []
-    logged = next((line for line in reversed(log) if line.get("num_rewards")), None)
+    scores: list[float] = []
+    for name in names:
+        for row in read_predictions(files[name]):
+            scores += [score for score in row["scores"] or () if score is not None]
     if scores:
-        found = {
-            "mean": fmean(scores),
-            "std": pstdev(scores),
-            "n": len(scores),
-            "source": f"{', '.join(names)} at this save",
-        }
-    elif logged is not None:
-        mean, std, n = (logged[name] for name in ("reward_mean", "reward_spread", "num_rewards"))
-        found = {
-            "mean": mean,
-            "std": std,
-            "n": int(n),
-            "source": f"training records up to step {logged['step']}",
-        }
+        mean = fmean(scores)
+        std = pstdev(scores)
+        num_scores = len(scores)
+        source = f"{', '.join(names)} at this save"
     else:
+        line = last_logged_rewards(checkpoint / "trainer_state.json")
+        if line is None:
+            return None
+        mean = line["reward_mean"]
+        std = line["reward_spread"]
+        num_scores = int(line["num_rewards"])
+        source = f"training records up to step {line['step']}"
+    if not std:
         return None
-    return found if found["std"] else None
+    return {"mean": mean, "std": std, "n": num_scores, "source": source}
+
+
+def last_logged_rewards(state: Path) -> dict[str, Any] | None:
+    """Return the last line of a log that has figures of rewards, None if there is none."""
+    if not state.is_file():
+        return None
+    log = json.loads(state.read_text(encoding="utf-8"))["log_history"]
+    with_rewards: list[dict[str, Any]] = [line for line in log if line.get("num_rewards")]
+    return with_rewards[-1] if with_rewards else None
 
 
 def write_reference(folder: Path, reference: Mapping[str, Any] | None) -> None:
-    """Put the scale of a model's scores, in place of what its backbone may have brought, into its config.json.
+    """Write the scale of a model's scores into its config.json.
 
-    `mean` and `std` also stand where OpenRLHF writes and reads its own.
+    It replaces a scale that came with the backbone. `mean` and `std` are also at the top, because
+    OpenRLHF writes and reads them there.
     """
     file = folder / "config.json"
-    config = {
-        name: value
-        for name, value in json.loads(file.read_text(encoding="utf-8")).items()
-        if name not in ("mean", "std")
-    }
-    also = {name: reference[name] for name in ("mean", "std")} if reference else {}
-    write_whole(
-        file,
-        json.dumps({**config, "reference_scores": reference, **also}, indent=2, ensure_ascii=False)
-        + "\n",
-    )
+    config = json.loads(file.read_text(encoding="utf-8"))
+    for name in ("mean", "std"):
+        config.pop(name, None)
+    config["reference_scores"] = reference
+    if reference is not None:
+        config["mean"] = reference["mean"]
+        config["std"] = reference["std"]
+    write_whole(file, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
 def model_card(
@@ -153,31 +131,49 @@ def model_card(
     results: Mapping[str, Result],
     reference: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the card of a checkpoint, in Markdown with the hub's metadata; `step` (`5 of 20`) stands in its title."""
-    title = f"# {Path(recipe.output.folder).name}, step {step}"
-    what = f"Trained from {recipe.backbone.path}; {recipe.method.summary}."
-    rows = [
-        f"| {name} | {found['rows']:,} | {found['fingerprint']} |" for name, found in data.items()
+    """Return the card of a checkpoint, in Markdown with the hub's metadata.
+
+    Args:
+        recipe: The recipe of the run.
+        data: The data of the run.
+        step: The step for the title, such as `5 of 20`.
+        results: The results by benchmark.
+        reference: The scale of the scores. None if there is none.
+    """
+    sources = ["| source | rows | fingerprint |", "|---|---|---|"]
+    for name, source in data.items():
+        sources.append(f"| {name} | {source['rows']:,} | {source['fingerprint']} |")
+    parts = [
+        metadata(recipe),
+        f"# {Path(recipe.output.folder).name}, step {step}",
+        f"Trained from {recipe.backbone.path}; {recipe.method.summary}.",
+        "## Figures",
+        *figures(results),
+        "## Use",
+        *use(recipe),
     ]
-    sources = "\n".join(["| source | rows | fingerprint |", "|---|---|---|", *rows])
-    parts = [metadata(recipe), title, what, "## Figures", *figures(results), "## Use", *use(recipe)]
-    parts += [SCALE.format(**reference)] if reference else []
-    parts += ["## Data", sources]
-    return "\n\n".join([*parts, "## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]) + "\n"
+    if reference:
+        parts.append(SCALE.format(**reference))
+    parts += ["## Data", "\n".join(sources)]
+    parts += ["## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]
+    return "\n\n".join(parts) + "\n"
 
 
 def metadata(recipe: Recipe) -> str:
-    """Return the block that the hub reads; it names the base only if the hub knows it."""
-    path = recipe.backbone.path
-    base = [f"base_model: {path}"] if "/" in path and not Path(path).expanduser().exists() else []
-    library = "transformers" if recipe.optim.lora is None else "peft"
-    return "\n".join(
-        ["---", f"library_name: {library}", *base, "tags: [reward-model, vision-language]", "---"]
+    """Return the block that the hub reads. It names the base only if the hub knows it."""
+    lines = ["---"]
+    lines.append(
+        "library_name: transformers" if recipe.optim.lora is None else "library_name: peft"
     )
+    path = recipe.backbone.path
+    if "/" in path and not Path(path).expanduser().exists():
+        lines.append(f"base_model: {path}")
+    lines += ["tags: [reward-model, vision-language]", "---"]
+    return "\n".join(lines)
 
 
 def read_results(checkpoint: Path) -> dict[str, Result]:
-    """Return a checkpoint's results by benchmark; empty where it was never evaluated."""
+    """Return a checkpoint's results by benchmark; empty if it was not evaluated."""
     return {
         path.stem: Result.model_validate_json(path.read_text("utf-8"))
         for path in sorted(checkpoint.glob("eval/*.json"))
@@ -192,39 +188,36 @@ def figures(results: Mapping[str, Result]) -> list[str]:
         "| benchmark | accuracy in % [95 % interval] | n | ties | ties half | unparsable |",
         f"|{'---|' * 6}",
     ]
+    notes = []
     for result in results.values():
-        for name, found in {f"**{result.benchmark}**": result.micro, **result.groups}.items():
+        accuracy_by_name = {f"**{result.benchmark}**": result.micro, **result.groups}
+        for name, accuracy in accuracy_by_name.items():
             lines.append(
-                f"| {name} | {percent(found)} | {found.n} | {found.ties} | {shown(found)} | {found.unparsable} |"
+                f"| {name} | {percent(accuracy)} | {accuracy.n} | {accuracy.ties} | "
+                f"{shown(accuracy)} | {accuracy.unparsable} |"
             )
-    notes = [
-        f"{result.benchmark} ({result.origin}): {'; '.join((result.done, *result.notes))}"
-        for result in results.values()
-    ]
-    return ["\n".join(lines), "\n".join(f"- {note}" for note in notes)]
+        conditions = "; ".join((result.done, *result.notes))
+        notes.append(f"- {result.benchmark} ({result.origin}): {conditions}")
+    return ["\n".join(lines), "\n".join(notes)]
 
 
 def use(recipe: Recipe) -> list[str]:
     """Return how the checkpoint is loaded, and a judge's exact prompt."""
-    found = [USE[recipe.method.type] if recipe.optim.lora is None else ADAPTER_USE]
-    settings = recipe.resolved()
-    template = judge_card(settings).template
-    if template is not None and settings["method"].get("target") != "lessons":
-        turns = ask(
-            template,
-            [text("user", "{the question}", 1)],
-            "{the first response}",
-            "{the second response}",
-        )
-        system = (
-            []
-            if recipe.backbone.system_prompt is None
-            else [text("system", recipe.backbone.system_prompt)]
-        )
-        messages = json.dumps([*system, *turns], indent=1, ensure_ascii=False)
-        limit = JudgingConfig.model_fields["max_new_tokens"].default
-        found.append(JUDGE_PROMPT.format(messages=messages, max_new_tokens=f"{limit:,}"))
-    return found
+    loading = recipe.method.usage if recipe.optim.lora is None else ADAPTER_USE
+    template = recipe.method.judge_template
+    if template is None:
+        return [loading]
+    turns = ask(
+        template,
+        [text("user", "{the question}", 1)],
+        "{the first response}",
+        "{the second response}",
+    )
+    if recipe.backbone.system_prompt is not None:
+        turns = (text("system", recipe.backbone.system_prompt), *turns)
+    messages = json.dumps(turns, indent=1, ensure_ascii=False)
+    limit = JudgingConfig.model_fields["max_new_tokens"].default
+    return [loading, JUDGE_PROMPT.format(messages=messages, max_new_tokens=f"{limit:,}")]
 
 
 FOR_RESUME = [
@@ -238,17 +231,19 @@ FOR_RESUME = [
     "trainer_state.json",
     "complete",
 ]
-"""What only a resume needs: most of a checkpoint's bytes, and nothing that a user of the model wants."""
+"""Files that only a resume needs: most of a checkpoint's bytes, and of no use to others."""
 
 
 def push(folder: Path, repository: str, hub: Any) -> Path:
-    """Upload the best checkpoint of the run in `folder`, the newest where none was chosen; return which. `hub` is an HfApi."""
+    """Upload the best checkpoint of the run in `folder`, and return its folder.
+
+    If no best checkpoint was chosen it is the newest one. `hub` is an HfApi.
+    """
     checkpoint = chosen_checkpoint(folder)
-    message = f"{checkpoint.name} of {folder.name}"
     hub.upload_folder(
         repo_id=repository,
         folder_path=checkpoint,
-        commit_message=message,
+        commit_message=f"{checkpoint.name} of {folder.name}",
         ignore_patterns=FOR_RESUME,
     )
     return checkpoint

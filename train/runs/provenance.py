@@ -1,17 +1,17 @@
-"""What is written beside a run so that it can be repeated: the resolved recipe, versions, commit, data, seeds and machine.
+"""The record of a run next to its checkpoints, so that it can be repeated.
 
-`recipe.yaml` starts the run again: `deepspeed train/rm.py RUN/recipe.yaml`. `provenance.json` holds one entry for every
-launch, so that a run that was resumed with other code or on another machine says so. A resume is refused where they do not
-match the recipe that it is asked for.
+It holds the resolved recipe, versions, commit, data, seeds and machine. `recipe.yaml` starts the run
+again: `deepspeed train/rm.py RUN/recipe.yaml`. `provenance.json` has one entry for every launch, so
+that it shows a run that was resumed with other code or on another machine. A resume is refused if
+the recipe or the data do not match this record.
 """
 
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import distributions
@@ -27,13 +27,12 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sampling import SetPlacement
 from mmrm.data.storage.files import read_json, write_json, write_whole
 from mmrm.train.recipe.deepspeed_config import NONE
-from mmrm.train.recipe.methods import CriticConfig, NaiveConfig, RolloutConfig
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
 CLONE = Path(__file__).resolve().parents[2]
 DataFingerprints = dict[str, dict[str, Any]]
-"""Source to revision, fingerprint and rows."""
+"""The revision, fingerprint and number of rows of each source, by its name."""
 
 FREE = (
     "output",
@@ -49,15 +48,22 @@ FREE = (
 LENGTH = ("optim.epochs", "optim.max_steps")
 """Keys by which a run is given more steps (train/runs/extension.py)."""
 UNREADABLE = "{}: recipe.yaml and provenance.json say how {} was trained, and cannot be read"
-RESTORE = "The checkpoint itself is sound. Restore both files, or take both away to continue without a comparison."
+RESTORE = (
+    "The checkpoint itself is sound. Restore both files, or take both away to continue without a "
+    "comparison."
+)
 
 
 def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
-    """Write `recipe.yaml` and `provenance.json` into the run folder, each whole or not at all; call it on one rank."""
+    """Write `recipe.yaml` and `provenance.json` into the run folder; call it on one rank.
+
+    Each file is written whole or not at all.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "provenance.json"
     earlier = read_json(file) if file.exists() else []
-    versions = {found.metadata["Name"]: found.version for found in distributions()}
+    version_by_package = {package.metadata["Name"]: package.version for package in distributions()}
+    by_name = sorted(version_by_package.items(), key=lambda item: item[0].lower())
     entry = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [sys.argv[0], *launch.arguments],
@@ -69,7 +75,7 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
         "set_placement": mixture.set_placement,
         "commit": commit(CLONE),
         "python": platform.python_version(),
-        "packages": dict(sorted(versions.items(), key=lambda found: found[0].lower())),
+        "packages": dict(by_name),
         "hardware": hardware(),
     }
     write_whole(folder / "recipe.yaml", recipe_yaml(launch.recipe))
@@ -80,7 +86,8 @@ def recipe_yaml(recipe: Recipe) -> str:
     """Return the recipe with every default written out, as YAML that parses to the same recipe."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # typed as None, read as a flag
+    # ruamel declares this flag as None.
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     text = StringIO()
     yaml.dump(recipe.resolved(), text)
     return text.getvalue()
@@ -99,13 +106,14 @@ def data_fingerprints(mixture: Mixture) -> DataFingerprints:
 
 
 def commit(clone: Path) -> dict[str, Any]:
-    """Return the git commit of `clone` and whether files differ from it; the commit is None outside a clone."""
+    """Return the git commit of `clone`, and which files differ from it.
+
+    The commit is None outside a clone.
+    """
     git = partial(subprocess.run, cwd=clone, capture_output=True, text=True, check=True)
     try:
-        head, status = (
-            git(["git", *words]).stdout
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
+        head = git(["git", "rev-parse", "HEAD"]).stdout
+        status = git(["git", "status", "--porcelain"]).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         return {"commit": None, "dirty": None, "reason": str(error)}
     return {"commit": head.strip(), "dirty": bool(status), "changed": status.strip().splitlines()}
@@ -115,101 +123,138 @@ def hardware() -> dict[str, Any]:
     """Return the machine as this process sees it; the devices are those of this node."""
     import torch
 
-    devices = [
-        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
-    ]
+    devices = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(index)
+        devices.append({"name": device.name, "memory_bytes": device.total_memory})
     return {
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
-        "devices": [
-            {"name": device.name, "memory_bytes": device.total_memory} for device in devices
-        ],
+        "devices": devices,
         "cuda": torch.version.cuda,
     }
 
 
 def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
-    """Refuse to continue from `checkpoint` with other settings than those of its run, or other ranks where DeepSpeed shards.
+    """Refuse to continue from `checkpoint` with other settings than those of its run.
 
-    A checkpoint without a recipe in the folder above it is taken as it is.
-    Raises: UserError listing every change.
+    If a checkpoint has a state for every rank, another number of ranks is refused, too. A checkpoint
+    without a recipe in the folder above it is not compared with anything.
+
+    Raises:
+        UserError: With every change.
     """
     folder = checkpoint.resolve().parent
     file = folder / "recipe.yaml"
     if not file.exists():
         return
     try:
-        before = leaves(YAML(typ="safe", pure=True).load(file))
+        values_before = leaves(YAML(typ="safe", pure=True).load(file))
         launch = read_json(folder / "provenance.json")[-1]
-        started, then = leaves(launch["recipe"]), int(launch["hardware"]["world_size"])
+        values_of_launch = leaves(launch["recipe"])
+        ranks_before = int(launch["hardware"]["world_size"])
     except (OSError, ValueError, YAMLError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{UNREADABLE.format(folder, checkpoint.name)} ({type(error).__name__}: {error}). {RESTORE}"
+            f"{UNREADABLE.format(folder, checkpoint.name)} ({type(error).__name__}: {error}). "
+            f"{RESTORE}"
         ) from error
-    if other := changed(started, before):
+    different = changed(values_of_launch, values_before)
+    if different:
+        names = ", ".join(different[:3])
+        if len(different) > 3:
+            names += f" and {len(different) - 3} more"
         raise UserError(
-            f"{UNREADABLE.format(folder, checkpoint.name)}: recipe.yaml was cut off or changed since, for provenance.json has "
-            f"another {', '.join(other[:3])}{f' and {len(other) - 3} more' if len(other) > 3 else ''}. {RESTORE}"
+            f"{UNREADABLE.format(folder, checkpoint.name)}: recipe.yaml was cut off or changed "
+            f"since, for provenance.json has another {names}. {RESTORE}"
         )
-    now = leaves(recipe.resolved())
-    # A key that an older version did not write in a section of its own had its default.
-    sections = {""} | {key[: match.start()] for key in before for match in re.finditer(r"\.", key)}
-    missing = "(not there)"
+
     changes = [
-        f"  {key}: {before.get(key, missing)} -> {now.get(key, missing)}"
-        for key in changed(before, now)
-        if key not in LENGTH
-        if key in before or key.rpartition(".")[0] not in sections
+        *changed_values(values_before, leaves(recipe.resolved())),
+        *changed_meanings(recipe, checkpoint),
+        *changed_ranks(recipe, ranks_before, ranks),
     ]
-    settings = checkpoint / "config.json"
-    if (
-        recipe.head.read == "last_token"
-        and settings.exists()
-        and "assistant_turn" not in read_json(settings)
-    ):
-        changes.append(
-            "  head.read: last_token then meant the response's last own token, which is not offered any more"
-        )
-    rollouts = isinstance(recipe.method, RolloutConfig)
-    if (recipe.deepspeed != NONE or rollouts) and then != ranks:
-        what = (
-            "the rollout buffer is"
-            if recipe.deepspeed == NONE
-            else "DeepSpeed's optimizer states are"
-        )
-        changes.append(f"  ranks: {then} -> {ranks} ({what} stored by rank)")
     if changes:
         raise UserError(
             f"{checkpoint} comes from a run with other settings, which it would continue half way:\n"
             + "\n".join(changes)
-            + "\nGive the settings as they were, or start another run: output.folder=NEW and, to begin from these weights, "
-            f"backbone.path={checkpoint}. Free to change: {', '.join(FREE)}; and {' or '.join(LENGTH)}, for more steps."
+            + "\nGive the settings as they were, or start another run: output.folder=NEW and, to "
+            f"begin from these weights, backbone.path={checkpoint}. Free to change: "
+            f"{', '.join(FREE)}; and {' or '.join(LENGTH)}, for more steps."
         )
 
 
-def check_data_matches(data: DataFingerprints, checkpoint: Path) -> None:
-    """Refuse to continue from `checkpoint` where a source holds other records than then: what is left would not be what comes.
+def changed_values(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for every key whose value is another one than before."""
+    # A key that an older version did not have in a section had its default.
+    sections_before = {""}
+    for key in before:
+        parts = key.split(".")
+        sections_before.update(".".join(parts[:end]) for end in range(1, len(parts)))
+    missing = "(not there)"
+    for key in changed(before, now):
+        section = key.rpartition(".")[0]
+        is_new_key = key not in before and section in sections_before
+        if key not in LENGTH and not is_new_key:
+            yield f"  {key}: {before.get(key, missing)} -> {now.get(key, missing)}"
 
-    Files may have moved or been copied; what counts is their records.
-    Raises: UserError naming the sources.
+
+def changed_meanings(recipe: Recipe, checkpoint: Path) -> Iterator[str]:
+    """Yield a line for every value that meant something else when the checkpoint was saved."""
+    config = checkpoint / "config.json"
+    if recipe.head.read != "last_token" or not config.exists():
+        return
+    if "assistant_turn" not in read_json(config):
+        yield (
+            "  head.read: last_token then meant the response's last own token, which is not offered "
+            "any more"
+        )
+
+
+def changed_ranks(recipe: Recipe, before: int, now: int) -> Iterator[str]:
+    """Yield a line if the number of ranks is another one, and matters."""
+    if before == now:
+        return
+    if recipe.deepspeed != NONE:
+        state = "DeepSpeed's optimizer states are"
+    elif recipe.method.state_is_per_rank:
+        state = "the rollout buffer is"
+    else:
+        return
+    yield f"  ranks: {before} -> {now} ({state} stored by rank)"
+
+
+def check_data_matches(data: DataFingerprints, checkpoint: Path) -> None:
+    """Refuse to continue from `checkpoint` if a source holds other records than then.
+
+    The order of the remaining records would be another one. Files may have been moved or copied:
+    only their records count.
+
+    Raises:
+        UserError: With the names of the sources.
     """
     file = checkpoint.resolve().parent / "provenance.json"
-    before = read_json(file)[-1]["data"] if file.exists() else data
-    other = [
-        f"  {name}: {found['rows']:,} rows with the fingerprint {found['fingerprint'][:16]}, then {then['rows']:,} with "
-        f"{then['fingerprint'][:16]}"
-        for name, found in data.items()
-        if (then := before.get(name, found))["fingerprint"] != found["fingerprint"]
-    ]
-    if other:
+    if not file.exists():
+        return
+    before = read_json(file)[-1]["data"]
+    changes = []
+    for name, source in data.items():
+        source_before = before.get(name, source)
+        if source_before["fingerprint"] != source["fingerprint"]:
+            changes.append(
+                f"  {name}: {source['rows']:,} rows with the fingerprint "
+                f"{source['fingerprint'][:16]}, then {source_before['rows']:,} with "
+                f"{source_before['fingerprint'][:16]}"
+            )
+    if changes:
         raise UserError(
-            f"{checkpoint} was trained on other data, and the records that are left to it cannot be told:\n"
-            + "\n".join(other)
-            + "\nPut the data back as they were, or start another run from these weights: output.folder=NEW "
-            f"backbone.path={checkpoint}."
+            f"{checkpoint} was trained on other data, and the records that are left to it cannot be "
+            "told:\n"
+            + "\n".join(changes)
+            + "\nPut the data back as they were, or start another run from these weights: "
+            f"output.folder=NEW backbone.path={checkpoint}."
         )
 
 
@@ -228,8 +273,7 @@ def set_placement_of_run(checkpoint: Path) -> SetPlacement:
 
 def order_note(recipe: Recipe, mixture: Mixture) -> str:
     """Return a note on the order of a resumed run; an empty text if new runs have the same order."""
-    method = recipe.method
-    has_sets = isinstance(method, NaiveConfig | CriticConfig) and method.pairs_together > 1
+    has_sets = recipe.method.brings_pairs_together
     if mixture.set_placement == "random_member" or not has_sets or not mixture.has_shared_prompts:
         return ""
     return (
@@ -241,17 +285,20 @@ def order_note(recipe: Recipe, mixture: Mixture) -> str:
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return the keys under which two recipes differ, without those that are free."""
-    differ = (key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
-    return [key for key in differ if not f"{key}.".startswith(tuple(f"{name}." for name in FREE))]
+    free_sections = tuple(f"{name}." for name in FREE)
+    differing = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+    return [key for key in differing if not f"{key}.".startswith(free_sections)]
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """Return the values of nested mappings, as JSON, by their dotted keys; a list counts as a value."""
-    found: dict[str, str] = {}
+    """Return the values of nested mappings, as JSON, by their dotted keys.
+
+    A list is one value.
+    """
+    values: dict[str, str] = {}
     for key, value in tree.items():
-        found |= (
-            leaves(value, f"{path}{key}.")
-            if isinstance(value, Mapping)
-            else {path + key: json.dumps(value)}
-        )
-    return found
+        if isinstance(value, Mapping):
+            values |= leaves(value, f"{path}{key}.")
+        else:
+            values[path + key] = json.dumps(value)
+    return values

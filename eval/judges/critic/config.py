@@ -1,15 +1,16 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The settings of a critic as a judge. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from mmrm.data.config.section import Section, Temperature, Tokens
+from mmrm.data.config.section import Temperature, Tokens
+from mmrm.eval.judges.judging_config import JudgeConfig
 
 
-class CriticJudgeConfig(Section):
+class CriticJudgeConfig(JudgeConfig):
     """A critic and how it is asked; the defaults are the paper's inference (arXiv 2502.10391): one greedy critique.
 
     type: critic
@@ -17,6 +18,8 @@ class CriticJudgeConfig(Section):
     samples: 8              # critiques of each response, their scores averaged
     temperature: 0.7
     """
+
+    implementation: ClassVar[str] = "mmrm.eval.judges.critic.judge:load_critic_judge"
 
     type: Literal["critic"]
     checkpoint: str
@@ -41,3 +44,7 @@ class CriticJudgeConfig(Section):
                 f"{self.samples} greedy critiques are all alike: set a temperature above 0, or samples to 1"
             )
         return self
+
+    def checkpoints(self) -> tuple[str, ...]:
+        """Return the checkpoint that the judge loads."""
+        return (self.checkpoint,)

@@ -8,22 +8,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
 import torch
 
-from mmrm.data.errors import RecordError
+from mmrm.data.errors import CheckpointError, RecordError
 from mmrm.data.preference import text
 from mmrm.data.prompts import CRITIQUE_REQUEST, with_critique
 from mmrm.eval.candidates import Candidates, Ranking, Verdict
 from mmrm.eval.journal import SILENT, Journal
-from mmrm.eval.judges.checkpoint import LoadedCheckpoint
+from mmrm.eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
+from mmrm.eval.judges.loaded import LoadedJudge
 from mmrm.eval.judges.packed_inference import Cost, run_packed
 from mmrm.eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.writing import Judged, WritingJudge
 from mmrm.eval.protocol import journal_key
+from mmrm.models.backbone import load_critic
 from mmrm.models.config import CritiqueConfig, SamplingConfig, StoredRead
 from mmrm.models.encoder import Encoder
 from mmrm.models.packing.groups import Group, PackedBatch
@@ -199,4 +203,19 @@ def critic_ranker(judge: CriticJudge) -> PackedRanker[Candidates, Judged]:
 
     return PackedRanker(
         judge.packed, judge.encode, cost, run, Judged, cut, join, None if drawn else share
+    )
+
+
+def load_critic_judge(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> LoadedJudge:
+    """Return the critic that `config` names. `path` is its folder or YAML file."""
+    folder = Path(config.checkpoint).expanduser()
+    kind = judge_config(folder).type
+    if kind != "critic":
+        raise CheckpointError(
+            f"{path}: {folder} is a {kind!r} judge and no critic; give a checkpoint of `method: critic`."
+        )
+    found = load_checkpoint(folder, runtime, load_critic)
+    return LoadedJudge(
+        critic_ranker(critic_judge(found, config)),
+        lambda benchmark, protocol: critic_judge(found, config),
     )

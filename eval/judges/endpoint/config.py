@@ -1,17 +1,18 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The settings of a judge behind an OpenAI-compatible endpoint. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from mmrm.data.config.section import Processes, Seconds, Section, Url
+from mmrm.data.config.section import Processes, Seconds, Url
+from mmrm.eval.judges.judging_config import JudgeConfig
 
 NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
 
 
-class EndpointConfig(Section):
+class EndpointConfig(JudgeConfig):
     """A judge behind an OpenAI-compatible endpoint: who is asked, how, and at what price.
 
     type: endpoint
@@ -19,6 +20,8 @@ class EndpointConfig(Section):
     model: Qwen/Qwen2.5-VL-72B-Instruct
     key_variable: OPENAI_API_KEY               # where the key is; it is never written anywhere
     """
+
+    implementation: ClassVar[str] = "mmrm.eval.judges.endpoint.judge:load_endpoint_judge"
 
     type: Literal["endpoint"]
     url: Url
@@ -44,3 +47,12 @@ class EndpointConfig(Section):
     """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative
     """Price of a million tokens written."""
+
+    @property
+    def compares(self) -> bool:
+        """True: the judge names the better of two responses."""
+        return True
+
+    def deciding_settings(self, is_file: bool) -> list[str]:
+        """Return what decides the answers: the endpoint, the model, and the request."""
+        return [self.model_dump_json(include={"type", "url", "model", "request"})]

@@ -7,15 +7,21 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import EndpointError
 from mmrm.eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example, Side, Verdict, Vote
 from mmrm.eval.journal import SILENT, Journal, Judging
+from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.endpoint.client import Answer, Question, messages, open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.tournament import Tournament
 from mmrm.eval.protocol import ProtocolConfig, presentations
 from mmrm.models.distributed import gather, rank, world_size
 
@@ -155,3 +161,9 @@ def endpoint_judge(
         return EndpointJudge(config, benchmark.prompt, protocol)
     note = f"{benchmark.name} publishes no prompt that shows both responses; asked with the words of Multimodal RewardBench."
     return EndpointJudge(config, GENERAL_PROMPT, protocol, (note,))
+
+
+def load_endpoint_judge(path: Path, runtime: Runtime, config: EndpointConfig) -> LoadedJudge:
+    """Return the judge behind the endpoint that `config` names."""
+    judge_for = partial(endpoint_judge, config)
+    return LoadedJudge(Tournament(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)

@@ -1,4 +1,4 @@
-"""Ensembles of scalar reward models: one score from several, by a plain mean or by weights that validation data give.
+"""The settings of an ensemble: judges that score, and how one score is made of theirs. Imports no torch.
 
     type: ensemble
     members: [runs/a/checkpoint-300, runs/b/checkpoint-200]     # from the working directory; backbones may differ
@@ -11,17 +11,19 @@ or by validation margin (81.4 both), which it takes from 1,000 pairs drawn from 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from mmrm.data.config.section import Section
+from mmrm.eval.judges.judging_config import JudgeConfig
 
 Combine = Literal["mean", "standardised", "accuracy", "margin"]
 
 
-class EnsembleConfig(Section):
+class EnsembleConfig(JudgeConfig):
     """The YAML file of an ensemble."""
+
+    implementation: ClassVar[str] = "mmrm.eval.judges.ensemble.judge:load_ensemble"
 
     type: Literal["ensemble"]
     members: list[str] = Field(min_length=2)
@@ -43,3 +45,15 @@ class EnsembleConfig(Section):
                 "combine: mean uses no validation data: remove `validation`, or choose standardised, accuracy or margin"
             )
         return self
+
+    def member_judges(self) -> tuple[str, ...]:
+        """Return the paths of the members."""
+        return tuple(self.members)
+
+    def validation_records(self) -> str | None:
+        """Return the path of the records that the combination is measured on."""
+        return self.validation
+
+    def deciding_settings(self, is_file: bool) -> list[str]:
+        """Return how the members' scores are combined."""
+        return [self.type, self.combine]

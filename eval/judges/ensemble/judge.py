@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -22,8 +23,13 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Candidates, Example, Ranking, Verdict
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.ensemble.config import EnsembleConfig
 from mmrm.eval.judges.judge import Judge, NotedJudge, Ranker
+from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.registry import judge_config
+from mmrm.eval.protocol import ProtocolConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +152,24 @@ def _scores(members: Sequence[Judge], examples: Sequence[Example], journal: Jour
     judged = (member.judge(examples, part) for member, part in zip(members, parts, strict=True))
     found = [[verdict.scores for verdict in verdicts] for verdicts in judged]
     return np.array(found, dtype=np.float64).reshape(len(members), len(examples), 2)
+
+
+def load_ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> LoadedJudge:
+    """Return the ensemble that `config` names, with its members loaded."""
+    places = [Path(member).expanduser() for member in config.members]
+    for place in places:
+        member = judge_config(place)
+        if member.compares:
+            raise CheckpointError(
+                f"{path}: {place} compares responses and gives no scores, so that it cannot be a member."
+            )
+    members = [load_judge(place, runtime) for place in places]
+    combined = combination(
+        config, [member.benchmark(PREFERENCE_FOLDER, ProtocolConfig()) for member in members]
+    )
+    return LoadedJudge(
+        EnsembleRanker([member.ranker for member in members], combined),
+        lambda benchmark, protocol: EnsembleJudge(
+            config, [one.benchmark(benchmark, protocol) for one in members], combined
+        ),
+    )

@@ -1,14 +1,14 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The settings of a judge that compares two responses in writing. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mmrm.data.prompts import JudgeTemplate
-from mmrm.eval.judges.judging_config import JudgingConfig
+from mmrm.eval.judges.judging_config import JudgeConfig, JudgingConfig
 
 
-class GenerativeJudgeConfig(JudgingConfig):
+class GenerativeJudgeConfig(JudgeConfig, JudgingConfig):
     """A generative judge and how it is asked, as a YAML file says it.
 
     type: generative
@@ -16,8 +16,19 @@ class GenerativeJudgeConfig(JudgingConfig):
     temperature: 1.0                        # with votes: 5 in the protocol
     """
 
+    implementation: ClassVar[str] = "mmrm.eval.judges.generative.judge:load_generative_judge"
+
     type: Literal["generative"]
     checkpoint: str
     """A checkpoint folder or a hub id."""
     template: JudgeTemplate | Literal["benchmark"] | None = None
     """Null takes the one of the checkpoint's own training, `benchmark` the benchmark's own prompt and parser."""
+
+    @property
+    def compares(self) -> bool:
+        """True: the judge names the better of two responses."""
+        return True
+
+    def checkpoints(self) -> tuple[str, ...]:
+        """Return the checkpoint that the judge loads."""
+        return (self.checkpoint,)

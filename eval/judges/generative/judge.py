@@ -6,6 +6,7 @@ All votes on an example in one order are continuations of one prompt, so prompt 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -15,10 +16,12 @@ from mmrm.data.preference import Message
 from mmrm.data.prompts import JudgeTemplate, ask, read
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Candidates, Example, Ranking, Side, Verdict, Vote
 from mmrm.eval.journal import SILENT, Journal
-from mmrm.eval.judges.checkpoint import LoadedCheckpoint
+from mmrm.eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_checkpoint
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.loaded import LoadedJudge
 from mmrm.eval.judges.packed_inference import run_packed
 from mmrm.eval.judges.packed_judge import PackedRanker
 from mmrm.eval.judges.tournament import pairs, won
@@ -221,3 +224,15 @@ def tournament_ranker(judge: GenerativeJudge) -> PackedRanker[ShownPair, Judgeme
     return PackedRanker(
         judge.packed, encode, judge.cost, judge.judgements, Judgements, cut, join, None
     )
+
+
+def load_generative_judge(
+    path: Path, runtime: Runtime, config: GenerativeJudgeConfig
+) -> LoadedJudge:
+    """Return the judge that `config` names. `path` is its folder or YAML file."""
+    judge_for = partial(
+        generative_judge,
+        load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load_writer),
+        config,
+    )
+    return LoadedJudge(tournament_ranker(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)

@@ -1,12 +1,13 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The settings of a released reward model as a judge. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from mmrm.data.config.section import Section, Temperature, Tokens
+from mmrm.data.config.section import Temperature, Tokens
+from mmrm.eval.judges.judging_config import JudgeConfig
 
 ReleasedModel = Literal[
     "r1_reward",
@@ -21,13 +22,21 @@ ReleasedModel = Literal[
 ]
 
 
-class ReleasedJudgeConfig(Section):
+GIVE_SCORES: frozenset[ReleasedModel] = frozenset(
+    ("unified_reward_points", "sophia_thinking_reward", "skywork_vl_reward")
+)
+"""The models that score each response. The others name the better one of two."""
+
+
+class ReleasedJudgeConfig(JudgeConfig):
     """A reward model that others released, asked and read as its authors do it; eval/judges/released/models.py says how.
 
     type: released
     model: r1_reward
     checkpoint: yifanzhang114/R1-Reward     # or a folder
     """
+
+    implementation: ClassVar[str] = "mmrm.eval.judges.released.models:load_released_judge"
 
     type: Literal["released"]
     model: ReleasedModel
@@ -40,3 +49,12 @@ class ReleasedJudgeConfig(Section):
     """Only the likeliest tokens that together hold this probability."""
     max_new_tokens: Tokens | None = None
     """What is longer is cut off, and without an answer unreadable; null takes the limit of the authors' script."""
+
+    @property
+    def compares(self) -> bool:
+        """True if the model names the better of two responses."""
+        return self.model not in GIVE_SCORES
+
+    def checkpoints(self) -> tuple[str, ...]:
+        """Return the checkpoint that the judge loads."""
+        return (self.checkpoint,)

@@ -96,14 +96,7 @@ RELEASED: dict[ReleasedModel, Released] = {
 """The rows; docs/evaluation.md says where each was read, and what its authors measured."""
 
 
-def compares(config: object) -> bool:
-    """Say whether a judge is a released one that names the better response and gives no scores."""
-    return isinstance(config, ReleasedJudgeConfig) and isinstance(
-        RELEASED[config.model].way, PairTemplate
-    )
-
-
-def released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> LoadedJudge:
+def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> LoadedJudge:
     """Return the judge of a row with the weights of a checkpoint.
 
     Raises: CheckpointError for a checkpoint of another family, and for sampling settings of a judge that writes nothing.

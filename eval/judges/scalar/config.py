@@ -1,22 +1,28 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The settings of a scalar reward model as a judge. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from mmrm.data.config.section import Section
+from mmrm.eval.judges.judging_config import JudgeConfig
 from mmrm.models.config import Read
 
 
-class ScalarJudgeConfig(Section):
+class ScalarJudgeConfig(JudgeConfig):
     """A scalar reward model that another trainer saved (ms-swift, LLaMA-Factory), as a YAML file says it.
 
     type: scalar
     checkpoint: /models/their-reward-model
     """
 
+    implementation: ClassVar[str] = "mmrm.eval.judges.scalar.judge:load_scalar_judge"
+
     type: Literal["scalar"]
     checkpoint: str
     """A checkpoint folder or a hub id."""
     read: Read = "last_token"
     """Where it was trained to read; nothing in such a checkpoint says so."""
+
+    def checkpoints(self) -> tuple[str, ...]:
+        """Return the checkpoint that the judge loads."""
+        return (self.checkpoint,)

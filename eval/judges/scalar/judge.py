@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -16,10 +17,14 @@ from torch import nn
 from mmrm.data.preference import text
 from mmrm.eval.candidates import Candidates, Verdict
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
+from mmrm.eval.judges.loaded import LoadedJudge
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
+from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
 from mmrm.eval.protocol import journal_key
-from mmrm.models.config import StoredRead
+from mmrm.models.backbone import load_scalar
+from mmrm.models.config import HeadConfig, StoredRead
 from mmrm.models.encoder import Encoder
 from mmrm.models.packing.groups import Group, PackedBatch
 
@@ -88,3 +93,15 @@ def scalar_ranker(judge: ScalarJudge) -> PackedRanker[Candidates, Verdict]:
         _scored,
         _share,
     )
+
+
+def load_scalar_judge(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> LoadedJudge:
+    """Return the scalar reward model that `config` names."""
+    other = partial(load_scalar, head=HeadConfig(layers=1, activation="none", read=config.read))
+    found = load_checkpoint(
+        Path(config.checkpoint).expanduser(), runtime, other if path.is_file() else load_scalar
+    )
+    judge = ScalarJudge(
+        found.model, found.packed, found.model.config.reward_head["read"], found.notes
+    )
+    return LoadedJudge(scalar_ranker(judge), lambda benchmark, protocol: judge)

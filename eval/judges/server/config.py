@@ -1,21 +1,28 @@
-"""How judges are asked, where a checkpoint does not say it all; imports no torch, so that a recipe is checked in a moment."""
+"""The settings of a judge behind eval/serve.py. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from mmrm.data.config.section import Seconds, Section, Url
+from mmrm.data.config.section import Seconds, Url
+from mmrm.eval.judges.judging_config import JudgeConfig
 
 
-class ServerConfig(Section):
+class ServerConfig(JudgeConfig):
     """A reward model behind eval/serve.py, whose scores are taken as they are; REWARD_API_KEY_FILE names the file of its key.
 
     type: server
     url: http://127.0.0.1:8000
     """
 
+    implementation: ClassVar[str] = "mmrm.eval.judges.server.judge:load_server_judge"
+
     type: Literal["server"]
     url: Url
     """The server's address, without a path."""
     timeout_seconds: Seconds = 300.0
     """How long an answer may take."""
+
+    def deciding_settings(self, is_file: bool) -> list[str]:
+        """Return the server's address. The checkpoint that it serves is known once it answers."""
+        return [self.model_dump_json(include={"type", "url"})]

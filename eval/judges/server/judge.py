@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mmrm.data.errors import EndpointError
 from mmrm.eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
 from mmrm.eval.candidates import Candidates, Ranking, Verdict
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.loaded import LoadedJudge
 from mmrm.eval.judges.server.config import ServerConfig
 from mmrm.eval.protocol import journal_key
 from mmrm.models.distributed import gather, rank, world_size
@@ -64,3 +67,9 @@ class ServedJudge:
     def notes(self) -> tuple[str, ...]:
         """Return which checkpoint the server said that it holds."""
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
+
+
+def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> LoadedJudge:
+    """Return the judge behind the server that `config` names."""
+    judge = ServedJudge.of(config)
+    return LoadedJudge(judge, lambda benchmark, protocol: judge)

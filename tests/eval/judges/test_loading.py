@@ -19,8 +19,9 @@ from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges.checkpoint import Runtime, classes_of_judges
 from mmrm.eval.judges.judge_card import recorded
-from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.protocol import ProtocolConfig

@@ -33,7 +33,9 @@ SHAPES: dict[str, Any] = {"type": "shapes", "level": "demo", "rows": 5}
 
 def naive(*changes: str) -> NaiveMethod:
     recipe: Any = read_recipe(RECIPE, changes)
-    return NaiveMethod(recipe, tiny.encoder(), Console(quiet=True))
+    method = NaiveMethod(recipe, tiny.encoder(), Console(quiet=True))
+    method.setup()
+    return method
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -128,6 +130,7 @@ def test_judgements_are_asked_for_under_two_indices_each_and_lessons_are_all_ali
     )
     recipe: Any = read_recipe(write(tmp_path, MINIMAL), [*changes, "optim.records_per_step=1"])
     found = LanguageModelMethod(recipe, tiny.encoder(), Console(quiet=True))
+    found.setup()
     if target == "lessons":
         assert found.costs is None
         return

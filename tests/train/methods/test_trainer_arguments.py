@@ -14,9 +14,9 @@ from transformers import Trainer, TrainingArguments
 
 from mmrm.data.errors import RecipeError
 from mmrm.train.methods.trainer_arguments import prepare_wandb, training_arguments
-from mmrm.train.recipe.methods import StableReinforceConfig
-from mmrm.train.recipe.parsing import Entry, read_recipe
-from mmrm.train.recipe.sections import OptimConfig
+from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.recipe.sections import OptimConfig, Script
+from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 from mmrm.train.reinforce.stable_reinforce.method import StableReinforceMethod
 from tests.models import tiny
 from tests.train.minimal import MINIMAL, write
@@ -29,12 +29,14 @@ METHODS = {
 STEPS = 20
 
 
-def arguments(folder: Path, entry: Entry, *changes: str) -> TrainingArguments:
+def arguments(folder: Path, entry: Script, *changes: str) -> TrainingArguments:
     path = write(folder, MINIMAL.replace("{type: naive}", METHODS[entry]))
     optim = f"optim={{learning_rate: 1e-4, records_per_step: 4, epochs: null, max_steps: {STEPS}}}"
     recipe = read_recipe(path, [optim, *changes, f"output.folder={folder / 'run'}"], entry=entry)
     if isinstance(recipe.method, StableReinforceConfig):
-        return StableReinforceMethod(recipe, tiny.encoder(), Console(quiet=True)).arguments()
+        method = StableReinforceMethod(recipe, tiny.encoder(), Console(quiet=True))
+        method.setup()
+        return method.arguments()
     return training_arguments(recipe, STEPS)
 
 

@@ -11,7 +11,7 @@ import pytest
 from mmrm.data.config.validation import validate
 from mmrm.data.errors import RecipeError, UserError
 from mmrm.models.families.backbone_shape import EMBEDDED
-from mmrm.train.recipe.dry_run import dry_run, plan_lines
+from mmrm.train.planning.dry_run import dry_run, plan_lines
 from mmrm.train.recipe.parsing import parse_arguments, read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from tests.train.minimal import write

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from mmrm.data.config.validation import salvage, validate
 from mmrm.data.errors import Problem, RecipeError
-from mmrm.train.recipe.methods import ENTRIES
 from mmrm.train.recipe.parsing import parse_arguments, read_recipe, refuse_missing_device
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
+from mmrm.train.recipe.sections import Script
 from tests.train.minimal import MINIMAL, write
 
-SCRIPTS = [Path(__file__).resolve().parents[3] / "train" / f"{entry}.py" for entry in ENTRIES]
+TRAIN = Path(__file__).resolve().parents[3] / "train"
+SCRIPTS = [TRAIN / f"{name}.py" for name in get_args(Script)]
 
 WRONG = """\
 backbone: {path: embedded, dtype: float16, min_pixels: 5000, max_pixels: 4000}

@@ -9,8 +9,9 @@ import pytest
 
 from mmrm.data.preparation.recipe_section import pairs_together_of
 from mmrm.data.sources.shared.file_source import FilesConfig
-from mmrm.train.recipe.dry_run import plan_lines
-from mmrm.train.recipe.methods import CriticConfig, NaiveConfig
+from mmrm.train.methods.critic.config import CriticConfig
+from mmrm.train.methods.naive.config import NaiveConfig
+from mmrm.train.planning.dry_run import plan_lines
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from tests.train.shipped import FOLDER, RECIPES
@@ -27,7 +28,7 @@ def test_a_shipped_recipe_is_read_and_planned_in_time(path: Path) -> None:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_a_shipped_recipe_names_its_command(path: Path) -> None:
     assert (
-        f"# {'':2}deepspeed train/{read_recipe(path).entry}.py recipes/{path.relative_to(FOLDER)}"
+        f"# {'':2}deepspeed train/{read_recipe(path).method.script}.py recipes/{path.relative_to(FOLDER)}"
         in path.read_text(encoding="utf-8")
     )
 

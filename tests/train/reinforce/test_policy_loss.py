@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mmrm.train.recipe.methods import AdvantageConfig, PreClipConfig, StableReinforceConfig
+from mmrm.train.reinforce.config import AdvantageConfig, PreClipConfig
 from mmrm.train.reinforce.policy_loss import (
     compute_advantages,
     kl_divergence,
@@ -20,6 +20,7 @@ from mmrm.train.reinforce.policy_loss import (
     pre_clipped,
     sequence_mean,
 )
+from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 
 pytestmark = [pytest.mark.numerics, pytest.mark.usefixtures("float64")]
 NO_FILTER = {"filter": None}

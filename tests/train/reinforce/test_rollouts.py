@@ -22,14 +22,14 @@ from mmrm.models.generation import Generation
 from mmrm.models.packed_generation import generate_packed, log_probabilities, to_write
 from mmrm.models.packing.groups import Group, PackedBatch
 from mmrm.train.reinforce.rollouts import deal_places
-from mmrm.train.reinforce.stable_reinforce.pair_prompts import Prompts
+from mmrm.train.reinforce.stable_reinforce.pair_prompts import PairPrompts
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 
 
-def prompts(rows: int = 8, limit: int = 4096) -> Prompts:
+def prompts(rows: int = 8, limit: int = 4096) -> PairPrompts:
     source = ShapesConfig(type="shapes", level="demo", rows=rows, text_only=0.4)
-    return Prompts(Mixture(MixtureConfig(sources=[source])), tiny.encoder(), limit, "short")
+    return PairPrompts(Mixture(MixtureConfig(sources=[source])), tiny.encoder(), limit, "short")
 
 
 def batch() -> tuple[list[Group], list[int], Tensor, Tensor]:

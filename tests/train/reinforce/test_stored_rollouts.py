@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,29 @@ def test_prompts_and_tensors_come_back_and_code_is_not_run(tmp_path: Path) -> No
     ):
         stored_rollouts(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_buffer_of_a_version_without_the_import_name_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Classes were stored as `train.reinforce.rollouts.Prompt`, without `mmrm.` in front."""
+    prompt = Prompt(Group((1, 2), (Continuation((3,), (), ()),), None), (), 1, "shown", 7, "record")
+    with monkeypatch.context() as patch:
+        for stored_class in (Prompt, Group, Continuation):
+            earlier_module = stored_class.__module__.removeprefix("mmrm.")
+            patch.setitem(sys.modules, earlier_module, sys.modules[stored_class.__module__])
+            patch.setattr(stored_class, "__module__", earlier_module)
+        torch.save({"step": 3, "buffer": [], "prompts": [prompt]}, tmp_path / "rollouts-0.pt")
+    assert b"ctrain.reinforce.rollouts" in stored_pickle(tmp_path / "rollouts-0.pt")
+    (found,) = stored_rollouts(tmp_path)["prompts"]
+    assert (found.record, found.place, found.group.prompt_ids) == ("record", 7, (1, 2))
+
+
+def stored_pickle(file: Path) -> bytes:
+    """Return the pickle inside a file that torch.save wrote."""
+    with zipfile.ZipFile(file) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("data.pkl")]
+        return archive.read(name)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from mmrm.eval.results.result import Result
 from mmrm.models.backbone import load_language_model, load_scalar
 from mmrm.models.config import BackboneConfig
 from mmrm.train.methods.language_model.method import JudgementEncoder, LanguageModelling
-from mmrm.train.runs.evaluation_loop import HeldOut
+from mmrm.train.methods.method import SupervisedMethod
 from mmrm.train.supervised.steps import PairEncoder
 from tests.data.mixtures import mixture, project, row
 from tests.data.sources.fixtures import RED, write_images
@@ -60,7 +60,7 @@ def test_it_is_the_mean_over_tokens_of_records_with_a_rationale(tmp_path: Path) 
             "encode": encode,
         }
         method: Any = SimpleNamespace(**asked, needs_rationale=True, console=None)
-        found = HeldOut(records).loss(model, method)
+        found = SupervisedMethod.held_out_loss(method, model, records)
         assert found == pytest.approx(total / tokens, rel=1e-4)
 
 

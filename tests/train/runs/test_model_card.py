@@ -28,12 +28,12 @@ from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Encoder
 from mmrm.train.checkpoints.rotation import point_link
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.runs.model_card import (
     CARD,
     FOR_RESUME,
-    SCALAR_USE,
     metadata,
     model_card,
     push,
@@ -248,7 +248,7 @@ def test_the_code_on_a_card_decodes_as_evaluation_does(
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
     ).save_pretrained(tmp_path / "saved")
     tiny.encoder().save_pretrained(tmp_path / "saved")
-    names = run_code(SCALAR_USE, tmp_path / "saved", monkeypatch)
+    names = run_code(NaiveConfig.usage, tmp_path / "saved", monkeypatch)
     seen: list[Image.Image] = []
 
     def see(images: list[Image.Image], **options: Any) -> None:

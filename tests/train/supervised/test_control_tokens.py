@@ -17,7 +17,7 @@ from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Encoder
 from mmrm.train.methods.critic.method import CriticEncoder
 from mmrm.train.methods.language_model.method import JudgementEncoder
-from mmrm.train.reinforce.stable_reinforce.pair_prompts import Prompts
+from mmrm.train.reinforce.stable_reinforce.pair_prompts import PairPrompts
 from mmrm.train.supervised.steps import PairEncoder
 from tests.models import tiny
 
@@ -34,9 +34,9 @@ def encoder() -> Encoder:
     )
 
 
-def prompts() -> Prompts:
+def prompts() -> PairPrompts:
     source = ShapesConfig(type="shapes", level="demo", rows=1)
-    return Prompts(Mixture(MixtureConfig(sources=[source])), encoder(), 10_000, "short")
+    return PairPrompts(Mixture(MixtureConfig(sources=[source])), encoder(), 10_000, "short")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from mmrm.models.packing.groups import Continuation, Group, pack
+from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.methods.language_model.method import LanguageModelling
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import PairwiseScores, length_normalised
-from mmrm.train.recipe.methods import LanguageModelConfig, NaiveConfig
 from mmrm.train.supervised.objectives import pair_loss, score_report, score_sums
 from mmrm.train.supervised.steps import PackedRow, TrainingExample, make_row
 from tests.models import tiny

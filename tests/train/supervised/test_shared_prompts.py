@@ -16,10 +16,11 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import CRITIQUE_REQUEST
 from mmrm.models.backbone import load_critic, load_scalar
 from mmrm.models.config import BackboneConfig
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.critic.method import CriticEncoder
 from mmrm.train.methods.critic.objective import JointCritique
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import PairwiseScores
-from mmrm.train.recipe.methods import CriticConfig, NaiveConfig
 from mmrm.train.supervised.budget import split
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.steps import (

@@ -1,12 +1,4 @@
-"""The critic: critiques by cross-entropy and scores by Bradley-Terry, from one pass over a packed row.
-
-The scores may be trained on critiques that the critic itself writes at stated steps, to close the gap to inference. At the first
-step of every window of `refresh_every_steps` steps, all ranks write the critiques of the window's records together and store
-them in the run folder; loader workers, which run ahead, wait for that file. A resume inside a window finds the file and goes on
-with the very same critiques; files of other windows are left from what the run did before it was cut off, perhaps with another
-recipe, and are removed when it starts. Critiques are stored under a digest of their record, as two sources may call different
-records alike.
-"""
+"""The loss of a critic: critiques by cross-entropy, scores by Bradley-Terry, from one pass over a row."""
 
 from collections.abc import Mapping
 from math import exp
@@ -14,13 +6,13 @@ from math import exp
 import torch
 from torch import Tensor, nn
 
-from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from mmrm.train.supervised.steps import PackedRow
 
 
 class JointCritique(Objective):
-    """Cross-entropy on critique tokens plus Bradley-Terry after them (MM-RLHF, arXiv 2502.10391, section 4)."""
+    """Cross-entropy on critique tokens plus Bradley-Terry after them (arXiv 2502.10391, section 4)."""
 
     def __init__(self, config: CriticConfig) -> None:
         self.config = config
@@ -31,60 +23,75 @@ class JointCritique(Objective):
         """Return both losses, each over its own total of the step, weighted as the recipe says."""
         scores, log_probabilities = model(**row.batch.joint_inputs())
         nll = -log_probabilities.sum()
-        critique = self.config.cross_entropy_weight * nll / totals[1]
+        critique_loss = self.config.cross_entropy_weight * nll / totals[1]
         if not row.records:
-            return critique + scores.sum() * 0.0, {}
+            return critique_loss + scores.sum() * 0.0, {}
+
+        # A record has one pair of scores, or two: after its own critiques and after the model's.
+        # The last one is trained on.
         pairs = scores.index_select(0, row.places).view(-1, 2)
-        last = row.counts.cumsum(0) // 2 - 1
-        chosen, rejected = pairs[last].unbind(1)
+        last_pairs = row.counts.cumsum(0) // 2 - 1
+        chosen, rejected = pairs[last_pairs].unbind(1)
         margins = row.margins if self.config.margin else None
         ranking = pair_loss(chosen, rejected, margins, self.config.zero_coefficient).sum()
-        weight = self.config.score_weight if self.step >= self.config.score_warmup_steps else 0.0
+        score_weight = 0.0
+        if self.step >= self.config.score_warmup_steps:
+            score_weight = self.config.score_weight
         sums = {
             "nll": nll.detach(),
             "labels": totals.new_tensor(len(row.batch.labels)),
             "ranking": ranking.detach(),
         }
-        right = critique_sums(pairs.detach(), last, row)
-        return critique + weight * ranking / totals[0], {
-            **sums,
-            **right,
-            **score_sums(chosen.detach(), rejected.detach()),
-        }
+        sums |= critique_sums(pairs.detach(), last_pairs, row)
+        sums |= score_sums(chosen.detach(), rejected.detach())
+        return critique_loss + score_weight * ranking / totals[0], sums
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return both losses, the critiques' perplexity, accuracy by critique, and the figures of the scored pairs."""
-        figures = {"loss_score": sums["ranking"] / max(sums["records"], 1.0), **score_report(sums)}
+        """Return both losses, the perplexity of critiques, and the figures of the scored pairs.
+
+        The accuracy is also there by critique: on the records' own and on the model's.
+        """
+        figures = {"loss_score": sums["ranking"] / max(sums["records"], 1.0)}
+        figures |= score_report(sums)
         if sums["labels"]:
-            critique = sums["nll"] / sums["labels"]
-            figures |= {"loss_critique": critique, "perplexity": exp(min(critique, 50.0))}
+            critique_loss = sums["nll"] / sums["labels"]
+            figures["loss_critique"] = critique_loss
+            figures["perplexity"] = exp(min(critique_loss, 50.0))
         for kind in ("true", "own"):
-            if sums[f"{kind}_pairs"]:
-                figures[f"accuracy_{kind}_critique"] = sums[f"{kind}_right"] / sums[f"{kind}_pairs"]
+            num_pairs = sums[f"{kind}_pairs"]
+            if num_pairs:
+                figures[f"accuracy_{kind}_critique"] = sums[f"{kind}_right"] / num_pairs
         return figures
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return both losses as the recipe weighs them, the score's without its warm-up: checkpoints are compared by it."""
-        critique, ranking = (
-            sums["nll"] / max(sums["labels"], 1.0),
-            sums["ranking"] / max(sums["records"], 1.0),
-        )
-        return self.config.cross_entropy_weight * critique + self.config.score_weight * ranking
+        """Return both losses as the recipe weighs them.
+
+        The score's counts in full during its warm-up, too: checkpoints are compared by this.
+        """
+        critique_loss = sums["nll"] / max(sums["labels"], 1.0)
+        score_loss = sums["ranking"] / max(sums["records"], 1.0)
+        config = self.config
+        return config.cross_entropy_weight * critique_loss + config.score_weight * score_loss
 
 
-def critique_sums(pairs: Tensor, last: Tensor, row: PackedRow) -> dict[str, Tensor]:
-    """Count pairs, and those ranked right, with the records' critiques (their tokens are learned) and with the model's own.
+def critique_sums(pairs: Tensor, last_pairs: Tensor, row: PackedRow) -> dict[str, Tensor]:
+    """Count the pairs with the records' critiques and with the model's own, and those ranked right.
 
-    `pairs` (P, 2) fp32 are the scores of all pairs of the row, `last` (records,) int64 those that are trained on.
+    Args:
+        pairs: The scores of all pairs of the row, chosen first, (pairs, 2) fp32.
+        last_pairs: The index of the last pair of every record, (records,) int64.
+        row: The row. The tokens of the records' own critiques are learned.
     """
-    right = pairs[:, 0] > pairs[:, 1]
-    learned = right.new_zeros(sum(row.batch.group_sizes)).index_fill_(
-        0, row.batch.label_owners, True
-    )
-    true = learned[row.places].view(-1, 2)[:, 0]
-    own = torch.zeros_like(right).index_fill_(0, last[row.own_critiques], True)
+    is_right = pairs[:, 0] > pairs[:, 1]
+    num_continuations = sum(row.batch.group_sizes)
+    is_learned = is_right.new_zeros(num_continuations)
+    is_learned = is_learned.index_fill_(0, row.batch.label_owners, True)
+    has_true = is_learned[row.places].view(-1, 2)[:, 0]
+    has_own = torch.zeros_like(is_right)
+    has_own = has_own.index_fill_(0, last_pairs[row.own_critiques], True)
     return {
-        f"{kind}_{name}": (mask & what).sum()
-        for kind, mask in (("true", true), ("own", own))
-        for name, what in (("pairs", mask), ("right", right))
+        "true_pairs": has_true.sum(),
+        "true_right": (has_true & is_right).sum(),
+        "own_pairs": has_own.sum(),
+        "own_right": (has_own & is_right).sum(),
     }

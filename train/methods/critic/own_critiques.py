@@ -1,11 +1,11 @@
-"""The critic: critiques by cross-entropy and scores by Bradley-Terry, from one pass over a packed row.
+"""Critiques that a critic writes during training, to be scored on them as at inference.
 
-The scores may be trained on critiques that the critic itself writes at stated steps, to close the gap to inference. At the first
-step of every window of `refresh_every_steps` steps, all ranks write the critiques of the window's records together and store
-them in the run folder; loader workers, which run ahead, wait for that file. A resume inside a window finds the file and goes on
-with the very same critiques; files of other windows are left from what the run did before it was cut off, perhaps with another
-recipe, and are removed when it starts. Critiques are stored under a digest of their record, as two sources may call different
-records alike.
+At the first step of every window of `refresh_every_steps` steps, all ranks write the critiques of
+the window's records together and store them in the run folder. Loader workers, which run ahead,
+wait for that file. A resume inside a window finds the file and continues with the same critiques.
+Files of other windows are left from what the run did before it was cut off, perhaps with another
+recipe, and are removed when it starts. Critiques are stored under a digest of their record, because
+two sources may call different records alike.
 """
 
 import json
@@ -27,12 +27,11 @@ from mmrm.data.storage.content import record_key
 from mmrm.data.storage.files import read_json, write_whole
 from mmrm.eval.candidates import Example, Verdict, as_example
 from mmrm.models.distributed import barrier, gather, rank
-from mmrm.train.recipe.methods import CriticConfig
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.supervised.steps import StepDataset
 
 CONTENT_KEY = re.compile(r"[0-9a-f]{64}")
 """A key as `record_key` returns it."""
-
 
 Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
 """(critic, examples) -> verdicts with critiques; called on all ranks together."""
@@ -51,15 +50,22 @@ class CritiqueStore:
     config: CriticConfig
     seed: int
     end: int = sys.maxsize
-    """Steps of the run, at which its last window ends: one that is given more steps writes that window anew."""
+    """The steps of the run, at which its last window ends. A run that is given more steps writes
+    that window again."""
     _window: range | None = None
     _critiques_by_record: dict[str, list[str]] = field(default_factory=dict)
 
     def window(self, step: int) -> range | None:
-        """Return the optimizer steps of the window of `step`, None during the warm-up on ground-truth critiques."""
-        after, length = step - self.config.warmup_steps, self.config.refresh_every_steps
-        first = step - after % length
-        return None if after < 0 else range(first, min(first + length, self.end))
+        """Return the optimizer steps of the window that holds `step`.
+
+        It is None during the warm-up on ground-truth critiques.
+        """
+        steps_after_warmup = step - self.config.warmup_steps
+        if steps_after_warmup < 0:
+            return None
+        length = self.config.refresh_every_steps
+        first = step - steps_after_warmup % length
+        return range(first, min(first + length, self.end))
 
     def path(self, window: range) -> Path:
         """Return the file of a window, named by its first step and the one after its last."""
@@ -74,16 +80,22 @@ class CritiqueStore:
         return random.Random(f"{self.seed}/{identity}").random() < share
 
     def load(self, step: int) -> None:
-        """Take up the window of `step`, waiting until it is written."""
+        """Read the critiques of the window that holds `step`, once they are written.
+
+        Raises:
+            UserError: If they are not written within WAIT_LIMIT.
+        """
         window = self.window(step)
         if window is None or window == self._window:
             return
-        path, begin = self.path(window), time.monotonic()
+        path = self.path(window)
+        started = time.monotonic()
         while not path.exists():
-            if time.monotonic() - begin > WAIT_LIMIT:
+            if time.monotonic() - started > WAIT_LIMIT:
                 raise UserError(
-                    f"{path}: nobody has written the critiques for these steps in {WAIT_LIMIT / 3600:g} hours. The first rank "
-                    "writes them; all ranks must see the run folder. Look at what it printed, then continue with --resume."
+                    f"{path}: nobody has written the critiques for these steps in "
+                    f"{WAIT_LIMIT / 3600:g} hours. The first rank writes them; all ranks must see "
+                    "the run folder. Look at what it printed, then continue with --resume."
                 )
             time.sleep(WAIT_SECONDS)
         self._window = window
@@ -106,7 +118,10 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     def __init__(
         self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write
     ) -> None:
-        self.store, self.steps, self.mixture, self.write = store, steps, mixture, write
+        self.store = store
+        self.steps = steps
+        self.mixture = mixture
+        self.write = write
         store.end = len(steps)
 
     def on_train_begin(
@@ -114,45 +129,53 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Write the window in which the run starts or resumes, unless it resumes inside it."""
         if rank() == 0:
-            # A run that starts again must not train on what another one wrote here.
-            window = self.store.window(state.global_step) if state.global_step else None
-            for path in self.store.folder.glob("steps-*"):
-                if window is None or path != self.store.path(window):
-                    path.unlink()
-                elif not self.store.can_continue(path):
-                    path.unlink()
-                    print(
-                        f"{path} was written by an earlier version, which kept critiques under names that records may "
-                        "share. The critiques of these steps are written again.",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+            self._remove_other_windows(state.global_step)
         barrier()
         self.on_step_end(args, state, control, **rest)
+
+    def _remove_other_windows(self, step: int) -> None:
+        """Remove what another run wrote, so that this one does not train on it.
+
+        A run that resumes at `step` keeps the window that holds it, if its file can be continued.
+        """
+        window = self.store.window(step) if step else None
+        for path in self.store.folder.glob("steps-*"):
+            if window is None or path != self.store.path(window):
+                path.unlink()
+            elif not self.store.can_continue(path):
+                path.unlink()
+                print(
+                    f"{path} was written by an earlier version, which kept critiques under names "
+                    "that records may share. The critiques of these steps are written again.",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
         """Write the next window before its first step is asked for."""
-        step, model = state.global_step, rest["model"]
+        step = state.global_step
         window = self.store.window(step)
         if window is None or step >= len(self.steps):
             return
         path = self.store.path(window)
-        if gather(path.exists())[0]:
+        exists_on_first_rank = gather(path.exists())[0]
+        if exists_on_first_rank:
             return
         indices = dict.fromkeys(self.steps.global_indices(window))
         records = [self.mixture.load(index, lambda record: record) for index in indices]
         records = [record for record in records if self.store.own(record.identity)]
-        examples = list(map(as_example, records))
-        training = model.training
+        examples = [as_example(record) for record in records]
+
+        model = rest["model"]
+        was_training = model.training
         model.eval()
         verdicts = self.write(model, examples)
-        model.train(training)
-        critiques_by_record = {
-            record_key(record): verdict.critiques
-            for record, verdict in zip(records, verdicts, strict=True)
-            if verdict.critiques
-        }
+        model.train(was_training)
+        critiques_by_record = {}
+        for record, verdict in zip(records, verdicts, strict=True):
+            if verdict.critiques:
+                critiques_by_record[record_key(record)] = verdict.critiques
         if rank() == 0:
             write_whole(path, json.dumps(critiques_by_record))

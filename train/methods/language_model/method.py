@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
 from mmrm.data.prompts import Answer, JudgeTemplate, ask, write_judgement
@@ -20,9 +21,8 @@ from mmrm.data.rationales import obstacle, swapped
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Encoder
-from mmrm.train.methods.language_model.lessons import Lessons
-from mmrm.train.methods.method import Method, SupervisedMethod
-from mmrm.train.recipe.methods import LanguageModelConfig
+from mmrm.train.methods.language_model.config import LanguageModelConfig
+from mmrm.train.methods.method import Method, SupervisedMethod, WritingUsage
 from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.steps import (
@@ -34,6 +34,9 @@ from mmrm.train.supervised.steps import (
 )
 
 Indices = npt.NDArray[np.int64]
+
+RECORDS = {"lessons": "mmrm.train.embedded.lessons:Lessons"}
+"""The records of targets other than judgements. Each class takes config, source and encoder."""
 
 
 def with_winners(
@@ -174,6 +177,14 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
     )
 
 
+def judgements_written(judge: GenerativeJudge) -> WritingUsage:
+    """Return what a judge has written so far, in tokens and as figures."""
+    spent = judge.spent
+    if not spent.judgements:
+        return WritingUsage()
+    return WritingUsage(spent.tokens, spent.figures())
+
+
 class LanguageModelMethod(SupervisedMethod):
     """Supervised fine-tuning of a judge, or of the embedded backbone."""
 
@@ -181,17 +192,18 @@ class LanguageModelMethod(SupervisedMethod):
     needs_rationale = True
 
     def prepare(self) -> None:
-        """Take lessons, or the mixture's records as judgements."""
-        config, self.objective = self.config, LanguageModelling()
+        """Make judgements of the mixture's records, or the records of another target."""
+        config = self.config
+        self.objective = LanguageModelling()
         self.encode = JudgementEncoder(self.encoder, config.template)
-        if config.target == "lessons":
-            self.records = Lessons(config, self.recipe.data.sources[0], self.encoder)
-        else:
-            self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
-            self._print_rationales_of_one_order()
-            self.costs = Costs(
-                np.repeat(expected_costs(self.mixture), 2)
-            )  # by index: once for either response shown first
+        if config.target in RECORDS:
+            make_records = load(RECORDS[config.target])
+            self.records = make_records(config, self.recipe.data.sources[0], self.encoder)
+            return
+        self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
+        self._print_rationales_of_one_order()
+        # An index stands for a record with one of its responses first, so each cost is there twice.
+        self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))
 
     def _print_rationales_of_one_order(self) -> None:
         """Print for each source how many rationales are shown only in the order they have."""
@@ -211,6 +223,10 @@ class LanguageModelMethod(SupervisedMethod):
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
+
+    def writing_usage(self, judge: GenerativeJudge) -> WritingUsage:
+        """Return what a judge wrote, in tokens and as figures."""
+        return judgements_written(judge)
 
 
 class LanguageModelling(Objective):

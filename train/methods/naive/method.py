@@ -1,12 +1,12 @@
-"""The Naive-RM (BaseReward): a reward head scores both responses at their last token, and Bradley-Terry compares them."""
+"""The Naive-RM: a reward head scores both responses at their last token, Bradley-Terry compares them."""
 
 from typing import Any
 
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.train.methods.method import SupervisedMethod
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import PairwiseScores
-from mmrm.train.recipe.methods import NaiveConfig
 from mmrm.train.supervised.steps import MixtureRecords, PairEncoder, shared_costs
 
 
@@ -16,7 +16,7 @@ class NaiveMethod(SupervisedMethod):
     config: NaiveConfig
 
     def prepare(self) -> None:
-        """Take pairs, and compare them."""
+        """Make pairs of the mixture's records, and the objective that compares them."""
         self.encode = PairEncoder(
             self.encoder, self.recipe.head.read, self.config.length_normalisation
         )

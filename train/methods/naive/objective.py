@@ -1,6 +1,7 @@
-"""What the packed trainer learns from a row: pairs by Bradley-Terry, or text by cross-entropy.
+"""The loss of the Naive-RM: pairs by Bradley-Terry.
 
-No loss averages: a sum over pairs (or labels) is divided by their number in the whole optimizer step, on all ranks.
+No loss averages: a sum over pairs is divided by their number in the whole optimizer step, on all
+ranks.
 """
 
 from collections.abc import Mapping
@@ -8,21 +9,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
 from mmrm.train.supervised.steps import PackedRow
 
 
 def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return scores / log(length + 1); `scores` (continuations,) fp32, `lengths` (continuations,) response tokens >= 1.
+    """Return scores / log(length + 1).
 
-    BaseReward's ablation "length normalisation": applied to both scores before the loss, and not at inference.
+    This is BaseReward's ablation "length normalisation": it is applied to both scores before the
+    loss, and not at inference.
+
+    Args:
+        scores: The scores of responses, (continuations,) fp32.
+        lengths: The tokens of the responses, (continuations,), at least 1.
     """
     return scores / torch.log(lengths.to(scores.dtype) + 1.0)
 
 
 class PairwiseScores(Objective):
-    """The Naive-RM: every record is a group of two continuations, chosen first; the loss is Bradley-Terry."""
+    """The Naive-RM: a record is a group of two continuations, chosen first."""
 
     def __init__(self, config: NaiveConfig) -> None:
         self.config = config
@@ -35,14 +41,13 @@ class PairwiseScores(Objective):
         if not row.records:
             return scores.sum() * 0.0, {}
         scores = scores.index_select(0, row.places)
-        used = (
-            length_normalised(scores, row.response_tokens)
-            if self.config.length_normalisation
-            else scores
-        )
+        compared = scores
+        if self.config.length_normalisation:
+            compared = length_normalised(scores, row.response_tokens)
         margins = row.margins if self.config.margin else None
-        chosen, rejected = used.view(-1, 2).unbind(1)
+        chosen, rejected = compared.view(-1, 2).unbind(1)
         losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
+        # Figures are about the scores themselves.
         raw = scores.detach().view(-1, 2)
         return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
 

@@ -1,17 +1,19 @@
 """A policy that answers questions, trained by reward models and verifiers (BaseReward, arXiv 2509.16127)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from torch import nn
 
+from mmrm.data.preference import Preference
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Ranker
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.policies.answering import (
     Answerer,
+    Answers,
     items_of_questions,
     scored,
     summary,
@@ -21,11 +23,11 @@ from mmrm.eval.policies.policy_runs import load_questions
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank
-from mmrm.train.recipe.methods import JudgeTerm, PolicyConfig
 from mmrm.train.recipe.sections import QUESTION_FIGURES
 from mmrm.train.reinforce.method import ReinforceMethod
 from mmrm.train.reinforce.policy.answer_reward import AnswerReward
-from mmrm.train.reinforce.policy.policy_questions import Questions
+from mmrm.train.reinforce.policy.config import PolicyConfig
+from mmrm.train.reinforce.policy.policy_questions import PolicyQuestions
 from mmrm.train.supervised.devices import device, unwrapped
 from mmrm.train.supervised.whole_weights import whole_weights
 
@@ -35,7 +37,9 @@ class PolicyMethod(ReinforceMethod):
 
     columns: ClassVar[Mapping[str, str]] = {
         **{
-            name: form for name, form in ReinforceMethod.columns.items() if name != "rewards/result"
+            name: ReinforceMethod.columns[name]
+            for name in ReinforceMethod.columns
+            if name != "rewards/result"
         },
         "rewards/judge": "{:+.3f}",
         "rewards/right": "{:.3f}",
@@ -44,56 +48,69 @@ class PolicyMethod(ReinforceMethod):
     config: PolicyConfig
 
     def prepare(self) -> None:
-        """Take the records as questions, and load the judges: before ZeRO-3 is on, which would divide their weights."""
-        recipe, cache = self.recipe, self.mixture.config.cache_folder
-        self.prompts = Questions(self.mixture, self.encoder, self.config.max_prompt_tokens)
+        """Make prompts of the records, and load the judges and the questions of the evaluation.
+
+        The judges are loaded now, before ZeRO-3 is on, which would divide their weights.
+        """
+        self.prompts = PolicyQuestions(self.mixture, self.encoder, self.config.max_prompt_tokens)
         runtime = Runtime(device(), self.packed().token_budget)
-        self.rankers: dict[int, Ranker] = {
-            place: load_judge(term.path, runtime).ranker
-            for place, term in enumerate(self.config.rewards)
-            if isinstance(term, JudgeTerm)
-        }
+        self.rankers: dict[int, Ranker] = {}
+        for index, term in enumerate(self.config.rewards):
+            if term.judge_path is not None:
+                self.rankers[index] = load_judge(term.judge_path, runtime).ranker
+        cache = self.mixture.config.cache_folder
         self.questions = {
-            source.label: load_questions(source, cache) for source in recipe.evaluation.questions
+            source.label: load_questions(source, cache)
+            for source in self.recipe.evaluation.questions
         }
         if len(self.mixture.validation):
             self.questions[HELD_OUT] = list(self.mixture.validation)
 
     def reward(self) -> tuple[AnswerReward, None]:
-        """Return the reward of answers."""
+        """Return the reward of answers. No model is asked that trl has to place on the device."""
         return AnswerReward(self.config, self.rankers, self.encoder), None
 
-    def examination(self) -> Callable[[nn.Module, Path], dict[str, float]] | None:
-        """Return what has the policy answer the questions of the evaluation, and writes its answers into a folder."""
-        if not self.questions:
-            return None
-        config, ranker = self.config, next(iter(self.rankers.values()), None)
-        sampling = SamplingConfig(
-            temperature=config.temperature, max_new_tokens=config.max_new_tokens
-        )
+    def examine(self, model: nn.Module, folder: Path) -> dict[str, float]:
+        """Have the policy answer every set of questions, and write its answers into `folder`.
 
-        def examine(model: nn.Module, folder: Path) -> dict[str, float]:
-            figures: dict[str, float] = {}
-            for name, questions in self.questions.items():
-                journal = Journal(name, self.console)
-                with whole_weights(model):
-                    answerer = Answerer(
-                        unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples
-                    )
-                    answers = answerer.answer(questions, journal)
-                if ranker is not None:
-                    answers = scored(questions, answers, ranker, journal.of("scored"))
-                write_answers(folder, name, questions, answers)
-                found = summary(answers, items_of_questions(questions))
-                shown = {figure: found[figure] for figure in QUESTION_FIGURES if figure in found}
-                figures |= {f"{name}/{figure}": value["mean"] for figure, value in shown.items()}
-                intervals = "  ".join(
-                    f"{figure} {100 * one['mean']:.1f} [{100 * one['low']:.1f}, {100 * one['high']:.1f}]"
-                    for figure, one in shown.items()
+        Return the means of the figures. The first judge of the reward scores the answers.
+        """
+        figures: dict[str, float] = {}
+        for name, questions in self.questions.items():
+            answers = self._answer(model, name, questions)
+            write_answers(folder, name, questions, answers)
+            summary_by_figure = summary(answers, items_of_questions(questions))
+            intervals: list[str] = []
+            for figure in QUESTION_FIGURES:
+                if figure not in summary_by_figure:
+                    continue
+                interval = summary_by_figure[figure]
+                figures[f"{name}/{figure}"] = interval["mean"]
+                mean = f"{100 * interval['mean']:.1f}"
+                bounds = f"{100 * interval['low']:.1f}, {100 * interval['high']:.1f}"
+                intervals.append(f"{figure} {mean} [{bounds}]")
+            if rank() == 0:
+                num_samples = self.recipe.evaluation.samples
+                line = f"{name}, {len(questions):,} questions, N = {num_samples}: "
+                self.console.print(
+                    line + "  ".join(intervals), markup=False, highlight=False, soft_wrap=True
                 )
-                if not rank():
-                    line = f"{name}, {len(questions):,} questions, N = {self.recipe.evaluation.samples}: {intervals}"
-                    self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-            return figures
+        return figures
 
-        return examine
+    def _answer(
+        self, model: nn.Module, name: str, questions: Sequence[Preference]
+    ) -> Sequence[Answers]:
+        """Return a greedy answer and the sampled ones to each question, scored if a judge is there."""
+        sampling = SamplingConfig(
+            temperature=self.config.temperature, max_new_tokens=self.config.max_new_tokens
+        )
+        journal = Journal(name, self.console)
+        with whole_weights(model):
+            answerer = Answerer(
+                unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples
+            )
+            answers = answerer.answer(questions, journal)
+        ranker = next(iter(self.rankers.values()), None)
+        if ranker is None:
+            return answers
+        return scored(questions, answers, ranker, journal.of("scored"))

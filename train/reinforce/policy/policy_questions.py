@@ -12,7 +12,7 @@ from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
 @dataclass
-class Questions(RunPrompts):
+class PolicyQuestions(RunPrompts):
     """What a policy is asked."""
 
     def order(self, epoch: int) -> Indices:
@@ -22,5 +22,5 @@ class Questions(RunPrompts):
     def load(self, index: int, place: int) -> Prompt:
         """Return a record's prompt."""
         return self.mixture.load(
-            index, lambda found: replace(self.encode(found, found.prompt, place), asked=found)
+            index, lambda found: replace(self.encode(found, found.prompt, place), question=found)
         )

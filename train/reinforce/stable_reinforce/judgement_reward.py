@@ -1,4 +1,4 @@
-"""What a judgement earns: result x (1 + 0.5 x consistency) + 0.5 x format (R1-Reward, arXiv 2505.02835, section 4.3).
+"""What a judgement earns: result x (1 + 0.5 x consistency) + 0.5 x format (R1-RewardParts, arXiv 2505.02835, section 4.3).
 
 One pure function, `earned`, and the readers of consistency that feed it: a rule, a server, or a frozen model on this machine
 that reads the last lines of a reasoning. Nothing here pays for an error: a text that cannot be read, a judge that cannot be
@@ -18,8 +18,8 @@ from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.models.config import SamplingConfig
 from mmrm.models.encoder import Encoder
 from mmrm.models.packed_generation import generate_packed
-from mmrm.train.recipe.methods import RewardsConfig, ServerJudge
 from mmrm.train.reinforce.rollouts import Prompt
+from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
 
 Consistency = Literal[-1, 0, 1]
 """The reasoning's conclusion disagrees with the answer, is not clear (or nobody could read it), or agrees."""
@@ -37,7 +37,7 @@ QUESTION = (
 )
 
 
-class Reward(NamedTuple):
+class RewardParts(NamedTuple):
     """A reward and its parts, each as it enters the formula."""
 
     result: float
@@ -46,12 +46,12 @@ class Reward(NamedTuple):
     total: float
 
 
-NOTHING = Reward(0.0, 0.0, 0.0, 0.0)
+NOTHING = RewardParts(0.0, 0.0, 0.0, 0.0)
 
 
 def earned(
     judgement: Judgement, winner: Answer, consistency: Consistency, config: RewardsConfig
-) -> Reward:
+) -> RewardParts:
     """Return the reward of a judgement of a pair whose better response is `winner`.
 
     `paper`: consistency counts 1 or 0. `r1_released`: +1, 0 or -1, as the released code scores it; that code also pays
@@ -60,7 +60,7 @@ def earned(
     result = float(judgement.answer == winner)
     counted = float(consistency if config.variant == "r1_released" else max(consistency, 0))
     form = float(judgement.formatted)
-    return Reward(
+    return RewardParts(
         result,
         counted,
         form,

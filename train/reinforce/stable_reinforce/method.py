@@ -6,10 +6,14 @@ from typing import Any
 from mmrm.eval.judges.generative.judge import GenerativeJudge
 from mmrm.models.backbone import load_encoder, load_language_model
 from mmrm.models.config import BackboneConfig
-from mmrm.train.methods.language_model.method import generative_judge
-from mmrm.train.methods.method import JudgeMethod
-from mmrm.train.recipe.methods import CheckpointJudge, ServerJudge, StableReinforceConfig
+from mmrm.train.methods.language_model.method import generative_judge, judgements_written
+from mmrm.train.methods.method import WritingUsage
 from mmrm.train.reinforce.method import ReinforceMethod
+from mmrm.train.reinforce.stable_reinforce.config import (
+    CheckpointJudge,
+    ServerJudge,
+    StableReinforceConfig,
+)
 from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     Consistencies,
     JudgementReward,
@@ -18,23 +22,27 @@ from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     model_replies,
     server_replies,
 )
-from mmrm.train.reinforce.stable_reinforce.pair_prompts import Prompts
+from mmrm.train.reinforce.stable_reinforce.pair_prompts import PairPrompts
 
 
-class StableReinforceMethod(ReinforceMethod, JudgeMethod):
+class StableReinforceMethod(ReinforceMethod):
     """Reinforcement learning of a generative judge."""
 
     config: StableReinforceConfig
 
     def prepare(self) -> None:
         """Take the records as prompts."""
-        self.prompts = Prompts(
+        self.prompts = PairPrompts(
             self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
         )
 
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
+
+    def writing_usage(self, judge: GenerativeJudge) -> WritingUsage:
+        """Return what a judge wrote, in tokens and as figures."""
+        return judgements_written(judge)
 
     @property
     def largest_reward(self) -> float:

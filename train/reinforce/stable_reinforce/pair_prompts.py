@@ -12,7 +12,7 @@ from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
 @dataclass
-class Prompts(RunPrompts):
+class PairPrompts(RunPrompts):
     """What a judge is asked about pairs, the winner first in exactly half of each epoch."""
 
     template: JudgeTemplate

@@ -30,7 +30,6 @@ from mmrm.eval.results.predictions import (
     predictions_in,
     read_predictions,
 )
-from mmrm.train.recipe.methods import PolicyConfig
 from mmrm.train.studies.ablation.run_costs import COST, COST_COLUMNS, Cost
 from mmrm.train.studies.ablation.variants import Ablation, Run, compared_on
 
@@ -145,7 +144,7 @@ def lines_by_figure(
 def credits_in(run: Run) -> dict[str, Credits]:
     """Return the credits of each figure: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
     credits: dict[str, Credits] = {}
-    if not isinstance(run.recipe.method, PolicyConfig):
+    if run.recipe.method.evaluated_on == "benchmarks":
         files = predictions_in(run.folder)
         for name in compared_on(run.recipe):
             records = read_predictions(files[name])
@@ -169,7 +168,7 @@ def refuse_other_questions(runs: Sequence[Run]) -> None:
     """
     keys: dict[tuple[str, str], str] = {}
     for run in runs:
-        if not isinstance(run.recipe.method, PolicyConfig):
+        if run.recipe.method.evaluated_on == "benchmarks":
             continue
         for name in run.recipe.question_sets:
             with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:

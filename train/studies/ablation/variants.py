@@ -36,7 +36,6 @@ from mmrm.data.errors import Problem, RecipeError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.results.run_folder import HELD_OUT
-from mmrm.train.recipe.methods import PolicyConfig
 from mmrm.train.recipe.parsing import VARIANTS, read_recipe, required
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.runs.provenance import leaves, recipe_yaml
@@ -183,7 +182,7 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
     """Return what keeps the figures of a variant from being compared with those of the others."""
     if compared_on(recipe) == (HELD_OUT,) and compared_on(base) == (HELD_OUT,):
         return _held_out_problems(recipe, base, patch)
-    key = "questions" if isinstance(recipe.method, PolicyConfig) else "benchmarks"
+    key = "questions" if recipe.method.evaluated_on == "questions" else "benchmarks"
     asked, shared = (getattr(one.evaluation, key) for one in (recipe, base))
     found, message = (
         "",
@@ -332,7 +331,7 @@ def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
-    script = Path(__file__).parents[2] / f"{run.recipe.entry}.py"
+    script = Path(__file__).parents[2] / f"{run.recipe.method.script}.py"
     with (run.folder / LOG).open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [*launcher, str(script), str(run.folder / RECIPE)],

@@ -30,9 +30,9 @@ from mmrm.models.families.registry import family_of
 from mmrm.models.packing.groups import Group, pack
 from mmrm.models.portable.critic import CriticRewardModel
 from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import PairwiseScores
-from mmrm.train.recipe.memory import GIB
-from mmrm.train.recipe.methods import NaiveConfig
+from mmrm.train.planning.memory import GIB
 from mmrm.train.recipe.sections import OptimConfig
 from mmrm.train.studies.speed.workload import (
     PairSize,

@@ -19,7 +19,8 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.endpoint.client import delay, open_client, read_answer
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.eval.judges.endpoint.judge import EndpointJudge, endpoint_judge
-from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import ProtocolConfig
 from tests.eval.endpoint_server import RIGHT, Server, serve
 from tests.eval.make import example, png

@@ -28,12 +28,13 @@ from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.generative.judge import GenerativeJudge, ShownEncoder, ShownPair
 from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.loading import judge_config, load_judge
+from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.pointwise import PointJudge, alone
+from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.released import templates as released_templates
 from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
 from mmrm.eval.judges.released.models import RELEASED
-from mmrm.eval.judges.released.templates import PointTemplate
+from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.result import outcomes, read_result
 from mmrm.eval.run import main
@@ -400,9 +401,15 @@ def test_a_judge_file_runs_on_a_benchmark(
 
 def test_every_row_has_a_judge_file() -> None:
     configs = [judge_config(path) for path in FILES]
-    assert all(isinstance(config, ReleasedJudgeConfig) for config in configs)
-    assert sorted(config.model for config in configs) == sorted(RELEASED)  # type: ignore[union-attr]
-    assert [path.stem for path in FILES] == [config.model for config in configs]  # type: ignore[union-attr]
+    models = [config.model for config in configs if isinstance(config, ReleasedJudgeConfig)]
+    assert models == [path.stem for path in FILES]
+    assert sorted(models) == sorted(RELEASED)
+
+
+def test_a_config_knows_whether_its_model_compares() -> None:
+    for config in map(judge_config, FILES):
+        assert isinstance(config, ReleasedJudgeConfig)
+        assert config.compares == isinstance(RELEASED[config.model].way, PairTemplate)
 
 
 def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,10 @@ from mmrm.data.prompts import critiques_of
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.eval.candidates import Example, Verdict, as_example
 from mmrm.train.methods.critic import own_critiques
+from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.critic.method import CriticEncoder, refuse_missing_critiques
 from mmrm.train.methods.critic.objective import JointCritique
 from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
-from mmrm.train.recipe.methods import CriticConfig
 from mmrm.train.supervised.packed_trainer import first
 from mmrm.train.supervised.steps import MixtureRecords, PackedRow, StepDataset, make_row
 from tests.models import tiny

@@ -18,9 +18,9 @@ from mmrm.eval.candidates import Candidates, Ranking
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
-from mmrm.train.recipe.methods import PolicyConfig
 from mmrm.train.reinforce.policy.answer_reward import AnswerReward
-from mmrm.train.reinforce.policy.policy_questions import Questions
+from mmrm.train.reinforce.policy.config import PolicyConfig
+from mmrm.train.reinforce.policy.policy_questions import PolicyQuestions
 from mmrm.train.reinforce.rollout_trainer import stored_rollouts
 from mmrm.train.reinforce.rollouts import Prompt
 from tests.models import tiny
@@ -104,7 +104,7 @@ JUDGE = {"type": "judge", "path": "nowhere.yaml"}
 
 @pytest.fixture(autouse=True)
 def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmrm.train.reinforce.policy.answer_reward.reference_of", lambda path: None)
+    monkeypatch.setattr("mmrm.train.reinforce.policy.reward_terms.reference_of", lambda path: None)
 
 
 def test_what_each_part_pays() -> None:
@@ -144,7 +144,7 @@ def test_a_judge_reads_the_questions_and_no_control_token() -> None:
     ]
     assert [one.responses for one in ranker.asked] == [("red", "red"), ("red", "red")]
     assert [one.identity for one in ranker.asked] == ["q:0", "q:1"]
-    assert ranker.asked[0].prompt == question(0).asked.prompt  # type: ignore[union-attr]
+    assert ranker.asked[0].prompt == question(0).question.prompt  # type: ignore[union-attr]
 
 
 def test_shuffled_scores_stay_in_their_group_and_are_the_same_again() -> None:
@@ -168,16 +168,16 @@ def test_standardising_needs_a_reference() -> None:
 def test_questions_are_asked_in_the_mixtures_order_and_too_long_ones_passed_over() -> None:
     source = ShapesConfig(type="shapes", level="demo", rows=8, text_only=0.5)
     mixture = Mixture(MixtureConfig(sources=[source], bad_records=BadRecordConfig(limit=0.9)))
-    prompts = Questions(mixture, ENCODER, 4096)
+    prompts = PolicyQuestions(mixture, ENCODER, 4096)
     records = [prompts[place].record for place in range(16)]
     assert sorted(records[:8]) == sorted(records[8:])
     assert records[:8] == [mixture[int(index)].identity for index in mixture.order(0)]
     first = prompts[0]
-    assert first.asked is not None
-    assert first.asked.truth is not None
-    assert first.shown == first.asked.prompt[0]["content"][-1]["text"]  # type: ignore[typeddict-item]
+    assert first.question is not None
+    assert first.question.truth is not None
+    assert first.shown == first.question.prompt[0]["content"][-1]["text"]  # type: ignore[typeddict-item]
     limit = sorted(len(prompts[place].group.prompt_ids) for place in range(8))[4]
-    short = Questions(mixture, ENCODER, limit)
+    short = PolicyQuestions(mixture, ENCODER, limit)
     assert all(len(short[place].group.prompt_ids) <= limit for place in range(8))
     assert short.too_long > 0
 
@@ -257,7 +257,7 @@ def test_a_policy_is_trained_evaluated_and_resumed(
     assert first["grad_norm"] > 0
     assert {"rewards/judge", "rewards/right", "rollouts/cut_off"} <= whole["log"][1].keys()
     same(curve(resumed)[-1:], curve(whole)[-1:])  # from the buffer that was half used at the cut
-    assert all(prompt.asked is None for prompt in stored_rollouts(cut)["prompts"])
+    assert all(prompt.question is None for prompt in stored_rollouts(cut)["prompts"])
     assert [
         line["eval_shapes/greedy"] for line in whole["log"] if "eval_shapes/greedy" in line
     ] == [0.0] * 3  # steps 0, 3 and 4

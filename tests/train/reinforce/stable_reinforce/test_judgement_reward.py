@@ -17,7 +17,7 @@ import pytest
 from mmrm.data.prompts import Answer, Judgement, read, write_judgement
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig
-from mmrm.train.recipe.methods import RewardsConfig, ServerJudge
+from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
 from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     Consistency,
     JudgementReward,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mmrm.data.errors import RecipeError
-from mmrm.train.recipe.dry_run import plan_lines
-from mmrm.train.recipe.methods import PolicyConfig
+from mmrm.train.planning.dry_run import plan_lines
 from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.reinforce.policy.config import PolicyConfig
 from mmrm.train.studies.ablation.variants import compared_on, read_ablation
 from tests.train.minimal import MINIMAL, write
 from tests.train.shipped import FOLDER, LISTS

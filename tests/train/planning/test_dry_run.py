@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.train.recipe.dry_run import dry_run, plan_lines, show
+from mmrm.train.planning.dry_run import dry_run, plan_lines, show
 from mmrm.train.recipe.parsing import parse_arguments, read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from tests.train.minimal import write
@@ -63,7 +63,7 @@ def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) ->
         "import socket, sys, time; begin = time.process_time()\n"
         "def refuse(*_): raise AssertionError('network')\n"
         "socket.socket.connect = refuse\n"
-        "from mmrm.train.recipe.parsing import parse_arguments; from mmrm.train.recipe.dry_run import dry_run\n"
+        "from mmrm.train.recipe.parsing import parse_arguments; from mmrm.train.planning.dry_run import dry_run\n"
         f"dry_run(parse_arguments([{str(CLONE / 'recipes' / 'basereward.yaml')!r}, '--dry-run'], 'rm', ''))\n"
         "assert not {'torch', 'transformers', 'datasets', 'deepspeed'} & set(sys.modules)\n"
         "assert time.process_time() - begin < 2\n"

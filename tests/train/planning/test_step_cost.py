@@ -11,11 +11,11 @@ from rich.console import Console
 
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.packing.bins import PATCH_COST
-from mmrm.train.recipe import cost
-from mmrm.train.recipe.cost import MFU, NODE, PEAK, Collectives, collectives, step_cost
+from mmrm.train.planning import step_cost as cost
+from mmrm.train.planning.dry_run import show
+from mmrm.train.planning.memory import per_rank, trained
+from mmrm.train.planning.step_cost import MFU, NODE, PEAK, Collectives, collectives, step_cost
 from mmrm.train.recipe.deepspeed_config import stage
-from mmrm.train.recipe.dry_run import show
-from mmrm.train.recipe.memory import per_rank, trained
 from mmrm.train.recipe.parsing import read_recipe
 from tests.train.shipped import RECIPES
 

@@ -11,8 +11,8 @@ from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.wording import compare_in_short
 from mmrm.data.synthetic.world import ShapesWorld, Turn
 from mmrm.models.packing.groups import Continuation, Group
-from mmrm.train.methods.language_model.lessons import Lessons
-from mmrm.train.recipe.methods import LanguageModelConfig
+from mmrm.train.embedded.lessons import Lessons
+from mmrm.train.methods.language_model.config import LanguageModelConfig
 from tests.models import tiny
 
 WORLD = ShapesWorld("demo", 0, "pretrain", 0.3)

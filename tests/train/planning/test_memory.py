@@ -11,7 +11,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
 from mmrm.models.families.registry import FAMILIES, PUBLISHED
-from mmrm.train.recipe.memory import (
+from mmrm.train.planning.memory import (
     GIB,
     activations,
     checkpoint_bytes,

@@ -1,0 +1,409 @@
+"""The dry run: the plan of a recipe, printed before anything is loaded.
+
+It needs no weights, no network and no torch.
+"""
+
+import os
+from math import ceil
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from mmrm.data.display.console import plain_console
+from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig
+from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.families.family import Shape
+from mmrm.train.planning.memory import (
+    GIB,
+    activations,
+    checkpoint_bytes,
+    per_rank,
+    trained,
+    writing_price,
+)
+from mmrm.train.planning.step_cost import (
+    BETWEEN,
+    COMPARED,
+    INSIDE,
+    MFU,
+    NODE,
+    PEAK,
+    ROW_TOKENS,
+    StepCost,
+    full_row,
+    record_tokens,
+    step_cost,
+)
+from mmrm.train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
+from mmrm.train.recipe.epoch import UNKNOWN, epoch_records, known_steps
+from mmrm.train.recipe.input_paths import absent
+from mmrm.train.recipe.parsing import Launch
+from mmrm.train.recipe.recipe import Recipe
+
+GPUS = (8, 64, 512)
+"""Numbers of GPUs that the cost of a step is shown for."""
+RANKS = (1, 8, 64)
+"""Numbers of ranks that the memory table always shows."""
+
+SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3 sum them in fp32"
+
+
+def dry_run(launch: Launch) -> None:
+    """Print the plan of `launch`, on the first rank only."""
+    if os.environ.get("RANK", "0") == "0":
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        show(launch.recipe, world_size, plain_console(highlight=False))
+
+
+def show(recipe: Recipe, world_size: int, console: Console) -> None:
+    """Print the plan of `recipe`, and the memory of a rank for each DeepSpeed configuration."""
+    plan = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for topic, lines in plan_lines(recipe).items():
+        for index, line in enumerate(lines):
+            heading = topic if index == 0 else ""
+            plan.add_row(Text(heading, "bold"), line)
+    console.print(plan)
+
+    shape = shape_of(recipe.backbone.path)
+    if shape is None:
+        console.print("\nMemory is not estimated: the backbone's config.json is not at hand.")
+        return
+    all_ranks = sorted({*RANKS, world_size})
+    show_memory(recipe, shape, all_ranks, console)
+    if recipe.backbone.path != "embedded":
+        show_cost(recipe, shape, sorted({*GPUS, world_size} - {1}), console)
+
+
+def show_memory(recipe: Recipe, shape: Shape, all_ranks: list[int], console: Console) -> None:
+    """Print the memory of a rank by DeepSpeed configuration and number of ranks."""
+    console.print("\nGiB a rank for weights, gradients and optimizer states. ← is this recipe.")
+    columns = [
+        Column("1 rank" if ranks == 1 else f"{ranks} ranks", justify="right") for ranks in all_ranks
+    ]
+    table = Table("deepspeed", *columns)
+    for name in deepspeed_names():
+        cells = []
+        for ranks in all_ranks:
+            device, host = per_rank(recipe, shape, name, ranks)
+            cell = f"{device / GIB:.2f}"
+            if host:
+                cell += f" + {host / GIB:.2f} host"
+            cells.append(cell)
+        if name == recipe.deepspeed:
+            table.add_row(f"{name} ←", *cells, style="bold")
+        else:
+            table.add_row(name, *cells)
+    console.print(table)
+
+    row = full_row(recipe, shape)
+    row_activations = activations(recipe, shape, row.tokens, row.patches)
+    console.print(
+        f"On top: {row_activations / GIB:.1f} GiB of activations for a row of {row.tokens:,} tokens "
+        f"and {row.patches:,} vision patches, and what the allocator and the libraries take.",
+        soft_wrap=True,
+    )
+    line = writing_line(recipe, shape, [ranks for ranks in all_ranks if ranks > 1])
+    if line:
+        console.print(line)
+
+
+def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
+    """Print what a step takes on several GPUs, how long the run is, and if the network limits it."""
+    console.print(cost_assumptions(recipe, shape), soft_wrap=True)
+    steps = known_steps(recipe)
+    stages = [name.replace("_", " ") for name in COMPARED]
+    columns = [
+        Column(name, justify="right")
+        for name in ("rows", "compute s", *stages, "hours", "GPU hours")
+    ]
+    table = Table("GPUs", *columns)
+    first_held_up: tuple[int, StepCost] | None = None
+    for ranks in gpus:
+        cost = step_cost(recipe, shape, ranks)
+        waiting = cost.waiting[recipe.deepspeed]
+        received = [
+            f"{cost.received[name] / 1e9:.1f} ({cost.waiting[name]:.2f})" for name in COMPARED
+        ]
+        durations = ["–", "–"]
+        if steps is not None:
+            hours = steps * max(cost.compute, waiting) / 3600
+            durations = [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
+        table.add_row(f"{ranks:,}", str(cost.rows), f"{cost.compute:.2f}", *received, *durations)
+        if waiting > cost.compute and first_held_up is None:
+            first_held_up = (ranks, cost)
+    console.print(table)
+    if first_held_up is not None:
+        console.print(bottleneck_line(recipe, shape, *first_held_up), soft_wrap=True)
+
+
+def cost_assumptions(recipe: Recipe, shape: Shape) -> str:
+    """Return what the cost of a step assumes."""
+    image_tokens, text_tokens = record_tokens(recipe, shape)
+    budget = recipe.optim.token_budget
+    if budget == "auto":
+        budget = ROW_TOKENS
+    writing = "" if recipe.method.model == "scalar" else "; what is written comes on top"
+    return (
+        f"\nA step on GPUs, without evaluations{writing}. Assumed: records of an image of "
+        f"{image_tokens:,} tokens, {text_tokens:,} of text; every pair with a prompt of its own, for "
+        "how many share one is known once the data are read; rows of "
+        f"{budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the same for H100 and H200; a "
+        f"GPU gets {INSIDE / 1e9:.0f} GB/s in a node of {NODE} and {BETWEEN / 1e9:.0f} GB/s between "
+        "nodes; transfers overlap with computation, so that a step takes the longer of the two. "
+        "Received in a step: GB (seconds)."
+    )
+
+
+def bottleneck_line(recipe: Recipe, shape: Shape, ranks: int, cost: StepCost) -> str:
+    """Return that the network holds a step up on `ranks` GPUs, and the ways out."""
+    waiting = cost.waiting[recipe.deepspeed]
+    ways_out = ["fewer GPUs", "a larger optim.records_per_step"]
+    for name in COMPARED:
+        if cost.waiting[name] < 0.95 * waiting:
+            device, _ = per_rank(recipe, shape, name, ranks)
+            seconds = f"{cost.waiting[name]:.2f} s"
+            ways_out.append(f"deepspeed={name}, {seconds} and {device / GIB:.0f} GiB a GPU")
+    return (
+        f"From {ranks:,} GPUs on the network is the bottleneck: {waiting:.2f} s for "
+        f"{cost.compute:.2f} s of computation. Ways out: {', '.join(ways_out)}."
+    )
+
+
+def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
+    """Return what writing costs if the weights are divided over the ranks.
+
+    The text is empty if they are not, and if nothing is written.
+    """
+    texts = recipe.method.written_texts(recipe)
+    if not texts or stage(recipe.deepspeed) < 3:
+        return ""
+    price = writing_price(recipe, shape)
+    received = ", ".join(
+        f"{price.step * (ranks - 1) / ranks / GIB:.2f} on {ranks} ranks" for ranks in all_ranks
+    )
+    return (
+        f"\nWriting ({', '.join(texts)}): all weights, {price.whole / GIB:.2f} GiB, are gathered "
+        f"once each time where every rank then has {price.free / GIB:.2f} GiB free; else every layer "
+        "is gathered for each step, which writes one token of all continuations in a row, and each "
+        f"rank receives GiB a step: {received}."
+    )
+
+
+def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
+    """Return the lines of the plan by their topic."""
+    shape = shape_of(recipe.backbone.path)
+    num_records, origin = epoch_records(recipe.data)
+    method = [recipe.method.summary]
+    if recipe.has_head:
+        method.append(head_line(recipe, shape))
+    data = [source_line(source) for source in recipe.data.sources]
+    data.append(f"an epoch has {number(num_records)} records ({origin})")
+    deepspeed = [deepspeed_line(recipe.deepspeed)]
+    if not sums_in_fp32(recipe.deepspeed) and recipe.backbone.dtype != "float32":
+        deepspeed.append(SUMMED_IN_BF16)
+    missing = [
+        f"{path} ({key}); a start needs it, from an earlier run or a download"
+        for key, path in absent(recipe)
+    ]
+    return {
+        "backbone": backbone_lines(recipe, shape),
+        "method": method,
+        "data": data,
+        "steps": step_lines(recipe, num_records),
+        "optimisation": optimisation_lines(recipe),
+        "deepspeed": deepspeed,
+        "evaluation": evaluation_lines(recipe),
+        "output": output_lines(recipe, shape),
+        "missing": missing,
+    }
+
+
+def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
+    """Return the lines on the backbone: checkpoint, image size, size, what is trained."""
+    backbone = recipe.backbone
+    tokens = f"{UNKNOWN} tokens"
+    if shape is not None:
+        image_tokens = shape.image_tokens(backbone)
+        fewest, most = image_tokens.bounds
+        tokens = f"{image_tokens.how}{fewest:,} to {most:,} tokens"
+    lines = [
+        f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
+        f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {tokens} each",
+    ]
+    if shape is not None:
+        num_parameters, num_trained = trained(recipe, shape)
+        lines.append(
+            f"{in_millions(num_parameters)} parameters, {in_millions(num_trained)} of them trained"
+        )
+    lora = recipe.optim.lora
+    if lora is not None:
+        lines.append(
+            f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}"
+        )
+    if backbone.freeze:
+        lines.append(f"frozen: {', '.join(backbone.freeze)}")
+    return lines
+
+
+def in_millions(count: int) -> str:
+    """Return a number of parameters in millions (M) or billions (B)."""
+    if count >= 1e9:
+        return f"{count / 1e9:.2f} B"
+    return f"{count / 1e6:.2f} M"
+
+
+def head_line(recipe: Recipe, shape: Shape | None) -> str:
+    """Return the reward head in words."""
+    head = recipe.head
+    layers = "1 linear layer"
+    if head.layers > 1:
+        layers = f"{head.layers} linear layers with {head.activation} between"
+    width: int | str = "of the backbone"
+    if head.width:
+        width = head.width
+    elif shape is not None:
+        width = shape.hidden_size
+    return f"reward head: {layers}, width {width}, dropout {head.dropout:g}, read at {head.read}"
+
+
+def step_lines(recipe: Recipe, num_records: int | None) -> list[str]:
+    """Return the lines on the optimizer steps: their size, their number and the records of all.
+
+    Args:
+        recipe: The recipe.
+        num_records: The records of an epoch, None if they are not known yet.
+    """
+    optim = recipe.optim
+    records_per_step = optim.records_per_step
+    budget = "the largest that fits"
+    if optim.token_budget != "auto":
+        budget = f"{optim.token_budget:,} tokens"
+    steps = known_steps(recipe)
+    if steps is None:
+        length = f"{optim.epochs:g} epochs; steps {UNKNOWN}"
+    elif not num_records:
+        length = f"{steps:,} steps: {steps * records_per_step:,} records"
+    else:
+        # The last step of an epoch takes the records that are left.
+        steps_per_epoch = ceil(num_records / records_per_step)
+        whole_epochs, further_steps = divmod(steps, steps_per_epoch)
+        seen = whole_epochs * num_records + min(further_steps * records_per_step, num_records)
+        length = f"{steps:,} steps: {seen:,} records, {seen / num_records:.2f} epochs"
+    return [
+        f"{records_per_step:,} records a step, packed into rows of {budget}",
+        length,
+        f"tokens {UNKNOWN}",
+    ]
+
+
+def optimisation_lines(recipe: Recipe) -> list[str]:
+    """Return the lines on learning rates, schedule and the other numbers of the optimizer."""
+    optim = recipe.optim
+    rates = f"learning rate {optim.learning_rate:g}"
+    if optim.head_learning_rate is not None:
+        rates += f", head {optim.head_learning_rate:g}"
+    if optim.vision_learning_rate is not None:
+        rates += f", vision {optim.vision_learning_rate:g}"
+    checkpointing = "on" if optim.activation_checkpointing else "off"
+    return [
+        f"{optim.optimizer}: {rates}",
+        f"schedule {optim.schedule}, warm-up over {optim.warmup_ratio:.0%} of the steps",
+        f"betas {optim.betas[0]:g} and {optim.betas[1]:g}, weight decay {optim.weight_decay:g}",
+        f"gradient norm clipped to {optim.max_grad_norm:g}",
+        f"activation checkpointing {checkpointing}",
+    ]
+
+
+def deepspeed_line(name: str) -> str:
+    """Return the DeepSpeed configuration and what it divides over the ranks."""
+    if name == NONE:
+        return "none: every rank holds everything"
+    divided_by_stage = (
+        "nothing",
+        "optimizer states",
+        "optimizer states and gradients",
+        "optimizer states, gradients and weights",
+    )
+    line = f"{name}: ZeRO-{stage(name)} divides {divided_by_stage[stage(name)]}"
+    is_optimizer_on_host, are_weights_on_host = offloads(name)
+    on_host = []
+    if is_optimizer_on_host:
+        on_host.append("optimizer states")
+    if are_weights_on_host:
+        on_host.append("weights")
+    if on_host:
+        line += f"; {' and '.join(on_host)} in host memory"
+    return line
+
+
+def evaluation_lines(recipe: Recipe) -> list[str]:
+    """Return the lines on the evaluations: of what, when, and what chooses the best checkpoint."""
+    if not recipe.evaluates:
+        return ["none"]
+    evaluation = recipe.evaluation
+    lines = [f"questions: {source_line(source)}" for source in evaluation.questions]
+    lines += [benchmark_line(benchmark) for benchmark in evaluation.benchmarks]
+    if recipe.data.validation:
+        figures = [name for name in recipe.held_out_figures if name.startswith(f"{HELD_OUT}/")]
+        lines.append(
+            f"{recipe.data.validation:,} records withheld from training: {' and '.join(figures)}"
+        )
+
+    start = ", and before the first step" if evaluation.at_start else ""
+    best = "no best checkpoint is kept"
+    if evaluation.best_metric is not None:
+        best = f"best checkpoint by {evaluation.best_metric}"
+    if recipe.method.evaluated_on == "questions":
+        how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
+    else:
+        how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
+        if evaluation.baselines:
+            best += "; content-blind baselines beside"
+    return [*lines, f"at every save{start}; {how}", best]
+
+
+def benchmark_line(benchmark: BenchmarkConfig) -> str:
+    """Return a benchmark, its location and its size."""
+    line = f"{benchmark.name} ({benchmark.location}"
+    editions = BENCHMARKS[benchmark.name].known
+    if benchmark.location == "hub" and editions:
+        line += f", {editions[-1].rows:,} rows stated"
+    if benchmark.limit is not None:
+        line += f", limited to {benchmark.limit:,}"
+    return f"{line})"
+
+
+def output_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
+    """Return the lines on the run folder and its checkpoints."""
+    output = recipe.output
+    exists = " (exists)" if Path(output.folder).exists() else ""
+    checkpoints = (
+        f"a checkpoint every {output.save_every_steps:,} steps, the newest "
+        f"{output.keep_checkpoints} are kept"
+    )
+    if shape is not None:
+        checkpoints += f", about {checkpoint_bytes(recipe, shape) / GIB:,.2f} GiB each"
+    lines = [f"{output.folder}{exists}, resume {output.resume}", checkpoints]
+    if output.push_to_hub:
+        lines.append(f"the best one goes to {output.push_to_hub}")
+    return lines
+
+
+def number(value: int | None) -> str:
+    """Return a count with separators."""
+    return "an unknown number of" if value is None else f"{value:,}"
+
+
+def source_line(source: SourceConfig) -> str:
+    """Return a source, its location and its size."""
+    name = source.label
+    if source.label != source.type:
+        name += f" ({source.type})"
+    if source.location is not None:
+        name += f" from {source.location}"
+    rows, origin = source.expected_rows()
+    return f"{name}: {number(rows)} rows ({origin})"

@@ -1,0 +1,195 @@
+"""The memory that weights, gradients and optimizer states of a backbone take on every rank.
+
+This is arithmetic on the shape in config.json: no weights, no network, no torch. Activations,
+buffers and what the allocator keeps in reserve come on top.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mmrm.models.config import HeadConfig
+from mmrm.models.families.family import Shape
+from mmrm.train.recipe.deepspeed_config import (
+    NONE,
+    SHARE_OF_FREE,
+    copies_within,
+    offloads,
+    stage,
+    sums_in_fp32,
+)
+from mmrm.train.recipe.recipe import Recipe
+
+GIB = 2**30
+
+
+def bytes_per_weight(recipe: Recipe) -> int:
+    """Return the bytes of one weight in the backbone's dtype."""
+    return 2 if recipe.backbone.dtype == "bfloat16" else 4
+
+
+def head_parameters(hidden: int, head: HeadConfig) -> int:
+    """Return the parameters of the reward head."""
+    widths = [hidden, *[head.width or hidden] * (head.layers - 1), 1]
+    return sum(rows * columns + columns for rows, columns in pairwise(widths))
+
+
+@dataclass(frozen=True, slots=True)
+class WritingPrice:
+    """The cost of writing under ZeRO-3, which divides the weights over the ranks; in bytes."""
+
+    whole: float
+    """All weights. They are gathered once for a whole evaluation or rollout."""
+    free: float
+    """What every rank must have free for that. With less, each layer is gathered for every token."""
+    step: float
+    """What is gathered in this case for each step, which writes a token: the language model. The
+    vision tower sees the prompt alone."""
+
+
+def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
+    """Return the price. Weights of a few KB, which DeepSpeed keeps on all ranks, are left out."""
+    counts = shape.count()
+    width = bytes_per_weight(recipe)
+    num_parameters, _ = trained(recipe, shape)
+    whole = num_parameters * width
+    step = (counts.language_model + counts.lm_head) * width
+    return WritingPrice(whole, whole / SHARE_OF_FREE, step)
+
+
+def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
+    """Return the bytes that a training row holds at its peak, next to weights and gradients.
+
+    They were counted on the released shapes, kernel by kernel, on tensors without values
+    (`tests/train/planning/test_memory.py` holds the estimate to 5 %): `shape.kept` in each layer
+    and vision block. Under activation checkpointing only the input of a layer is kept, and one
+    layer at a time is computed again, with 2 more intermediate vectors for its gradients. A frozen
+    vision tower keeps nothing. The logits of an LM head, the workspace of libraries and the
+    rounding of the allocator come on top.
+
+    Args:
+        recipe: The recipe.
+        shape: The shape of its backbone.
+        tokens: The tokens of the row.
+        patches: The vision patches of the row.
+    """
+    per_layer, per_block = shape.kept
+    num_blocks = shape.vision_config.depth
+    patch_width = shape.vision_config.width
+    if recipe.optim.activation_checkpointing:
+        recomputed = per_layer + 2 * shape.intermediate_size
+        per_token = shape.num_hidden_layers * shape.hidden_size + recomputed
+        per_patch = num_blocks * patch_width
+    else:
+        per_token = shape.num_hidden_layers * per_layer
+        per_patch = num_blocks * per_block
+    per_patch += 7 * patch_width
+    if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
+        per_patch = 0
+    return (tokens * per_token + patches * per_patch) * bytes_per_weight(recipe)
+
+
+def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
+    """Return how many parameters the recipe's model has, and how many of them are trained."""
+    counts = shape.count()
+    head = 0
+    if recipe.has_head:
+        head = head_parameters(shape.hidden_size, recipe.head)
+    lm_head = 0
+    if recipe.method.model != "scalar":
+        lm_head = counts.lm_head
+    if recipe.optim.lora is not None:
+        adapters = recipe.optim.lora.rank * counts.projections
+        return counts.backbone + lm_head + head + adapters, adapters + head
+    sizes = {
+        "vision_tower": counts.vision_tower,
+        "projector": counts.projector,
+        "language_model": counts.language_model + lm_head,
+    }
+    num_trained = head
+    for part, size in sizes.items():
+        if part not in recipe.backbone.freeze:
+            num_trained += size
+    return sum(sizes.values()) + head, num_trained
+
+
+def checkpoint_bytes(recipe: Recipe, shape: Shape) -> float:
+    """Return the size of a checkpoint: weights (or adapters), and AdamW's states of what is trained.
+
+    DeepSpeed's states hold fp32 weights too, and up to ZeRO-2 it stores the model a second time.
+    """
+    num_parameters, num_trained = trained(recipe, shape)
+    width = bytes_per_weight(recipe)
+    saved = num_parameters if recipe.optim.lora is None else num_trained
+    weights = saved * width
+    if recipe.deepspeed == NONE:
+        return weights + 8 * num_trained
+    second_copy = 0
+    if stage(recipe.deepspeed) < 3:
+        second_copy = num_parameters * width
+    return weights + 12 * num_trained + second_copy
+
+
+def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[float, float]:
+    """Return the bytes that one of `ranks` ranks holds on its device and in host memory.
+
+    `deepspeed` is the name of a DeepSpeed configuration, which need not be the recipe's.
+
+    AdamW has two fp32 moments. Under DeepSpeed bf16 weights have an fp32 copy as well; without it
+    what is trained is fp32 itself, and with it the whole model unless there are adapters. ZeRO-1
+    divides the optimizer states over the ranks, ZeRO-2 the gradients too, ZeRO-3 the weights too
+    (Rajbhandari et al., arXiv 1910.02054, section 5). From ZeRO-2 on the rows of a step are summed
+    in fp32. hpZ (ZeRO++, arXiv 2306.10209) holds the weights once more in each node, divided over
+    its GPUs. Offloaded optimizer states come with a copy of the rank's gradients in fp32; the sum
+    itself stays on the device under ZeRO-2 in bf16.
+    """
+    level = stage(deepspeed)
+    num_parameters, num_trained = trained(recipe, shape)
+    width = 4
+    if recipe.backbone.dtype == "bfloat16" and deepspeed != NONE:
+        width = 2
+
+    weights = num_trained * width + (num_parameters - num_trained) * frozen_width(recipe, deepspeed)
+    has_lora = recipe.optim.lora is not None
+    num_copies = recipe.method.frozen_copies(lora=has_lora)
+    weights += num_copies * num_parameters * frozen_width(recipe, deepspeed)
+    if level >= 3:
+        whole = weights
+        weights = whole / ranks
+        ranks_of_copy = copies_within(deepspeed)
+        if ranks_of_copy:
+            weights += whole / min(ranks_of_copy, ranks)
+
+    gradient_width = 4 if sums_in_fp32(deepspeed) else width
+    gradients: float = num_trained * gradient_width
+    if level >= 2:
+        gradients /= ranks
+    state_width = 12 if width == 2 else 8
+    optimizer: float = num_trained * state_width
+    if level >= 1:
+        optimizer /= ranks
+
+    is_optimizer_on_host, are_weights_on_host = offloads(deepspeed)
+    if not is_optimizer_on_host:
+        return weights + gradients + optimizer, 0.0
+    device = 0.0
+    host = optimizer + gradients
+    if are_weights_on_host:
+        host += weights
+    else:
+        device += weights
+    if level == 2 and width == 2:
+        device += gradients
+    else:
+        host += gradients
+    return device, host
+
+
+def frozen_width(recipe: Recipe, deepspeed: str) -> float:
+    """Return the bytes of one weight that is not trained."""
+    lora = recipe.optim.lora
+    if lora is not None and lora.quantise == "nf4":
+        return 0.5
+    is_half = recipe.backbone.dtype == "bfloat16"
+    if is_half and (deepspeed != NONE or lora is not None):
+        return 2
+    return 4

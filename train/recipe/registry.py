@@ -1,0 +1,21 @@
+"""The methods by the `type` in a recipe. A new one is a folder with a `config`, and a row here."""
+
+from __future__ import annotations
+
+from mmrm.data.config.registry import installed_rows
+from mmrm.train.methods.naive.config import NaiveConfig
+from mmrm.train.recipe.sections import MethodConfig, Script
+
+METHODS: dict[str, type[MethodConfig] | str] = {
+    "naive": NaiveConfig,
+    "language_model": "mmrm.train.methods.language_model.config:LanguageModelConfig",
+    "critic": "mmrm.train.methods.critic.config:CriticConfig",
+    "stable_reinforce": "mmrm.train.reinforce.stable_reinforce.config:StableReinforceConfig",
+    "policy": "mmrm.train.reinforce.policy.config:PolicyConfig",
+}
+"""A method's `type` to its section. A row into a wing is an import path."""
+
+
+def methods_of_script(script: Script) -> list[str]:
+    """Return the `type` of every installed method that a script trains."""
+    return [name for name, config in installed_rows(METHODS).items() if config.script == script]

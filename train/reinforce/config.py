@@ -1,0 +1,177 @@
+"""The keys that all methods of reinforcement learning share: the update and the sampling.
+
+[Q] marks a value that is quoted from the paper or its released code. Every other value is a
+default of this project, because the paper is silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mmrm.data.config.section import Count, Fraction, Section, Tokens, Url, Weight
+from mmrm.train.recipe.sections import Broken, MethodConfig, RunConfig
+
+Bound = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+IMPORTANCE_CAP = 3.0
+"""The largest importance weight; trl's default, stated here so that it cannot change with trl."""
+
+
+class PreClipConfig(Section):
+    """Bounds on a token's ratio, which becomes exp(clip(log ratio, log lowest, log highest))."""
+
+    lowest: Bound = 1e-3
+    """A smaller ratio counts as this one [Q]."""
+    highest: Bound = 1e3
+    """A larger ratio counts as this one [Q]."""
+
+
+class AdvantageConfig(Section):
+    """How rewards become advantages."""
+
+    normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
+    """Over the whole rollout batch [Q], over the judgements of one prompt, or against the mean of
+    the others."""
+    filter: Bound | None = 3.0
+    """Standard deviations beyond which an advantage counts as 0 [Q]; null switches the filter
+    off."""
+    filter_variant: Literal["paper", "r1_released"] = "paper"
+    """What the bound is compared with: the standardised advantage [Q], or, as in the released code,
+    the distance of the raw reward from the batch's mean (which rewards of at most 2 never exceed,
+    so that it never acts)."""
+
+
+class RolloutConfig(MethodConfig):
+    """Reinforcement learning on sampled texts: the update and the sampling.
+
+    The texts are judgements of a judge, or answers of a policy.
+    """
+
+    script = "rl"
+    model = "language_model"
+    state_is_per_rank = True
+
+    epsilon: Fraction = 0.2
+    """PPO clips the ratio to 1 - epsilon ... 1 + epsilon [Q]."""
+    epsilon_high: Bound | None = None
+    """Upper clip of its own ("clip higher"); null takes `epsilon`, as the paper does."""
+    dual_clip: Annotated[float, Field(gt=1.0, le=1e6)] | None = None
+    """Bound of the loss for negative advantages (dual-clip PPO); null as in the paper."""
+    pre_clip: PreClipConfig | None = PreClipConfig()
+    """Null switches the pre-clip off."""
+    advantages: AdvantageConfig = AdvantageConfig()
+    kl_coefficient: Weight = 0.0
+    """0 in the paper [Q], 1e-3 in the released script [Q]; above 0 a frozen reference model is
+    kept."""
+    kl_form: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the divergence, in the names of John Schulman's note."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Add it to the loss of every token, or take its sum over a text off the reward, as the
+    released script does."""
+    num_generations: int = Field(default=1, ge=1, le=1024)
+    """Texts sampled on a prompt; 1 in the released script [Q]."""
+    pairs_per_pass: Count = 1
+    """Pairs (of a policy: questions), each with all its texts, in one forward and backward of a
+    rank; it bounds the memory, not the result."""
+    steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
+    """Optimizer steps on one batch of rollouts; the paper trains batches of 128 on rollouts of 256
+    [Q]."""
+    temperature: float = Field(default=1.0, ge=0.01, le=100.0)
+    """Of the sampled texts [Q]."""
+    max_new_tokens: Tokens = 1024
+    """Longest text, in tokens [Q]."""
+    max_prompt_tokens: Tokens = 20480
+    """Longest prompt, in tokens [Q]."""
+    engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
+    """What samples the texts; the released script uses vLLM [Q]."""
+    vllm_url: Url = "http://localhost:8000"
+    """Where `trl vllm-serve` listens, for the engine vllm_server."""
+    vllm_memory: Fraction = 0.3
+    """Share of the GPU for the engine vllm_colocate."""
+    # vLLM's probabilities differ from those in training, and uncorrected that is a bias (trl#3867).
+    # A token's weight stays near 1 however long the text is. A text's weight is the product of
+    # hundreds of them, which shrinks or drops the longest texts (trl#5815: 0.57 on average, where
+    # the tokens agree).
+    importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
+    """How the loss is weighted by (probability in training / probability in vLLM), for the vLLM
+    engines: not at all; every token, by at most 3; every text, dropped above 3. The share truncated
+    or dropped is logged as `importance/...`."""
+    rollouts_shown: int = Field(default=2, ge=0, le=1000)
+    """Texts printed at every log line; all of them go to the run folder, and to wandb where it is
+    on."""
+
+    @property
+    def update(self) -> str:
+        """Sampling and update in words."""
+        weights = ""
+        if self.engine != "transformers":
+            weights = f" with importance weights {self.importance_correction}"
+        advantages = self.advantages
+        kept = "no filter"
+        if advantages.filter is not None:
+            kept = f"filter at {advantages.filter:g}"
+        return (
+            f"by {self.engine}{weights}, epsilon {self.epsilon:g}, advantages by "
+            f"{advantages.normalisation} with {kept}, KL {self.kl_coefficient:g}"
+        )
+
+    def written_texts(self, run: RunConfig) -> tuple[str, ...]:
+        """Return what this process writes: rollouts that vLLM does not sample, and evaluations."""
+        texts = super().written_texts(run)
+        if self.engine == "transformers":
+            texts = ("rollouts", *texts)
+        return texts
+
+    def frozen_copies(self, *, lora: bool) -> int:
+        """Return 1 if a reference model is held. With LoRA it is the policy without its adapters."""
+        return int(self.kl_coefficient > 0 and not lora)
+
+    def rules(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules on advantages, the pre-clip and the pairs of a pass."""
+        size = self.num_generations
+        normalisation = self.advantages.normalisation
+        if normalisation != "batch" and size == 1:
+            message = (
+                f"{normalisation} compares the judgements of one pair, and there is only 1; set "
+                "method.num_generations to 2 or more, or method.advantages.normalisation=batch"
+            )
+            keys = ("method.advantages.normalisation", "method.num_generations")
+            yield Broken(message, keys)
+
+        # The largest standardised advantage in a group: one reward is unlike all others.
+        largest = (size - 1) / math.sqrt(size)
+        bound = self.advantages.filter
+        if normalisation == "group" and bound is not None and largest <= bound:
+            message = (
+                f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at {bound:g} "
+                "never acts; set method.advantages.normalisation=batch as in the paper, "
+                "method.advantages.filter=null, or more generations"
+            )
+            yield Broken(
+                message,
+                (
+                    "method.advantages.filter",
+                    "method.advantages.normalisation",
+                    "method.num_generations",
+                ),
+            )
+
+        clip = self.pre_clip
+        if clip is not None and not clip.lowest < 1 < clip.highest:
+            message = (
+                f"the bounds {clip.lowest:g} and {clip.highest:g} must enclose 1, the ratio before "
+                "any update"
+            )
+            yield Broken(message, ("method.pre_clip",))
+
+        pairs = run.optim.records_per_step
+        if pairs % self.pairs_per_pass:
+            message = (
+                f"{self.pairs_per_pass} pairs a pass do not divide the {pairs} pairs of a step; "
+                f"take a divisor of {pairs}"
+            )
+            yield Broken(message, ("method.pairs_per_pass", "optim.records_per_step"))

@@ -1,0 +1,143 @@
+"""The parts of a policy's reward, as sections of a recipe. The reward is their weighted sum.
+
+[Q] marks a value that is quoted from the paper or its released code. Every other value is a
+default of this project, because the paper is silent.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import field_validator
+
+from mmrm.data.config.section import Section, Tokens, Weight
+from mmrm.train.recipe.sections import Broken
+
+FORMS_WITH_ANSWERS = ("hybrid", "stratified")
+"""Forms of a judge's scores that depend on which answers are right.
+
+`FORMS` of `mmrm.eval.selection.score_forms` says so too. It is not imported here, because every
+recipe imports this module, and that package may be absent.
+"""
+
+
+class TermConfig(Section, ABC):
+    """A part of a policy's reward: what the plan and the checks of a recipe must know of it."""
+
+    if TYPE_CHECKING:
+        # Every term declares these itself. Declared here, they would be the first of all keys.
+        type: str
+        weight: float
+
+    implementation: ClassVar[str]
+    """The import path of the term's subclass of `RewardTerm`."""
+
+    @property
+    def needs_answers(self) -> bool:
+        """True if the term needs the known answers to the questions."""
+        return False
+
+    @property
+    def judge_path(self) -> str | None:
+        """The checkpoint or judge file that the term asks. None if it asks no judge."""
+        return None
+
+    def rules(self, key: str, max_new_tokens: int) -> Iterator[Broken]:
+        """Yield the rules that the term breaks.
+
+        Args:
+            key: The key of the term in the recipe, such as `method.rewards.0`.
+            max_new_tokens: The longest answer, in tokens.
+        """
+        yield from ()
+
+
+class JudgeTerm(TermConfig):
+    """The scores that a judge gives the answers to a question, as part of a policy's reward."""
+
+    implementation = "mmrm.train.reinforce.policy.reward_terms:JudgeReward"
+
+    type: Literal["judge"]
+    path: str
+    """A checkpoint of any kind, or the YAML file of a judge (`type: server` for one behind
+    eval/serve.py). In this process it is whole on every rank."""
+    form: Literal["raw", "standardised", "sigmoid", "rank", "hybrid", "stratified"] = "raw"
+    """What is made of the scores of a question's answers (eval/selection/score_forms.py). `hybrid`
+    is BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+    shuffled: bool = False
+    """Give the scores of a question's answers to one another's: a control, whose rewards say
+    nothing of the answers."""
+
+    @property
+    def needs_answers(self) -> bool:
+        """True if the form of the scores depends on which answers are right."""
+        return self.form in FORMS_WITH_ANSWERS
+
+    @property
+    def judge_path(self) -> str:
+        """The checkpoint or judge file whose scores are used."""
+        return self.path
+
+
+class VerifierTerm(TermConfig):
+    """1 for an answer that states the known one, 0 for any other."""
+
+    implementation = "mmrm.train.reinforce.policy.reward_terms:VerifierReward"
+
+    type: Literal["verifier"]
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+
+    @property
+    def needs_answers(self) -> bool:
+        """True: an answer is compared with the known one."""
+        return True
+
+
+class LengthTerm(TermConfig):
+    """A price on length (DAPO, arXiv 2503.14476): 0 up to `free_tokens`, then linear to -1."""
+
+    implementation = "mmrm.train.reinforce.policy.reward_terms:LengthReward"
+
+    type: Literal["length"]
+    free_tokens: Tokens
+    """An answer of so many tokens costs nothing; below `method.max_new_tokens`."""
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+
+    def rules(self, key: str, max_new_tokens: int) -> Iterator[Broken]:
+        """Yield the rule that some answers must cost something."""
+        if self.free_tokens >= max_new_tokens:
+            message = (
+                f"{self.free_tokens} tokens are free and no answer is longer than {max_new_tokens}: "
+                "it never costs; lower it"
+            )
+            keys = (f"{key}.free_tokens", "method.rewards", "method.max_new_tokens")
+            yield Broken(message, keys)
+
+
+class FormatTerm(TermConfig):
+    """1 for an answer of the form asked for, 0 for any other."""
+
+    implementation = "mmrm.train.reinforce.policy.reward_terms:FormatReward"
+
+    type: Literal["format"]
+    pattern: str
+    """A regular expression (Python's, in which a dot matches line ends too) for the whole
+    answer."""
+    weight: Weight = 1.0
+    """Of this part in the sum."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return pattern

@@ -1,0 +1,95 @@
+"""The section `method` of a recipe for StableReinforce.
+
+[Q] marks a value that is quoted from the paper or its released code. Every other value is a
+default of this project, because the paper is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mmrm.data.config.section import Seconds, Section, Url, Weight
+from mmrm.data.prompts import JudgeTemplate
+from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, RunConfig
+from mmrm.train.reinforce.config import RolloutConfig
+
+
+class RuleJudge(Section):
+    """The last choice that the reasoning names is compared with the answer; no model is asked."""
+
+    type: Literal["rule"]
+
+
+class CheckpointJudge(Section):
+    """A model loaded beside the policy reads the last lines of the reasoning."""
+
+    type: Literal["checkpoint"]
+    path: str = "Qwen/Qwen2.5-VL-7B-Instruct"
+    """The paper's judge [Q]."""
+
+
+class ServerJudge(Section):
+    """A server with an OpenAI-compatible interface reads the last lines of the reasoning."""
+
+    type: Literal["server"]
+    url: Url
+    """The base of the interface; `/chat/completions` is added."""
+    model: str
+    """The name that the server knows it by."""
+    timeout_seconds: Seconds = 60.0
+    """How long an answer may take."""
+
+
+class RewardsConfig(Section):
+    """Reward: result x (1 + consistency_weight x consistency) + format_weight x format [Q]."""
+
+    variant: Literal["paper", "r1_released"] = "paper"
+    """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for
+    an error."""
+    consistency_weight: Weight = 0.5
+    """Of reasoning that agrees with the answer [Q]."""
+    format_weight: Weight = 0.5
+    """Of a judgement in the form asked for [Q]."""
+    consistency: Annotated[
+        RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")
+    ] = RuleJudge(type="rule")
+    """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct
+    [Q], the default does not."""
+
+
+class StableReinforceConfig(RolloutConfig):
+    """Reinforcement learning of a generative judge (StableReinforce, arXiv 2505.02835, section 4)."""
+
+    implementation = "mmrm.train.reinforce.stable_reinforce.method:StableReinforceMethod"
+    judge_type = "generative"
+    paradigm = "judge"
+
+    type: Literal["stable_reinforce"]
+    template: JudgeTemplate = "r1_reward"
+    """What the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
+    rewards: RewardsConfig = RewardsConfig()
+
+    @property
+    def summary(self) -> str:
+        """The loss in words."""
+        return f"stable_reinforce: {self.num_generations} judgements a pair {self.update}"
+
+    @property
+    def judge_template(self) -> JudgeTemplate:
+        """The prompt of the judge."""
+        return self.template
+
+    def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
+        """Return the accuracy alone: reinforcement learning has no loss on pairs."""
+        if not run.data.validation:
+            return ()
+        return (HELD_OUT_ACCURACY,)
+
+    def model_paths(self) -> Iterator[tuple[str, str]]:
+        """Yield the checkpoint that says whether a reasoning agrees with its answer, if any."""
+        consistency = self.rewards.consistency
+        if isinstance(consistency, CheckpointJudge):
+            yield "method.rewards.consistency.path", consistency.path
