@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from mmrm.data.config.section import Count, Section
 from mmrm.data.preference import Message
-from mmrm.eval.candidates import Example, Side, Verdict
+from mmrm.eval.candidates import Example, Scores, Side
 from mmrm.eval.protocol import draw
 
 Record = dict[str, Any]
@@ -163,7 +163,7 @@ class Benchmark:
     """Raises UserError or RecordError for files that are not there, not in a known schema, or without their images."""
     look: Callable[[Location], object]
     """Raises UserError where the local files that `load` would read are not there; reads nothing and asks no hub."""
-    formats: Mapping[str, Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]]
+    formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
     """Name of a predictions format to the function that makes its records; `official` is the benchmark's own."""
     rules: Mapping[str, ScoringRule]
     """The official scorer's rules under `official`, then other published rules."""
@@ -208,32 +208,39 @@ def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, 
     return (rejected, chosen), 1
 
 
-def preferred(verdict: Verdict) -> Side | None:
-    """Return the response of the higher score, or which more than half of the votes name; else None."""
-    if verdict.scores is not None:
-        one, two = verdict.scores
-        return 0 if one > two else 1 if two > one else None
-    names, sides = [vote.names for vote in verdict.votes], get_args(Side)
-    return next((side for side in sides if 2 * names.count(side) > len(names)), None)
+def preferred(scores: Scores) -> Side | None:
+    """Return the response that more than half of the votes name, or without votes that of the higher score; else None."""
+    if not scores.votes:
+        first, second = scores.values
+        if first > second:
+            return 0
+        return 1 if second > first else None
+    names = [vote.named for vote in scores.votes]
+    sides: tuple[Side, ...] = get_args(Side)
+    for side in sides:
+        if 2 * names.count(side) > len(names):
+            return side
+    return None
 
 
-def rewards(example: Example, verdict: Verdict) -> list[float]:
+def rewards(example: Example, scores: Scores) -> list[float]:
     """Return [reward of the better response, reward of the other]: the scores, or the votes for and not for the better one.
 
     Scores that are no finite numbers become [0, 1], the rewards that R1-Reward's scripts give to what they cannot read.
     """
-    if verdict.scores is None:
-        right = sum(vote.names == example.better for vote in verdict.votes)
-        return [right, len(verdict.votes) - right]
-    better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
+    if scores.votes:
+        num_right = sum(vote.named == example.better for vote in scores.votes)
+        return [num_right, len(scores.votes) - num_right]
+    better = scores.values[example.better]
+    other = scores.values[1 - example.better]
     return [better, other] if math.isfinite(better) and math.isfinite(other) else [0, 1]
 
 
-def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as R1-Reward writes them: the row and its rewards, the winner's first."""
     return [
-        {**example.row, "rewards": rewards(example, verdict)}
-        for example, verdict in zip(examples, verdicts, strict=True)
+        {**example.row, "rewards": rewards(example, row_scores)}
+        for example, row_scores in zip(examples, scores, strict=True)
     ]
 
 

@@ -36,7 +36,7 @@ from mmrm.eval.benchmarks.prediction_records import (
     text,
 )
 from mmrm.eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
-from mmrm.eval.candidates import Example, Side, Verdict
+from mmrm.eval.candidates import Example, Scores, Side
 
 NAME = "multimodal_rewardbench"
 HUB = "syhuggingface/multimodal_rewardbench"
@@ -143,7 +143,7 @@ def read(text: str) -> Side | None:
     return None if letter is None else 0 if letter == "A" else 1
 
 
-def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as 1_run_model_as_judge_gpt4o.py writes them: 2_get_accuracy.py can be run on them.
 
     That format has one judgement a row with Output1 as A. It holds the judge's own text where there is one vote in that
@@ -157,20 +157,19 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
             "Image": example.row["Image"],
             "Label": "A" if example.better == 0 else "B",
             "Meta": example.row,
-            "output": _official_text(verdict),
+            "output": _official_text(row_scores),
         }
-        for example, verdict in zip(examples, verdicts, strict=True)
+        for example, row_scores in zip(examples, scores, strict=True)
     ]
 
 
-def _official_text(verdict: Verdict) -> str:
-    side = preferred(verdict)
-    if (
-        len(verdict.votes) == 1
-        and verdict.votes[0].first == 0
-        and read(verdict.votes[0].text) == side
-    ):
-        return verdict.votes[0].text
+def _official_text(scores: Scores) -> str:
+    """Return the judge's own text if it says what the votes do, else the verdict in the official form."""
+    side = preferred(scores)
+    if len(scores.votes) == 1:
+        [vote] = scores.votes
+        if vote.shown[0] == 0 and read(vote.text) == side:
+            return vote.text
     return "No verdict." if side is None else f"[[{'AB'[side]}]]"
 
 

@@ -79,7 +79,9 @@ def load(where: Location) -> LoadedBenchmark:
         source = config.open(Path(cache))
         for number in limited(len(source), where.limit):
             try:
-                examples.append(as_example(distinct(validate(source.record(number), tokens=()))))
+                examples.append(
+                    example_from_record(distinct(validate(source.record(number), tokens=())))
+                )
             except LeftOut:
                 left_out += 1
             except RecordError as error:
@@ -136,7 +138,7 @@ def distinct(record: Preference) -> Preference:
     return record
 
 
-def as_example(record: Preference) -> Example:
+def example_from_record(record: Preference) -> Example:
     """Return a record as a row of a benchmark."""
     responses, better = in_drawn_order(
         json.dumps(list(record.prompt)), record.chosen, record.rejected

@@ -31,7 +31,7 @@ from mmrm.eval.benchmarks.vl_rewardbench_scoring import (
     named_answer,
     official_group,
 )
-from mmrm.eval.candidates import Example, Side, Verdict, Vote
+from mmrm.eval.candidates import Example, Scores, Side, Vote
 
 NAME = "vl_rewardbench"
 HUB = "MMInstruction/VL-RewardBench"
@@ -131,20 +131,19 @@ def read(text: str) -> Side | None:
     return 0 if number == 1 else 1 if number == 2 else None
 
 
-def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as inference_hf.py writes them, one record a vote: cal.py can be run on them.
 
     Scores have no text, so that a scalar judge's record holds the sentence that the official prompt asks for; equal
     scores name no answer, and cal.py then leaves the row out of its denominators.
     """
-    records = []
-    for example, verdict in zip(examples, verdicts, strict=True):
-        votes = verdict.votes
-        if verdict.scores is not None:
-            one, two = verdict.scores
-            votes = (
-                Vote("The scores do not differ." if one == two else "", 0, preferred(verdict)),
-            )
+    records: list[Record] = []
+    for example, row_scores in zip(examples, scores, strict=True):
+        votes = row_scores.votes
+        if not votes:
+            first, second = row_scores.values
+            text = "The scores do not differ." if first == second else ""
+            votes = (Vote((0, 1), preferred(row_scores), text),)
         records += [_record(example, vote) for vote in votes]
     return records
 
@@ -155,7 +154,9 @@ def _record(example: Example, vote: Vote) -> Record:
     Else with a sentence: a judge may answer in another form (`<answer>2</answer>`) and still hold "Therefore … Answer 1 is
     better" in its reasoning; its file must not say the opposite of its verdict.
     """
-    position, text = None if vote.names is None else int(vote.names != vote.first), vote.text
+    first = vote.shown[0]
+    position = None if vote.named is None else vote.shown.index(vote.named)
+    text = vote.text
     if read(text) != position:
         text = "" if position is None else f"Overall Judgment: Answer {1 + position} is better."
     number = named_answer(text)
@@ -170,13 +171,13 @@ def _record(example: Example, vote: Vote) -> Record:
             "filter_choice": text,
             "filter_prompt": "",
             "filter_number": -1 if number is None else number,
-            "random_number": vote.first,
-            "flag_status": agreement(number, rejected=1 if vote.first != example.better else 2),
+            "random_number": first,
+            "flag_status": agreement(number, rejected=1 if first != example.better else 2),
         },
     }
 
 
-def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as R1-Reward writes them for this benchmark: one record a row, rewards of the winner first."""
     return [
         {
@@ -185,9 +186,9 @@ def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> 
             "chosen": example.responses[example.better],
             "rejected": example.responses[1 - example.better],
             "image": example.row["image"],
-            "rewards": rewards(example, verdict),
+            "rewards": rewards(example, row_scores),
         }
-        for example, verdict in zip(examples, verdicts, strict=True)
+        for example, row_scores in zip(examples, scores, strict=True)
     ]
 
 

@@ -25,7 +25,7 @@ from mmrm.data.storage.content import question_key, record_key
 from mmrm.data.storage.files import content_digest, write_json, write_json_lines
 from mmrm.eval.candidates import Candidates
 from mmrm.eval.journal import SILENT, Journal
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.policies.best_of import best_of, majority, pass_at
@@ -211,15 +211,19 @@ def answered(encode: QuestionEncoder, item: Asked) -> Group:
 def scored(
     questions: Sequence[Preference],
     answers: Sequence[Answers],
-    ranker: Ranker,
+    judge: Judge,
     journal: Journal = SILENT,
 ) -> list[Answers]:
     """Return the answers with a judge's scores; all ranks must call together."""
-    rankings = ranker.rank(
-        [candidates(*pair) for pair in zip(questions, (one.texts for one in answers), strict=True)],
-        journal,
-    )
-    return [replace(one, scores=found.scores) for one, found in zip(answers, rankings, strict=True)]
+    batch = [
+        candidates(question, answers_to_it.texts)
+        for question, answers_to_it in zip(questions, answers, strict=True)
+    ]
+    scores_of_batch = judge.score_batch(batch, journal)
+    return [
+        replace(answers_to_it, scores=scores.values)
+        for answers_to_it, scores in zip(answers, scores_of_batch, strict=True)
+    ]
 
 
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:

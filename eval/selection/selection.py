@@ -13,7 +13,7 @@ from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import visible
 from mmrm.data.regular_files import read_bytes
-from mmrm.eval.candidates import Ranking
+from mmrm.eval.candidates import Scores
 from mmrm.eval.selection.candidate_records import Answered
 from mmrm.eval.verifiers import Verifying
 
@@ -38,7 +38,7 @@ class ScoredResponses:
     @property
     def order(self) -> list[int]:
         """Places, best first."""
-        return Ranking(tuple(self.scores)).order
+        return Scores(tuple(self.scores)).order
 
 
 def scored(

@@ -21,11 +21,12 @@ from mmrm.data.preference import Preference
 from mmrm.data.sources.project import as_row
 from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
-from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, as_example, distinct
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, example_from_record
 from mmrm.eval.benchmarks.rows import loaded
+from mmrm.eval.candidates import total_usage
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.packed_inference import run_packed
-from mmrm.eval.judges.writing import JudgingCost, WritingJudge
+from mmrm.eval.judges.writing import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
 from mmrm.eval.suite.suite import Suite, headline
@@ -64,24 +65,20 @@ def evaluation(method: Method) -> Evaluate | None:
         suite = replace(suite, benchmarks={**suite.benchmarks, HELD_OUT: held_out.benchmark()})
 
     def evaluate(model: nn.Module, step: int) -> dict[str, float]:
-        judge, started = method.judge(model), perf_counter()
-        with method.whole_weights(model) if isinstance(judge, WritingJudge) else nullcontext():
-            results = suite.run(judge, evaluation_folder(folder, step), console)
-        pairs, seconds = (
-            sum(result.micro.n for result in results.values()),
-            perf_counter() - started,
-        )
+        judge = method.judge(model)
+        started = perf_counter()
+        with method.whole_weights(model) if judge.info.writes else nullcontext():
+            results, scores = suite.run(judge, evaluation_folder(folder, step), console)
+        seconds = perf_counter() - started
         if rank() == 0 and results:
             console.print(
                 results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines)
             )
-        spent = judge.spent if isinstance(judge, WritingJudge) else JudgingCost()
-        cost = spent.figures() if spent.judgements else {}
-        cost |= (
-            {"seconds_per_pair": seconds / pairs, "tokens_per_pair": spent.tokens / pairs}
-            if pairs
-            else {}
-        )
+        cost = cost_figures(scores) if judge.info.writes and scores else {}
+        num_pairs = sum(result.micro.n for result in results.values())
+        if num_pairs:
+            cost["seconds_per_pair"] = seconds / num_pairs
+            cost["tokens_per_pair"] = total_usage(scores).tokens / num_pairs
         figures = headline(results) | {f"judging/{name}": value for name, value in cost.items()}
         if held_out and isinstance(method, SupervisedMethod):
             figures[HELD_OUT_LOSS] = loss = held_out.loss(model, method)
@@ -141,7 +138,9 @@ class HeldOut:
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
         """Return the records as a benchmark whose groups are the sources."""
-        examples = [as_example(replace(record, category=record.source)) for record in self.records]
+        examples = [
+            example_from_record(replace(record, category=record.source)) for record in self.records
+        ]
         rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows
 

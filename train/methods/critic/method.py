@@ -18,8 +18,10 @@ from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference, text
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import critiques_of, with_critique
-from mmrm.eval.candidates import Example, Verdict
-from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Candidates, Scores
+from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout
+from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import gather, rank, world_size
 from mmrm.models.encoder import Encoder
@@ -120,9 +122,8 @@ class CriticMethod(SupervisedMethod):
         """Return the critic that writes its own critiques, greedily."""
         return CriticJudge(
             model=unwrapped(model),
-            encode=CritiqueEncoder(
-                self.encoder, "own", self.config.writing.request, forgiving=forgiving
-            ),
+            critique=CritiqueLayout("own", self.config.writing.request),
+            forgiving=forgiving,
             packed=self.packed(),
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
         )
@@ -132,9 +133,10 @@ class CriticMethod(SupervisedMethod):
         found = super().trainer(**trainer)
         if self.store is not None:
 
-            def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
+            def write(model: Any, batch: Sequence[Candidates]) -> Sequence[Scores]:
+                judge = self.judge(model, forgiving=True)
                 with whole_weights(found.model_wrapped):
-                    return self.judge(model, forgiving=True).judge(examples)
+                    return judge.under(ProtocolConfig(), PREFERENCE_FOLDER).score_batch(batch)
 
             found.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
         return found

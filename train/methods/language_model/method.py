@@ -170,7 +170,6 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
         packed=method.packed(),
         sampling=evaluation.judging,
         ask=by_template(template),
-        protocol=evaluation.protocol,
     )
 
 

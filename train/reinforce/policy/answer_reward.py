@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import UserError
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.policies.answering import candidates, readable
 from mmrm.eval.selection.candidate_scores import reference_of
 from mmrm.eval.selection.score_forms import FORMS
@@ -27,14 +27,12 @@ class AnswerReward:
 
     __name__ = "answer"
 
-    def __init__(
-        self, config: PolicyConfig, rankers: Mapping[int, Ranker], encoder: Encoder
-    ) -> None:
+    def __init__(self, config: PolicyConfig, judges: Mapping[int, Judge], encoder: Encoder) -> None:
         """Take the judge of each JudgeTerm by its place among `config.rewards`."""
-        self.config, self.rankers, self.encoder = config, rankers, encoder
-        references = {place: reference_of(Path(config.rewards[place].path)) for place in rankers}  # type: ignore[union-attr]
+        self.config, self.judges, self.encoder = config, judges, encoder
+        references = {place: reference_of(Path(config.rewards[place].path)) for place in judges}  # type: ignore[union-attr]
         self.references = {place: found for place, found in references.items() if found is not None}
-        for place in rankers.keys() - self.references.keys():
+        for place in judges.keys() - self.references.keys():
             term = config.rewards[place]
             if isinstance(term, JudgeTerm) and "mean" in FORMS[term.form].needs:
                 raise UserError(
@@ -110,12 +108,12 @@ class AnswerReward:
                 candidates(question, texts[own])
                 for question, own in zip(questions, blocks, strict=True)
             ]
-            rankings = self.rankers[place].rank(groups)
+            rankings = self.judges[place].score_batch(groups)
         form, given = FORMS[term.form], self.references.get(place, {})
         scores: list[float] = []
         rewards: list[float] = []
         for own, prompt, ranking in zip(blocks, asked[::count], rankings, strict=True):
-            block = list(ranking.scores)
+            block = list(ranking.values)
             if term.shuffled:
                 random.Random(f"shuffled/{prompt.place}").shuffle(block)
             context: dict[str, Any] = {

@@ -8,7 +8,7 @@ from torch import nn
 
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.policies.answering import (
     Answerer,
@@ -48,8 +48,8 @@ class PolicyMethod(ReinforceMethod):
         recipe, cache = self.recipe, self.mixture.config.cache_folder
         self.prompts = Questions(self.mixture, self.encoder, self.config.max_prompt_tokens)
         runtime = Runtime(device(), self.packed().token_budget)
-        self.rankers: dict[int, Ranker] = {
-            place: load_judge(term.path, runtime).ranker
+        self.judges: dict[int, Judge] = {
+            place: load_judge(term.path, runtime).judge
             for place, term in enumerate(self.config.rewards)
             if isinstance(term, JudgeTerm)
         }
@@ -61,13 +61,13 @@ class PolicyMethod(ReinforceMethod):
 
     def reward(self) -> tuple[AnswerReward, None]:
         """Return the reward of answers."""
-        return AnswerReward(self.config, self.rankers, self.encoder), None
+        return AnswerReward(self.config, self.judges, self.encoder), None
 
     def examination(self) -> Callable[[nn.Module, Path], dict[str, float]] | None:
         """Return what has the policy answer the questions of the evaluation, and writes its answers into a folder."""
         if not self.questions:
             return None
-        config, ranker = self.config, next(iter(self.rankers.values()), None)
+        config, judge = self.config, next(iter(self.judges.values()), None)
         sampling = SamplingConfig(
             temperature=config.temperature, max_new_tokens=config.max_new_tokens
         )
@@ -81,8 +81,8 @@ class PolicyMethod(ReinforceMethod):
                         unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples
                     )
                     answers = answerer.answer(questions, journal)
-                if ranker is not None:
-                    answers = scored(questions, answers, ranker, journal.of("scored"))
+                if judge is not None:
+                    answers = scored(questions, answers, judge, journal.of("scored"))
                 write_answers(folder, name, questions, answers)
                 found = summary(answers, items_of_questions(questions))
                 shown = {figure: found[figure] for figure in QUESTION_FIGURES if figure in found}
