@@ -34,8 +34,8 @@ from mmrm.eval.cli import add_ranks, command, processes
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import critic_judge
+from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.judges.writing import cost_figures
 from mmrm.eval.protocol import ProtocolConfig, with_presentations
 from mmrm.eval.results.result import Accuracy, figure, outcomes
 from mmrm.eval.results.summary_table import percent

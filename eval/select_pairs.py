@@ -43,7 +43,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="by", required=True)
-    tries, rate = commands.add_parser("tries"), commands.add_parser("pass-rate")
+    tries = commands.add_parser("tries")
+    rate = commands.add_parser("pass-rate")
     for one in (tries, rate):
         one.add_argument("recipe", type=Path)
         one.add_argument("--out", type=Path, required=True, help="a .jsonl file")
@@ -56,10 +57,10 @@ def main() -> None:
     with command(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
-        mixture, count = Mixture(section_of(options.recipe)), 0
-        for index in (
-            by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options)
-        ):
+        mixture = Mixture(section_of(options.recipe))
+        select = by_tries if options.by == "tries" else by_pass_rate
+        count = 0
+        for index in select(mixture, options):
             append(options.out, as_row(mixture[index], None))
             count += 1
     plain_console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")

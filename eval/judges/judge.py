@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mmrm.eval.benchmarks.benchmark import Benchmark
-from mmrm.eval.candidates import Candidates, Scores
+from mmrm.eval.candidates import Candidates, Scores, total_usage
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.protocol import ProtocolConfig
 
@@ -55,3 +55,19 @@ class Judge(Protocol):
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
         """Return what must be said next to figures that are made of these scores of this judge."""
         ...
+
+
+def cost_figures(scores: Sequence[Scores]) -> dict[str, float]:
+    """Return what a log shows of the cost of judging.
+
+    Shares of written critiques are left out if none was written. A critic judges each prompt once,
+    whatever the number of its critiques.
+    """
+    usage = total_usage(scores)
+    num_judgements = usage.judgements or len(scores)
+    figures = {"seconds_per_judgement": usage.seconds / max(num_judgements, 1)}
+    if usage.critiques:
+        figures["truncated"] = usage.truncated / usage.critiques
+        figures["tokens_per_critique"] = usage.tokens / usage.critiques
+        figures["generated_tokens_per_second"] = usage.tokens / usage.seconds
+    return figures

@@ -57,19 +57,3 @@ def usage_of_texts(written: Sequence[Generation]) -> Usage:
     num_tokens = sum(len(generation.ids) + 1 for generation in written)
     num_truncated = sum(generation.truncated for generation in written)
     return Usage(tokens=num_tokens, truncated=num_truncated)
-
-
-def cost_figures(scores: Sequence[Scores]) -> dict[str, float]:
-    """Return what a log shows of the cost of judging.
-
-    Shares of written critiques are left out if none was written. A critic judges each prompt once,
-    whatever the number of its critiques.
-    """
-    usage = total_usage(scores)
-    num_judgements = usage.judgements or len(scores)
-    figures = {"seconds_per_judgement": usage.seconds / max(num_judgements, 1)}
-    if usage.critiques:
-        figures["truncated"] = usage.truncated / usage.critiques
-        figures["tokens_per_critique"] = usage.tokens / usage.critiques
-        figures["generated_tokens_per_second"] = usage.tokens / usage.seconds
-    return figures

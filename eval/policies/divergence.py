@@ -92,17 +92,16 @@ class Measurement:
         lines = gather(_lines(file, mark) if not rank() else [])[0]
         if not lines:
             journal = Journal(f"{label}, step {step}", console, file.with_suffix(".journal"), mark)
-            answerer, given = self.start, []
+            answerer = self.start
+            stored: list[Answers] = []
             if run and checkpoint:
-                answerer = Answerer(
-                    *load_policy(checkpoint, self.runtime), self.sampling, self.samples
-                )
-                given = gather(
-                    stored_answers(checkpoint / run.answers, self.questions, self.samples)
-                    if not rank()
-                    else []
-                )[0]
-            answers = given or answerer.answer(self.questions, journal)
+                model, packed = load_policy(checkpoint, self.runtime)
+                answerer = Answerer(model, packed, self.sampling, self.samples)
+                if rank() == 0:
+                    file_of_run = checkpoint / run.answers
+                    stored = stored_answers(file_of_run, self.questions, self.samples)
+                stored = gather(stored)[0]
+            answers = stored or answerer.answer(self.questions, journal)
             answers = scored(self.questions, answers, self.judge, journal.of("scored"))
             own = answerer.log_probabilities(self.questions, answers)
             before = (

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedModel
+from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.service import LOGGER, RequestError, Service
 
 OPEN = ("/health", "/ready")
@@ -47,7 +47,9 @@ class Gate:
         if scope["type"] != "http" or scope["path"] in OPEN:
             await self.app(scope, receive, send)
             return
-        service, started, status = self.service, time.perf_counter(), 500
+        service = self.service
+        started = time.perf_counter()
+        status = 500
         path = scope["path"] if scope["path"] in (*DIALECTS, "/metrics", "/v1/models") else "other"
 
         async def noted(message: Message) -> None:
@@ -69,10 +71,11 @@ class Gate:
             LOGGER.info("%s %s %d %.0f ms", scope["method"], path, status, 1000 * seconds)
 
     def _refused(self, scope: Scope) -> RequestError | None:
-        service, given = self.service, dict(scope["headers"]).get(b"authorization", b"")
-        if service.key is not None and not hmac.compare_digest(
-            given, f"Bearer {service.key}".encode()
-        ):
+        """Return the error that a request gets before it is read, if it gets one."""
+        service = self.service
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        required = f"Bearer {service.key}".encode()
+        if service.key is not None and not hmac.compare_digest(given, required):
             return RequestError(
                 401,
                 "unauthorized",
@@ -120,7 +123,9 @@ def application(service: Service) -> FastAPI:
 
     @app.get("/ready", response_model=None)
     async def ready() -> JSONResponse:
-        status = "draining" if service.draining else "ready" if service.running else "loading"
+        status = "ready" if service.running else "loading"
+        if service.draining:
+            status = "draining"
         return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
     @app.get("/v1/models")
@@ -136,7 +141,7 @@ def application(service: Service) -> FastAPI:
 
 
 def _route(
-    service: Service, read: Callable[[Any, ServedModel], ScoreRequest]
+    service: Service, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
 ) -> Callable[[Request], Any]:
     async def route(request: Request) -> JSONResponse:
         return await service.answer(request, read)

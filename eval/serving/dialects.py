@@ -30,7 +30,7 @@ FOREIGN = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ServedCheckpoint:
     """What is served."""
 
     name: str
@@ -92,7 +92,7 @@ class _GetReward(_Body):
     labels: list[Any] | None = None
 
 
-def rewards(body: Any, served: ServedModel) -> ScoreRequest:
+def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`; a failed group has an `error` in its place."""
     reference = served.reference
 
@@ -124,7 +124,7 @@ def rewards(body: Any, served: ServedModel) -> ScoreRequest:
     return ScoreRequest(_Rewards.model_validate(body).groups, write, partial=True)
 
 
-def classify(body: Any, served: ServedModel) -> ScoreRequest:
+def classify(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read vLLM's request: `messages` whose last turn is the assistant's, or `input`, conversations as the template renders them.
 
     The answer's `probs` hold the raw score. Raises: RecordError for `use_activation: true`, which asks for something else.
@@ -182,7 +182,7 @@ def _answered(messages: list[Any]) -> dict[str, Any]:
     return {"messages": messages[:-1], "responses": [content]}
 
 
-def rerank(body: Any, served: ServedModel) -> ScoreRequest:
+def rerank(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read vLLM's request: the `query` is the prompt (a text, or {"content": parts}), the `documents` are responses."""
     request = _Rerank.model_validate(body)
     content = request.query if isinstance(request.query, str) else request.query.get("content")
@@ -209,7 +209,7 @@ def rerank(body: Any, served: ServedModel) -> ScoreRequest:
     return ScoreRequest([group], write)
 
 
-def get_reward(body: Any, served: ServedModel) -> ScoreRequest:
+def get_reward(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read OpenRLHF's request; queries with equal prompts and images are one group.
 
     `query` holds prompt and response as one text, `prompts` the prompt alone; see `response_of`. A label may be JSON with
@@ -308,26 +308,29 @@ def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
                 f"the text contains {marker[0]!r}, which another model's chat template writes. Required is ChatML, or plain text."
             )
         return [{"role": "user", "content": [{"type": "text", "text": rendered}]}], None
-    turns, place = [], 0
-    while turn := TURN.match(rendered, place):
+    turns: list[dict[str, Any]] = []
+    position = 0
+    while turn := TURN.match(rendered, position):
         turns.append({"role": turn[1], "content": _parts(turn[2])})
-        place = turn.end()
-    rest = PADDING.sub("", rendered[place:], 1)
+        position = turn.end()
+    rest = PADDING.sub("", rendered[position:], 1)
     if rest and not rest.startswith(HEADER):
         raise RecordError(f"this is not the end of a conversation in ChatML: {rest[:80]!r}")
     return turns, rest.removeprefix(HEADER) if rest else None
 
 
 def _parts(content: str) -> list[dict[str, Any]]:
-    texts = PICTURE.split(content)
+    """Return the content of a rendered turn as texts, and an image between every two of them."""
     parts: list[dict[str, Any]] = []
-    for number, one in enumerate(texts):
-        parts += [{"type": "text", "text": one}] if one else []
-        parts += [{"type": "image"}] if number < len(texts) - 1 else []
+    for number, text in enumerate(PICTURE.split(content)):
+        if number > 0:
+            parts.append({"type": "image"})
+        if text:
+            parts.append({"type": "text", "text": text})
     return parts
 
 
-DIALECTS: dict[str, Callable[[Any, ServedModel], ScoreRequest]] = {
+DIALECTS: dict[str, Callable[[Any, ServedCheckpoint], ScoreRequest]] = {
     "/v1/rewards": rewards,
     "/classify": classify,
     "/rerank": rerank,

@@ -22,7 +22,7 @@ from mmrm.eval.judges.packed_judge import PackedJudge
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.selection.candidate_scores import reference_of
 from mmrm.eval.serving.batcher import Batcher, ScoredGroup
-from mmrm.eval.serving.dialects import Failure, ScoreRequest, ServedModel
+from mmrm.eval.serving.dialects import Failure, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.metrics import Metrics
 from mmrm.eval.serving.request_limits import RequestLimits
 from mmrm.eval.serving.request_reader import Intake, problems
@@ -39,7 +39,8 @@ class RequestError(Exception):
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
-        self.status, self.kind = status, kind
+        self.status = status
+        self.kind = kind
 
     def response(self) -> JSONResponse:
         """Return the answer."""
@@ -51,11 +52,11 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedJudge:
+class JudgeToServe:
     """A judge that was loaded, and the facts that clients are told about it."""
 
     judge: PackedJudge
-    served: ServedModel
+    served: ServedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,14 @@ class LoadedService:
 
     batcher: Batcher
     intake: Intake
-    served: ServedModel
+    served: ServedCheckpoint
 
 
 @dataclass(slots=True)
 class Service:
     """A server's settings and state; `load` runs in the model's thread once the server listens."""
 
-    load: Callable[[], ServedJudge]
+    load: Callable[[], JudgeToServe]
     limits: RequestLimits = field(default_factory=RequestLimits)
     media_root: Path | None = None
     key: str | None = field(default=None, repr=False)
@@ -109,7 +110,7 @@ class Service:
         await batcher.run()
 
     async def answer(
-        self, request: Request, read: Callable[[Any, ServedModel], ScoreRequest]
+        self, request: Request, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
     ) -> JSONResponse:
         """Return the answer to a request of the dialect that `read` reads; raises RequestError."""
         body = bytearray()
@@ -120,7 +121,7 @@ class Service:
             self.held -= len(body)
 
     async def _answered(
-        self, request: Request, body: bytes, read: Callable[[Any, ServedModel], ScoreRequest]
+        self, request: Request, body: bytes, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
     ) -> JSONResponse:
         running = self.loaded()
         try:
@@ -257,8 +258,8 @@ class Service:
 
 def _asked(
     body: bytes,
-    read: Callable[[Any, ServedModel], ScoreRequest],
-    served: ServedModel,
+    read: Callable[[Any, ServedCheckpoint], ScoreRequest],
+    served: ServedCheckpoint,
     most_values: int,
 ) -> ScoreRequest:
     num_values = count_values(body)
@@ -283,7 +284,7 @@ def _asked(
     return read(found, served)
 
 
-def load_served(path: Path, name: str, runtime: Runtime) -> ServedJudge:
+def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
     """Return the judge at `path`, with its fingerprint, once it has ranked something.
 
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
@@ -299,5 +300,5 @@ def load_served(path: Path, name: str, runtime: Runtime) -> ServedJudge:
         "every judge of one checkpoint runs in this process"
     )
     kind = "generative" if config.compares else config.type
-    served = ServedModel(name, kind, judge_digest(path), reference_of(path))
-    return ServedJudge(loaded.judge, served)
+    served = ServedCheckpoint(name, kind, judge_digest(path), reference_of(path))
+    return JudgeToServe(loaded.judge, served)

@@ -25,8 +25,8 @@ from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, 
 from mmrm.eval.benchmarks.rows import loaded
 from mmrm.eval.candidates import total_usage
 from mmrm.eval.journal import Journal
+from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.packed_inference import run_packed
-from mmrm.eval.judges.writing import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
 from mmrm.eval.suite.suite import Suite, headline

@@ -41,7 +41,7 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.serving.app import Server
-from mmrm.eval.serving.service import ServedJudge, Service, load_served
+from mmrm.eval.serving.service import JudgeToServe, Service, load_served
 from mmrm.models.packing.groups import Group
 from tests.eval.serving.malformed import malformed
 
@@ -129,7 +129,7 @@ class PlainJudge(ScalarJudge):
         return False
 
 
-def baseline(judging: ServedJudge, kind: str) -> ServedJudge:
+def baseline(judging: JudgeToServe, kind: str) -> JudgeToServe:
     """Return the judge as a plain server has it."""
     judge = judging.judge
     assert isinstance(judge, ScalarJudge)
@@ -144,7 +144,7 @@ def be(checkpoint: Path, kind: str) -> None:
     """Be a server, until a signal."""
     import socket
 
-    def load() -> ServedJudge:
+    def load() -> JudgeToServe:
         torch.set_num_threads(1)
         judging = load_served(checkpoint, "reward", Runtime(torch.device("cpu")))
         return judging if kind == "ours" else baseline(judging, kind)

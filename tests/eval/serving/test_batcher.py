@@ -17,7 +17,7 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import ServedJudge, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.eval.doubles import watched
 from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
@@ -64,7 +64,7 @@ def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
     ("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)]
 )
 def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
-    judges: dict[str, ServedJudge], places: dict[str, Any], kind: str, number: int, most: int
+    judges: dict[str, JudgeToServe], places: dict[str, Any], kind: str, number: int, most: int
 ) -> None:
     rng = random.Random(1)
     offline = load_judge(places[kind], Runtime(torch.device("cpu"), BUDGETS[kind]))
@@ -92,7 +92,7 @@ def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
 
 
 def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_requests(
-    judges: dict[str, ServedJudge],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     question = "What is in the picture? Name everything that you see there, from left to right and from top to bottom, please."
     asked = group(question, *(f"{n} squares" for n in range(8)), images=1)
@@ -116,14 +116,14 @@ def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_reques
     serving(judges["scalar"], use)
 
 
-def broken(judging: ServedJudge, fails: Any) -> ServedJudge:
+def broken(judging: JudgeToServe, fails: Any) -> JudgeToServe:
     """Return a judge that calls `fails` with the row's units and what it found."""
     return replace(judging, judge=watched(judging.judge, after_run=fails))
 
 
 @pytest.mark.parametrize("how", ["not finite", "fails"])
 def test_a_group_that_breaks_its_row_harms_no_other(
-    judges: dict[str, ServedJudge], how: str
+    judges: dict[str, JudgeToServe], how: str
 ) -> None:
     """NaN of one group may reach others through a masked product; an out of memory is the whole row's."""
 
@@ -156,7 +156,7 @@ def test_a_group_that_breaks_its_row_harms_no_other(
     serving(broken(judges["scalar"], fails), use)
 
 
-def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedJudge]) -> None:
+def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         asked = [group("x" * 3000), group("y")]
         first, second = (await client.post("/v1/rewards", json={"groups": asked})).json()["groups"]
@@ -172,7 +172,7 @@ def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedJudg
     serving(judges["scalar"], use, limits=RequestLimits(tokens=900))
 
 
-def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, ServedJudge]) -> None:
+def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, JudgeToServe]) -> None:
     seen: list[int] = []
 
     def slow(units: Sequence[Unit], results: list[UnitResult]) -> list[UnitResult]:
@@ -198,7 +198,7 @@ def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, ServedJudge]) -
 
 
 def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
-    judges: dict[str, ServedJudge],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     judging = judges["scalar"]
     encoded: list[str] = []
@@ -224,7 +224,7 @@ def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
 
 
 def test_a_prompt_beyond_the_limit_is_tokenised_once_and_not_for_each_response(
-    judges: dict[str, ServedJudge],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     judging = judges["scalar"]
     num_responses: list[int] = []

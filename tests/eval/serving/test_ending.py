@@ -19,13 +19,13 @@ from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.serving import app
 from mmrm.eval.serving.app import Server
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import ServedJudge, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.eval.doubles import watched
 from tests.eval.serving.client import group
 
 
 @contextmanager
-def listening(judging: ServedJudge, limits: RequestLimits) -> Iterator[tuple[Server, int]]:
+def listening(judging: JudgeToServe, limits: RequestLimits) -> Iterator[tuple[Server, int]]:
     """Run a server on a free port in a thread, and end it at last."""
     service = Service(lambda: judging, limits)
     server = Server(service)
@@ -43,7 +43,9 @@ def listening(judging: ServedJudge, limits: RequestLimits) -> Iterator[tuple[Ser
             assert not thread.is_alive()
 
 
-def blocked(judging: ServedJudge, begun: threading.Event, goes_on: threading.Event) -> ServedJudge:
+def blocked(
+    judging: JudgeToServe, begun: threading.Event, goes_on: threading.Event
+) -> JudgeToServe:
     """Return a judge whose model computes until `goes_on` is set."""
 
     def blocking(units: Sequence[Unit], results: list[UnitResult]) -> list[UnitResult]:
@@ -66,7 +68,7 @@ def is_closed_while_sending(connection: socket.socket, byte: bytes) -> bool:
 
 
 def test_headers_that_come_byte_by_byte_close_the_connection(
-    judges: dict[str, ServedJudge], monkeypatch: pytest.MonkeyPatch
+    judges: dict[str, JudgeToServe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "HEADER_SECONDS", 0.5)
     with listening(judges["scalar"], RequestLimits()) as (_, port):
@@ -84,7 +86,7 @@ def test_headers_that_come_byte_by_byte_close_the_connection(
 
 
 def test_headers_of_a_second_request_are_timed_too(
-    judges: dict[str, ServedJudge], monkeypatch: pytest.MonkeyPatch
+    judges: dict[str, JudgeToServe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "HEADER_SECONDS", 0.5)
     with listening(judges["scalar"], RequestLimits()) as (_, port):
@@ -95,7 +97,7 @@ def test_headers_of_a_second_request_are_timed_too(
             assert is_closed_while_sending(connection, b"G")
 
 
-def test_a_server_ends_although_its_model_still_computes(judges: dict[str, ServedJudge]) -> None:
+def test_a_server_ends_although_its_model_still_computes(judges: dict[str, JudgeToServe]) -> None:
     begun, goes_on = threading.Event(), threading.Event()
     answers: list[Any] = []
     judging = blocked(judges["scalar"], begun, goes_on)

@@ -23,8 +23,8 @@ from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout, critic_judge
+from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.judges.writing import cost_figures
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
