@@ -1,46 +1,16 @@
-"""The protocol of an evaluation: what a judge is shown, what it answers, and how answers become right, wrong or a tie.
+"""What judges are given and what they return: prompts with responses, and scores.
 
-The default protocol:
-
-- every row of the benchmark counts; a row that cannot be shown (a video without frames, a control token in its text) is
-  counted as unavailable;
-- a scalar judge is right where it scores the better response higher. Equal scores are a tie. Scores are compared as they
-  are (fp32 or wider), never rounded;
-- a pairwise judge sees each row in both orders. A row is right where more votes name the better response than do not, a
-  tie where the two are equal (a judge that follows the position, not the content), else wrong;
-- a vote that cannot be read counts against the better response and is counted; a row without any readable vote is
-  `unparsable`. A score that is not a finite number is unparsable too;
-- a tie is wrong in the headline; the figure with half a point for a tie stands in a column of its own;
-- K votes are K rounds (a round is one judgement, or one in each order); accuracy at 1..K uses the first rounds;
-- everything drawn depends on the seed, the row's content and the round, not on the order in which rows are judged.
+`Candidates` is a prompt with any number of responses. `Example` is a benchmark's row, whose better
+response is known. A judge returns `Scores` for each of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mmrm.data.preference import EncodedImage, Message, Preference
-
-
-def as_example(record: Preference) -> Example:
-    """Return a preference record as something to judge, the better response first.
-
-    Its key, from which judgements are drawn, is the record's identity, which another record may share: whatever is stored of
-    it belongs under `journal_key` or `record_key`.
-    """
-    return Example(
-        key=record.identity,
-        images=record.images,
-        prompt=record.prompt,
-        responses=(record.chosen, record.rejected),
-        better=0,
-        group=record.category,
-        source=record.source,
-        identity=record.identity,
-        row={},
-    )
-
 
 Side = Literal[0, 1]
 """An index into `Example.responses`."""
@@ -59,6 +29,9 @@ class Candidates:
     responses: tuple[str, ...]
     identity: str
     """Where they come from (benchmark and row), for messages to people; never a key, ids repeat."""
+    presentations: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
+    """The orders in which a judge that compares is shown the responses, one judgement for each: indices into `responses`.
+    Empty: every two responses are shown in both orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,54 +54,96 @@ class Example(Candidates):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One judgement of a pairwise judge."""
+    """One comparison of responses by a judge."""
 
+    shown: tuple[int, ...]
+    """Indices of the responses that were shown, in the order in which they were shown."""
+    named: int | None
+    """Index of the response that is named as the better one; None if the text names none."""
     text: str
     """What the judge wrote."""
-    first: Side
-    """The response that it was shown first."""
-    names: Side | None
-    """The response that it names as the better one; None where the text cannot be read."""
-
-    @classmethod
-    def at(cls, text: str, first: Side, position: Side | None) -> Vote:
-        """Return the vote for the response that stood at `position` (0 first, 1 second)."""
-        shown: tuple[Side, Side] = (0, 1) if first == 0 else (1, 0)
-        return cls(text, first, None if position is None else shown[position])
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a judge says of an example: two scores (scalar judges and critics), or votes (pairwise judges)."""
+class Usage:
+    """What judging cost."""
 
-    scores: tuple[float, ...] | None = None
-    """Scores of the responses, in their order."""
-    votes: tuple[Vote, ...] = ()
-    """In the order of `presentations`."""
-    critiques: tuple[str, ...] | None = None
-    """What a critic wrote of each response before scoring it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """What a judge says of the responses to one prompt."""
-
-    scores: tuple[float, ...]
-    """In the order of the responses; higher is better."""
-    texts: tuple[str, ...] = ()
-    """A critic's critique of each response, or a judge's judgements, pair by pair in both orders."""
     judgements: int = 0
-    """Comparisons of two responses, or written scores; 0 where a head scored each response."""
+    """Comparisons, or written scores. Scores that a head read from the model are not counted."""
     unread: int = 0
-    """Of these, the ones that name no response, or no score, which is then 0."""
+    """Of these, the ones that name no response, or no score."""
+    critiques: int = 0
+    """Critiques that were written before a response was scored."""
+    tokens: int = 0
+    """Tokens of judgements and critiques, the end of each among them."""
+    truncated: int = 0
+    """Judgements and critiques that the limit of tokens cut off."""
+    seconds: float = field(default=0.0, compare=False)
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum of both."""
+        return Usage(
+            judgements=self.judgements + other.judgements,
+            unread=self.unread + other.unread,
+            critiques=self.critiques + other.critiques,
+            tokens=self.tokens + other.tokens,
+            truncated=self.truncated + other.truncated,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a judge returns for the responses to one prompt."""
+
+    values: tuple[float, ...] = ()
+    """One number for each response; higher is better. If there are votes, the share of its comparisons that a response won.
+    NaN: the text in which the judge writes its score holds none."""
+    attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Further numbers, one for each response, by name: of a judge with several heads, or a standard deviation."""
+    votes: tuple[Vote, ...] = ()
+    """Of a judge that compares: in the order of `presentations`, or pair by pair in both orders."""
+    texts: tuple[str, ...] = ()
+    """What the judge wrote: the text of each vote, or about each response. Empty for a judge that writes nothing."""
+    usage: Usage = NO_USAGE
+    members: tuple[Scores, ...] = ()
+    """Of an ensemble: the scores of each member."""
 
     @property
     def order(self) -> list[int]:
-        """Places of the responses, best first; equal scores keep the order of the responses."""
-        return sorted(range(len(self.scores)), key=lambda place: -self.scores[place])
+        """Indices of the responses, best first; equal scores keep the order of the responses."""
+        return sorted(range(len(self.values)), key=lambda index: -self.values[index])
 
     @property
     def margin(self) -> float | None:
         """Best score minus second best: 0 is a tie; None for a single response."""
-        best = [self.scores[place] for place in self.order[:2]]
-        return best[0] - best[1] if len(best) == 2 else None
+        if len(self.values) < 2:
+            return None
+        best, second_best = self.order[:2]
+        return self.values[best] - self.values[second_best]
+
+
+def total_usage(scores: Iterable[Scores]) -> Usage:
+    """Return the sum of what all judgements cost."""
+    total = Usage()
+    for score in scores:
+        total += score.usage
+    return total
+
+
+def candidates_from_record(record: Preference) -> Candidates:
+    """Return a preference record as something to judge, the chosen response first.
+
+    Its key, from which judgements are drawn, is the record's identity, which another record may share: whatever is stored of
+    it belongs under `journal_key` or `record_key`.
+    """
+    return Candidates(
+        key=record.identity,
+        images=record.images,
+        prompt=record.prompt,
+        responses=(record.chosen, record.rejected),
+        identity=record.identity,
+    )

@@ -29,13 +29,14 @@ from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.wording import CritiqueTruth, read_critique
 from mmrm.data.synthetic.world import Item, ShapesWorld
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.eval.candidates import Example, Scores, candidates_from_record
 from mmrm.eval.cli import add_ranks, command, processes
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import critic_judge
+from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.protocol import ProtocolConfig, with_presentations
 from mmrm.eval.results.result import Accuracy, figure, outcomes
 from mmrm.eval.results.summary_table import percent
 from mmrm.models.backbone import load_critic
@@ -61,7 +62,7 @@ def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 
 
 def truth_of_critiques(
-    items: Sequence[Item], examples: Sequence[Example], verdicts: Sequence[Verdict]
+    items: Sequence[Item], examples: Sequence[Example], scores: Sequence[Scores]
 ) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
     """Return how true the written critiques are, and the accuracy where both of a row are true and where one is not.
 
@@ -69,17 +70,17 @@ def truth_of_critiques(
     """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     true = []
-    for item, verdict in zip(items, verdicts, strict=True):
-        assert verdict.critiques is not None
+    for item, row_scores in zip(items, scores, strict=True):
+        assert row_scores.texts, "a critic with its own critiques writes one of each response"
         both = [
             checked(critique, item.critique_truth(side == 0))
-            for side, critique in enumerate(verdict.critiques)
+            for side, critique in enumerate(row_scores.texts)
         ]
         for response, one in zip(("of right responses", "of wrong responses"), both, strict=True):
             for name in ("all", response, item.category):
                 counts[name].update(one)
         true.append(all(one["both"] for one in both))
-    found = outcomes(examples, verdicts, ProtocolConfig())
+    found = outcomes(examples, scores, ProtocolConfig())
     rows = {"both critiques true": True, "a critique false": False}
     return counts, {
         name: figure(found, "wrong", np.flatnonzero(np.equal(true, wanted)))
@@ -87,15 +88,32 @@ def truth_of_critiques(
     }
 
 
+def _right_first(item: Item) -> Example:
+    """Return an item of the world as a row whose first response is the right one."""
+    candidates = candidates_from_record(item.preference())
+    right, wrong = candidates.responses
+    return Example(
+        key=candidates.key,
+        images=candidates.images,
+        prompt=candidates.prompt,
+        responses=(right, wrong),
+        better=0,
+        group=item.preference().category,
+        source=item.preference().source,
+        identity=candidates.identity,
+        row={},
+    )
+
+
 def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     """Judge the same rows, the right response first, in every way; all ranks call together.
 
-    `judges` holds accuracy (a tie is wrong) and cost (see `JudgingCost.figures`; seconds are wall-clock time over the rows, on
+    `judges` holds accuracy (a tie is wrong) and cost (see `cost_figures`; seconds are wall-clock time over the rows, on
     all ranks together), `critiques` and `by_truth` what `truth_of_critiques` returns.
     """
     world = ShapesWorld(options.level, options.seed, "benchmark")
     items = [world.item(index) for index in range(options.rows)]
-    examples = [as_example(item.preference()) for item in items]
+    examples = [_right_first(item) for item in items]
     config = CriticJudgeConfig(
         type="critic",
         checkpoint=str(options.checkpoint),
@@ -109,18 +127,23 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
         "own critique": critic_judge(critic, config),
         "ground-truth critique": critic_judge(critic, config, given),
     }
-    verdicts = {name: judge.judge(examples) for name, judge in judges.items()}
-    cost = {name: judge.spent.figures() for name, judge in judges.items()}
+    protocol = ProtocolConfig()
+    scores_by_judge: dict[str, list[Scores]] = {}
+    cost: dict[str, dict[str, float]] = {}
+    for name, judge in judges.items():
+        scores = judge.under(protocol, PREFERENCE_FOLDER).score_batch(examples)
+        scores_by_judge[name] = scores
+        cost[name] = cost_figures(scores)
     if options.scalar is not None:
-        scalar = load_judge(options.scalar, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
+        scalar = load_judge(options.scalar, runtime).judge.under(protocol, PREFERENCE_FOLDER)
         started = perf_counter()
-        verdicts["scalar"] = scalar.judge(examples)
+        scores_by_judge["scalar"] = scalar.score_batch(with_presentations(examples, protocol))
         cost["scalar"] = {"seconds_per_judgement": (perf_counter() - started) / len(examples)}
     right = {
-        name: figure(outcomes(examples, found, ProtocolConfig()), "wrong")
-        for name, found in verdicts.items()
+        name: figure(outcomes(examples, found, protocol), "wrong")
+        for name, found in scores_by_judge.items()
     }
-    critiques, by_truth = truth_of_critiques(items, examples, verdicts["own critique"])
+    critiques, by_truth = truth_of_critiques(items, examples, scores_by_judge["own critique"])
     return {
         "checkpoint": str(options.checkpoint),
         "world": f"{world.source}, split benchmark, seed {options.seed}",

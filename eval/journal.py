@@ -1,6 +1,6 @@
-"""What judging has found so far: shown as it comes, and kept in a file, so that a killed evaluation continues.
+"""The results of judging so far: shown as they come, and kept in a file, so that a killed evaluation continues.
 
-A line of the file is `[key, what was found]`; the first holds the fingerprint of judge, rows, protocol and scoring code. A key
+A line of the file is `[key, result]`; the first holds the fingerprint of judge, rows, protocol and scoring code. A key
 is a digest of the item's content, never a name that two items could share.
 """
 
@@ -22,16 +22,21 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from mmrm.data.storage.files import write_whole
 
-Found = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 
 JOURNAL = "journal.jsonl"
-LINE_SECONDS, BAR_SECONDS = 60.0, 0.2
-"""Between two lines on a console that is no terminal (a log file), and between two drawings of the bar on one that is."""
+LINE_SECONDS = 60.0
+"""Between two lines on a console that is no terminal, such as a log file."""
+BAR_SECONDS = 0.2
+"""Between two drawings of the bar on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Where judging shows and keeps what it finds; all of it is the first rank's, and any number of ranks may go on."""
+    """Where judging shows its progress and keeps its results.
+
+    The first rank does both. A run of any other number of ranks may continue from the file.
+    """
 
     title: str = ""
     console: Console | None = None
@@ -54,76 +59,74 @@ class Journal:
 
     @contextmanager
     def judging(self, keys: Sequence[str], kind: Any, rows: int) -> Iterator[Judging[Any]]:
-        """Judge the items whose contents have the digests `keys`; `kind` is the type of what is found of an item.
+        """Judge the items whose contents have the digests `keys`; `kind` is the type of an item's result.
 
         Several items may belong to one row, and several may have equal contents. All ranks must call together; each gets
-        what was found before.
+        the results that the journal holds.
         """
         from mmrm.models.distributed import gather, rank
 
-        writes = rank() == 0 and self.file is not None
+        is_first = rank() == 0
         names = [self.part + key for key in numbered(keys)]
-        known: dict[str, Any] = (
-            gather(self._known(set(names)) if writes else {})[0] if self.file else {}
-        )
+        known: dict[str, Any] = {}
+        if self.file is not None:
+            known = gather(self._known(set(names)) if is_first else {})[0]
         adapter = TypeAdapter(kind)
-        found = {
-            index: adapter.validate_python(known[name])
-            for index, name in enumerate(names)
-            if name in known
-        }
+        found: dict[int, Any] = {}
+        for index, name in enumerate(names):
+            if name in known:
+                found[index] = adapter.validate_python(known[name])
         with ExitStack() as stack:
-            file = (
-                stack.enter_context(self.file.open("a", encoding="ascii"))
-                if writes and self.file
-                else None
-            )
-            shown = (
-                stack.enter_context(showing(self.title, self.console, rows))
-                if rank() == 0 and self.console
-                else None
-            )
-            yield Judging(names, adapter, rows, file, shown, found)
+            file: IO[str] | None = None
+            progress: ProgressBar | None = None
+            if is_first and self.file is not None:
+                file = stack.enter_context(self.file.open("a", encoding="ascii"))
+            if is_first and self.console is not None:
+                progress = stack.enter_context(showing(self.title, self.console, rows))
+            yield Judging(names, adapter, rows, file, progress, found)
 
     def _known(self, wanted: set[str]) -> dict[str, Any]:
-        """Return what the file holds of the items, by key, and leave a file of whole lines under the fingerprint."""
+        """Return the results that the file holds of the items, by key.
+
+        Afterwards the file holds whole lines under the journal's fingerprint only.
+        """
         assert self.file is not None
-        lines = (
-            self.file.read_text(encoding="ascii", errors="replace").split("\n")
-            if self.file.is_file()
-            else []
-        )
+        lines: list[str] = []
+        if self.file.is_file():
+            lines = self.file.read_text(encoding="ascii", errors="replace").split("\n")
         held: dict[str, Any] = {}
-        broken = 0
+        num_broken = 0
         for line in filter(None, lines):
             try:
                 key, value = json.loads(line)
                 held[key] = value
             except (ValueError, TypeError):
-                broken += 1
-        stale = held.pop("", None) != self.mark
-        if stale or broken:
-            kept = {"": self.mark} | ({} if stale else held)
+                num_broken += 1
+        is_stale = held.pop("", None) != self.mark
+        if is_stale or num_broken:
+            kept = {"": self.mark}
+            if not is_stale:
+                kept.update(held)
             write_whole(
                 self.file, "".join(json.dumps([key, value]) + "\n" for key, value in kept.items())
             )
-        known = {} if stale else {key: value for key, value in held.items() if key in wanted}
-        said = (
-            [
+        known: dict[str, Any] = {}
+        if not is_stale:
+            known = {key: value for key, value in held.items() if key in wanted}
+        facts: list[str] = []
+        if known:
+            facts.append(
                 f"{len(known):,} of {len(wanted):,} are there, judged before the evaluation was stopped"
-            ]
-            if known
-            else []
-        )
-        said += (
-            [f"{len(held):,} belong to another judge, protocol, rows or code and are judged anew"]
-            if stale and held
-            else []
-        )
-        said += [f"{broken:,} half-written dropped"] if broken else []
-        if said and self.console:
+            )
+        if is_stale and held:
+            facts.append(
+                f"{len(held):,} belong to another judge, protocol, rows or code and are judged anew"
+            )
+        if num_broken:
+            facts.append(f"{num_broken:,} half-written dropped")
+        if facts and self.console:
             self.console.print(
-                f"{self.title}: judgements in {self.file}: {'; '.join(said)}.",
+                f"{self.title}: judgements in {self.file}: {'; '.join(facts)}.",
                 markup=False,
                 soft_wrap=True,
             )
@@ -141,37 +144,38 @@ def numbered(keys: Sequence[str]) -> list[str]:
 
 
 @dataclass(slots=True)
-class Judging(Generic[Found]):
+class Judging(Generic[ResultT]):
     """A journal while items are judged."""
 
     keys: Sequence[str]
-    kind: TypeAdapter[Found]
+    kind: TypeAdapter[ResultT]
     rows: int
     file: IO[str] | None
-    shown: Shown | None
-    found: dict[int, Found]
-    """By the item's index, on every rank."""
-    before: int = field(init=False)
+    progress: ProgressBar | None
+    found: dict[int, ResultT]
+    """Results by the item's index, on every rank."""
+    num_before: int = field(init=False)
+    """Results that the journal held before."""
 
     def __post_init__(self) -> None:
-        self.before = len(self.found)
+        self.num_before = len(self.found)
 
-    def add(self, new: Mapping[int, Found]) -> None:
-        """Take what was found of some items; all ranks' together."""
+    def add(self, new: Mapping[int, ResultT]) -> None:
+        """Keep and show the results of some items, those of all ranks together."""
         self.found.update(new)
         if self.file is not None:
-            items = ((self.keys[index], self.kind.dump_python(one)) for index, one in new.items())
-            self.file.writelines(json.dumps(item) + "\n" for item in items)
+            for index, result in new.items():
+                line = [self.keys[index], self.kind.dump_python(result)]
+                self.file.write(json.dumps(line) + "\n")
             self.file.flush()
-        if self.shown is not None and self.keys:
-            done, before = (
-                count * self.rows // len(self.keys) for count in (len(self.found), self.before)
-            )
-            self.shown.update(done, done - before)
+        if self.progress is not None and self.keys:
+            rows_done = len(self.found) * self.rows // len(self.keys)
+            rows_before = self.num_before * self.rows // len(self.keys)
+            self.progress.update(rows_done, rows_done - rows_before)
 
 
 @dataclass(slots=True)
-class Shown:
+class ProgressBar:
     """Rows done, rows a second and the time left: a bar on a terminal, else a line every so often."""
 
     title: str
@@ -181,26 +185,29 @@ class Shown:
     started: float
     last: float
 
-    def update(self, done: int, now: int) -> None:
-        """Show that `done` rows are done, `now` of them since the start."""
-        moment = time.monotonic()
-        if moment - self.last < (LINE_SECONDS if self.bar is None else BAR_SECONDS):
+    def update(self, num_done: int, num_now: int) -> None:
+        """Show that `num_done` rows are done, `num_now` of them since the start."""
+        now = time.monotonic()
+        if now - self.last < (LINE_SECONDS if self.bar is None else BAR_SECONDS):
             return
-        self.last, rate = moment, now / (moment - self.started)
-        left = timedelta(seconds=round((self.rows - done) / rate)) if rate else "unknown time"
-        line = f"{self.title}: {done:,} of {self.rows:,} rows, {rate:,.2f} rows/s, {left} left"
+        self.last = now
+        rate = num_now / (now - self.started)
+        left = timedelta(seconds=round((self.rows - num_done) / rate)) if rate else "unknown time"
+        line = f"{self.title}: {num_done:,} of {self.rows:,} rows, {rate:,.2f} rows/s, {left} left"
         if self.bar is None:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
-            self.bar.update(self.bar.task_ids[0], completed=done, description=line, refresh=True)
+            self.bar.update(
+                self.bar.task_ids[0], completed=num_done, description=line, refresh=True
+            )
 
 
 @contextmanager
-def showing(title: str, console: Console, rows: int) -> Iterator[Shown]:
+def showing(title: str, console: Console, rows: int) -> Iterator[ProgressBar]:
     """Show how far the judging of `rows` rows is while the block runs."""
     started = time.monotonic()
     if not console.is_terminal:
-        yield Shown(title, console, rows, None, started, started)
+        yield ProgressBar(title, console, rows, None, started, started)
         return
     # no thread of its own: loader workers are forked while the bar is shown
     with Progress(
@@ -211,7 +218,7 @@ def showing(title: str, console: Console, rows: int) -> Iterator[Shown]:
         auto_refresh=False,
     ) as bar:
         bar.add_task(title, total=rows)
-        yield Shown(title, console, rows, bar, started, started)
+        yield ProgressBar(title, console, rows, bar, started, started)
 
 
 SILENT = Journal()

@@ -129,9 +129,9 @@ def measure(options: argparse.Namespace) -> None:
         asked = first.questions(options.questions)
         repeated = gather({} if rank() else trained_questions(asked, runs, judge))[0]
         questions = [one for index, one in enumerate(asked) if index not in repeated]
-        ranker = load_judge(judge, runtime).ranker, shared_digest(judge)
+        scoring = load_judge(judge, runtime).judge, shared_digest(judge)
         measurement = Measurement(
-            first, questions, options.samples, ranker, output / "points", runtime
+            first, questions, options.samples, scoring, output / "points", runtime
         )
         points = [measurement.point(None, 0, None, console)]
         for run in runs:

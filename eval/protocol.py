@@ -18,6 +18,8 @@ The default protocol:
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -31,6 +33,10 @@ Order = Literal["both", "official", "winner_first"]
 Images = Literal["real", "none", "grey", "shuffled"]
 
 Ties = Literal["wrong", "half", "right"]
+
+LISTED: tuple[Side, Side] = (0, 1)
+"""The responses are shown in the order in which the example lists them."""
+REVERSED: tuple[Side, Side] = (1, 0)
 
 
 def journal_key(candidates: Candidates) -> str:
@@ -80,15 +86,29 @@ class ProtocolConfig(Section):
         return f"{judged}, ties {self.ties}, {rows}{images}, seed {self.seed}"
 
 
-def presentations(example: Example, protocol: ProtocolConfig) -> tuple[Side, ...]:
-    """Return which response is shown first in each judgement of `example`, round by round."""
+def presentations(example: Example, protocol: ProtocolConfig) -> tuple[tuple[Side, Side], ...]:
+    """Return the order in which the responses of `example` are shown in each judgement, round by round."""
     if protocol.order == "both":
-        return (0, 1) * protocol.votes
+        return (LISTED, REVERSED) * protocol.votes
     if protocol.order == "winner_first":
-        return (example.better,) * protocol.votes
+        return (_shown_with(example.better),) * protocol.votes
     if example.official_first is not None:
-        return (example.official_first,) * protocol.votes
-    return tuple(draw(protocol.seed, example.key, turn) for turn in range(protocol.votes))
+        return (_shown_with(example.official_first),) * protocol.votes
+    return tuple(
+        _shown_with(draw(protocol.seed, example.key, turn)) for turn in range(protocol.votes)
+    )
+
+
+def _shown_with(first: Side) -> tuple[Side, Side]:
+    """Return the order that shows the response `first` first."""
+    return LISTED if first == 0 else REVERSED
+
+
+def with_presentations(examples: Sequence[Example], protocol: ProtocolConfig) -> list[Example]:
+    """Return the examples with the orders in which a judge that compares is shown them."""
+    return [
+        replace(example, presentations=presentations(example, protocol)) for example in examples
+    ]
 
 
 def draw(seed: int, key: str, turn: int | str) -> Side:

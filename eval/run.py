@@ -46,7 +46,7 @@ from mmrm.eval.results.summary_table import comparison_table, results_table, sco
 from mmrm.models.config import checkpoint_at
 
 if TYPE_CHECKING:
-    from mmrm.eval.judges.loaded import JudgeFor
+    from mmrm.eval.judges.judge import Judge
     from mmrm.eval.suite.suite import Suite
 
 REAL, *ABLATED = get_args(Images)
@@ -211,9 +211,14 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
             suite = loaded(task.benchmarks, task.protocol)
             if options.output is None:
                 keep_whole_results(suite, folder)
-            found, digest = load_judge(judge, runtime).benchmark, shared_digest(judge)
+            loaded_judge = load_judge(judge, runtime).judge
             results, ablations = evaluate(
-                found, digest, suite, folder, journals, ablations=options.ablations
+                loaded_judge,
+                shared_digest(judge),
+                suite,
+                folder,
+                journals,
+                ablations=options.ablations,
             )
             if rank():
                 continue
@@ -271,7 +276,7 @@ def folders_of_results(options: argparse.Namespace, judges: Sequence[Path]) -> l
 
 
 def evaluate(
-    judge_for: JudgeFor,
+    judge: Judge,
     digest: str,
     suite: Suite,
     folder: Path,
@@ -292,14 +297,12 @@ def evaluate(
         seen = replace(suite, protocol=suite.protocol.model_copy(update={"images": images}))
         place = folder if images == REAL else folder / "ablations" / images
         found[images] = {}
-        for name, (evaluated, rows) in seen.benchmarks.items():
-            judge, mark = (
-                judge_for(evaluated, seen.protocol),
-                fingerprint(digest, rows_digest(rows.examples), seen.protocol),
-            )
+        for name, (_, rows) in seen.benchmarks.items():
+            mark = fingerprint(digest, rows_digest(rows.examples), seen.protocol)
             journal = journal_in(place, name, mark, plain_console(stderr=True))
             journals.append(journal)
-            found[images][name] = seen.evaluate(name, judge, place, judge.notes, journal)
+            evaluation = seen.evaluate(name, judge, place, with_notes=True, journal=journal)
+            found[images][name] = evaluation.result
     return found.pop(suite.protocol.images), found
 
 

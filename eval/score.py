@@ -123,7 +123,7 @@ def score(options: argparse.Namespace, console: Console) -> None:
             errors,
             fingerprint,
             reference_of,
-            score_file,
+            score_candidates_file,
         )
         from mmrm.models.distributed import locked_by_first_rank, rank
 
@@ -146,7 +146,7 @@ def score(options: argparse.Namespace, console: Console) -> None:
             options.output.with_name(f"{options.output.name}.journal"),
             fingerprint(options.judge, scoring),
         )
-        keys = score_file(judge.ranker, file, scoring, journal, console)
+        keys = score_candidates_file(judge.judge, file, scoring, journal, console)
         if rank():
             return
         beside = options.output.with_name(f"{options.output.name}.errors.jsonl")

@@ -10,6 +10,7 @@ generative judge (or a judge's YAML file) judge every pair several times in both
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,12 +26,12 @@ from mmrm.data.sources.project import as_row
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.annotation.annotator import append, journal_of, read_journal
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from mmrm.eval.candidates import as_example
+from mmrm.eval.candidates import candidates_from_record
 from mmrm.eval.cli import command
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.protocol import LISTED, REVERSED, ProtocolConfig
 
 CHUNK = 256
 """Pairs that are judged before the selected ones of them are written."""
@@ -42,7 +43,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="by", required=True)
-    tries, rate = commands.add_parser("tries"), commands.add_parser("pass-rate")
+    tries = commands.add_parser("tries")
+    rate = commands.add_parser("pass-rate")
     for one in (tries, rate):
         one.add_argument("recipe", type=Path)
         one.add_argument("--out", type=Path, required=True, help="a .jsonl file")
@@ -55,10 +57,10 @@ def main() -> None:
     with command(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
-        mixture, count = Mixture(section_of(options.recipe)), 0
-        for index in (
-            by_tries(mixture, options) if options.by == "tries" else by_pass_rate(mixture, options)
-        ):
+        mixture = Mixture(section_of(options.recipe))
+        select = by_tries if options.by == "tries" else by_pass_rate
+        count = 0
+        for index in select(mixture, options):
             append(options.out, as_row(mixture[index], None))
             count += 1
     plain_console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")
@@ -76,25 +78,28 @@ def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
 def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Yield the indices of records that the judge gets right in a share of its votes within the band."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    judge = load_judge(options.judge, Runtime(device)).benchmark(
-        PREFERENCE_FOLDER, ProtocolConfig(votes=options.votes)
-    )
+    protocol = ProtocolConfig(votes=options.votes)
+    judge = load_judge(options.judge, Runtime(device)).judge.under(protocol, PREFERENCE_FOLDER)
     low, high = options.band
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))
-        rates = pass_rates(judge, [mixture[index] for index in indices])
+        rates = pass_rates(judge, [mixture[index] for index in indices], options.votes)
         yield from (
             index for index, rate in zip(indices, rates, strict=True) if low <= rate <= high
         )
 
 
-def pass_rates(judge: Judge, records: Sequence[Preference]) -> list[float]:
+def pass_rates(judge: Judge, records: Sequence[Preference], num_rounds: int) -> list[float]:
     """Return for each record the share of the judge's votes that name its chosen response; an unreadable vote is no such."""
-    verdicts = judge.judge([as_example(record) for record in records])
-    return [
-        sum(vote.names == 0 for vote in verdict.votes) / max(len(verdict.votes), 1)
-        for verdict in verdicts
+    both_orders = (LISTED, REVERSED) * num_rounds
+    batch = [
+        replace(candidates_from_record(record), presentations=both_orders) for record in records
     ]
+    rates: list[float] = []
+    for scores in judge.score_batch(batch):
+        num_right = sum(vote.named == 0 for vote in scores.votes)
+        rates.append(num_right / max(len(scores.votes), 1))
+    return rates
 
 
 if __name__ == "__main__":

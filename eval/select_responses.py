@@ -37,7 +37,7 @@ from mmrm.eval.selection.selection import (
     ScoredResponses,
     Writer,
     best,
-    pairs,
+    preference_pairs,
     scored,
 )
 from mmrm.eval.selection.verifier_options import add_verifier, verifying
@@ -162,7 +162,7 @@ def maker(
         return lambda answered, found, identity: [writer.example(answered, best(found), identity)]
     return lambda answered, found, identity: [
         writer.pair(answered, found, chosen, rejected, identity)
-        for chosen, rejected in pairs(found, options.min_margin, options.all)
+        for chosen, rejected in preference_pairs(found, options.min_margin, options.all)
     ]
 
 

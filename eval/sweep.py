@@ -27,6 +27,7 @@ from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_shared, command, processes, task_of
 from mmrm.eval.judges.checkpoint import Runtime
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import recorded
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.reporting.sweep_report import best_of, draw, in_full, log, markdown, rows
@@ -158,21 +159,26 @@ class Sweep:
             self.console.print(f"{path}, {name}: stored")
         if not missing:
             return ""
-        loaded, problem, protocol = None, "", self.suite.protocol
+        judge: Judge | None = None
+        problem = ""
+        protocol = self.suite.protocol
         try:
-            loaded = load_judge(path, self.runtime).benchmark
+            judge = load_judge(path, self.runtime).judge
         except BROKEN as error:
             problem = str(error)
         problems = list(filter(None, gather(problem)))
-        if loaded is None or problems:
+        if judge is None or problems:
             return problems[0]
         for name in missing:
             mark = marks[name]
             folder = Path() if rank() else self.store.begin(mark)
-            judge = loaded(self.suite.benchmarks[name][0], protocol)
+            # A judge that cannot be asked under the protocol ends the sweep: the protocol is at fault.
+            judge.under(protocol, self.suite.benchmarks[name][0])
+            journal = journal_in(folder, name, mark, plain_console(stderr=True))
             try:
-                journal = journal_in(folder, name, mark, plain_console(stderr=True))
-                result = self.suite.evaluate(name, judge, folder, judge.notes, journal)
+                evaluation = self.suite.evaluate(
+                    name, judge, folder, with_notes=True, journal=journal
+                )
             except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
                 return str(error)
             if not rank():
@@ -185,7 +191,7 @@ class Sweep:
                 self.store.finish(
                     mark, {**about, "protocol": protocol.model_dump(), "scoring": scoring_version()}
                 )
-                self.console.print(f"{path}, {name}: {percent(result.micro)}")
+                self.console.print(f"{path}, {name}: {percent(evaluation.result.micro)}")
         return ""
 
 

@@ -36,11 +36,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.candidates import Candidates, Verdict
+from mmrm.eval.candidates import Candidates
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.judges.packed_judge import Unit, UnitResult
+from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.serving.app import Server
-from mmrm.eval.serving.service import ServedRanker, Service, load_served
+from mmrm.eval.serving.service import JudgeToServe, Service, load_served
 from mmrm.models.packing.groups import Group
 from tests.eval.serving.malformed import malformed
 
@@ -107,34 +108,43 @@ class Unpacked:
         return Rows(groups)
 
 
-def baseline(judging: ServedRanker, kind: str) -> ServedRanker:
-    """Return the judge as a plain server has it: each response is computed by itself, alone or in a padded batch."""
-    ranker: PackedRanker[Candidates, Verdict] = judging.ranker
-    model: Any = ranker.run.__self__.model  # type: ignore[attr-defined]
+@dataclass(frozen=True, kw_only=True)
+class PlainJudge(ScalarJudge):
+    """A judge as a plain server has it: each response is computed by itself, alone or in a padded batch."""
 
-    def cut(candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
-        yield from (
-            (f"{candidates.key}/{one}", replace(candidates, responses=(one,)))
-            for one in candidates.responses
-        )
+    def units(self, candidates: Candidates) -> list[Unit]:
+        """Return each response by itself."""
+        return [
+            Unit(str(index), candidates, (index,)) for index in range(len(candidates.responses))
+        ]
 
-    def run(rows: Any, items: Sequence[Candidates]) -> list[Verdict]:
-        return [Verdict(scores=(score,)) for score in model(**rows.inputs()).logits[:, 0].tolist()]
+    def run(self, batch: Any, units: Sequence[Unit]) -> list[UnitResult]:
+        """Return the score of each row of a padded batch."""
+        scores = self.model(**batch.inputs()).logits[:, 0].tolist()
+        return [UnitResult((score,)) for score in scores]
 
-    encoder: Any = Unpacked(ranker.packed.encoder.control_tokens)
-    packed = replace(
-        ranker.packed,
-        encoder=encoder,
-        token_budget=ranker.packed.token_budget if kind == "padded" else 1,
-    )
-    return replace(judging, ranker=replace(ranker, packed=packed, cut=cut, run=run, share=None))
+    @property
+    def units_share_groups(self) -> bool:
+        """False: no prompt is shared."""
+        return False
+
+
+def baseline(judging: JudgeToServe, kind: str) -> JudgeToServe:
+    """Return the judge as a plain server has it."""
+    judge = judging.judge
+    assert isinstance(judge, ScalarJudge)
+    encoder: Any = Unpacked(judge.packed.encoder.control_tokens)
+    token_budget = judge.packed.token_budget if kind == "padded" else 1
+    packed = replace(judge.packed, encoder=encoder, token_budget=token_budget)
+    plain = PlainJudge(model=judge.model, packed=packed, read=judge.read)
+    return replace(judging, judge=plain)
 
 
 def be(checkpoint: Path, kind: str) -> None:
     """Be a server, until a signal."""
     import socket
 
-    def load() -> ServedRanker:
+    def load() -> JudgeToServe:
         torch.set_num_threads(1)
         judging = load_served(checkpoint, "reward", Runtime(torch.device("cpu")))
         return judging if kind == "ours" else baseline(judging, kind)

@@ -1,4 +1,4 @@
-"""Annotating preference records with rationales, and picking the hard ones: what eval/annotate.py and eval/select_pairs.py do.
+"""Annotating preference records with rationales: what eval/annotate.py does, and the journal that eval/select_pairs.py reads.
 
 Two files are written line by line: the records in this project's own format, and beside them a journal with one line for
 every record that was looked at. A record counts as done once its line is in the journal, so a kill loses one record at most.
@@ -177,7 +177,8 @@ def annotate(
         )
     written = lines[-1]["written"] if lines else 0
     keep_written_lines(path, written)
-    done, count = {line["index"] for line in lines}, 0
+    done = {line["index"] for line in lines}
+    num_annotated = 0
     for index in indices:
         if index in done:
             continue
@@ -198,8 +199,8 @@ def annotate(
             "written": written,
         }
         append(journal, line)
-        count += 1
-    return count
+        num_annotated += 1
+    return num_annotated
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:

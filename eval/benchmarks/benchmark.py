@@ -17,7 +17,7 @@ from pydantic import model_validator
 from mmrm.data.config.section import Count, Section
 from mmrm.data.preference import Message
 from mmrm.eval.benchmarks.editions import EMBEDDED
-from mmrm.eval.candidates import Example, Side, Verdict
+from mmrm.eval.candidates import Example, Scores, Side
 from mmrm.eval.protocol import draw
 
 Record = dict[str, Any]
@@ -182,7 +182,7 @@ class Benchmark:
     look: Callable[[Location], object]
     """Raises UserError if the local files that `load` would read are missing. Reads nothing, and does
     not ask the hub."""
-    formats: Mapping[str, Callable[[Sequence[Example], Sequence[Verdict]], list[Record]]]
+    formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
     """The functions that make the records of a predictions file, by the name of its format.
     `official` is the benchmark's own format."""
     rules: Mapping[str, ScoringRule]
@@ -234,19 +234,21 @@ def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, 
     return (rejected, chosen), 1
 
 
-def preferred(verdict: Verdict) -> Side | None:
-    """Return the response of the higher score, or the one that more than half of the votes name.
+def preferred(scores: Scores) -> Side | None:
+    """Return the response that more than half of the votes name, or the one of the higher score.
+
+    The scores decide if the judge cast no votes.
 
     None means a tie, or that no response has such a majority.
     """
-    if verdict.scores is None:
-        names = [vote.names for vote in verdict.votes]
+    if scores.votes:
+        names = [vote.named for vote in scores.votes]
         if 2 * names.count(0) > len(names):
             return 0
         if 2 * names.count(1) > len(names):
             return 1
         return None
-    first_score, second_score = verdict.scores
+    first_score, second_score = scores.values
     if first_score > second_score:
         return 0
     if second_score > first_score:
@@ -254,28 +256,28 @@ def preferred(verdict: Verdict) -> Side | None:
     return None
 
 
-def rewards(example: Example, verdict: Verdict) -> list[float]:
+def rewards(example: Example, scores: Scores) -> list[float]:
     """Return [reward of the better response, reward of the other].
 
     The rewards are the scores, or the numbers of votes for the better response and of all other
     votes. Scores that are not finite numbers become [0, 1], the rewards that R1-Reward's scripts
     give to a judgement that they cannot read.
     """
-    if verdict.scores is None:
-        num_right = sum(vote.names == example.better for vote in verdict.votes)
-        return [num_right, len(verdict.votes) - num_right]
-    better = verdict.scores[example.better]
-    other = verdict.scores[1 - example.better]
+    if scores.votes:
+        num_right = sum(vote.named == example.better for vote in scores.votes)
+        return [num_right, len(scores.votes) - num_right]
+    better = scores.values[example.better]
+    other = scores.values[1 - example.better]
     if math.isfinite(better) and math.isfinite(other):
         return [better, other]
     return [0, 1]
 
 
-def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions in R1-Reward's format: the row and its rewards, the winner's first."""
     return [
-        {**example.row, "rewards": rewards(example, verdict)}
-        for example, verdict in zip(examples, verdicts, strict=True)
+        {**example.row, "rewards": rewards(example, row_scores)}
+        for example, row_scores in zip(examples, scores, strict=True)
     ]
 
 

@@ -39,7 +39,7 @@ from mmrm.eval.benchmarks.prediction_records import (
     text,
 )
 from mmrm.eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
-from mmrm.eval.candidates import Example, Side, Verdict
+from mmrm.eval.candidates import Example, Scores, Side
 
 NAME = "multimodal_rewardbench"
 HUB = "syhuggingface/multimodal_rewardbench"
@@ -187,7 +187,7 @@ def read(judgement: str) -> Side | None:
 # Predictions files
 
 
-def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as 1_run_model_as_judge_gpt4o.py writes them.
 
     2_get_accuracy.py can be run on them. The format has one judgement a row, with Output1 as A. If
@@ -196,7 +196,7 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
     response it is a text without a verdict, for which the official script tosses its coin.
     """
     records = []
-    for example, verdict in zip(examples, verdicts, strict=True):
+    for example, row_scores in zip(examples, scores, strict=True):
         records.append(
             {
                 "ID": example.row["ID"],
@@ -204,18 +204,18 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
                 "Image": example.row["Image"],
                 "Label": "A" if example.better == 0 else "B",
                 "Meta": example.row,
-                "output": _official_text(verdict),
+                "output": _official_text(row_scores),
             }
         )
     return records
 
 
-def _official_text(verdict: Verdict) -> str:
+def _official_text(scores: Scores) -> str:
     """Return the one judgement of a row in the official format."""
-    side = preferred(verdict)
-    if len(verdict.votes) == 1:
-        vote = verdict.votes[0]
-        if vote.first == 0 and read(vote.text) == side:
+    side = preferred(scores)
+    if len(scores.votes) == 1:
+        vote = scores.votes[0]
+        if vote.shown[0] == 0 and read(vote.text) == side:
             return vote.text
     if side is None:
         return "No verdict."

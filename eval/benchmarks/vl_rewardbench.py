@@ -33,7 +33,7 @@ from mmrm.eval.benchmarks.vl_rewardbench_scoring import (
     named_answer,
     official_group,
 )
-from mmrm.eval.candidates import Example, Side, Verdict, Vote
+from mmrm.eval.candidates import Example, Scores, Side, Vote
 
 NAME = "vl_rewardbench"
 HUB = "MMInstruction/VL-RewardBench"
@@ -165,7 +165,7 @@ def read(text: str) -> Side | None:
 # Predictions files
 
 
-def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as inference_hf.py writes them, one record a vote.
 
     cal.py can be run on them. Scores have no text, so the record of a scalar judge holds the sentence
@@ -173,19 +173,18 @@ def official_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -
     of its denominators.
     """
     records = []
-    for example, verdict in zip(examples, verdicts, strict=True):
-        votes = verdict.votes if verdict.scores is None else (_vote_of_scores(verdict),)
+    for example, row_scores in zip(examples, scores, strict=True):
+        votes = row_scores.votes or (_vote_of_scores(row_scores),)
         for vote in votes:
             records.append(_record(example, vote))
     return records
 
 
-def _vote_of_scores(verdict: Verdict) -> Vote:
-    """Return the scores of a verdict as a vote that was shown the first response first."""
-    assert verdict.scores is not None
-    first_score, second_score = verdict.scores
+def _vote_of_scores(scores: Scores) -> Vote:
+    """Return scores as a vote that was shown the first response first."""
+    first_score, second_score = scores.values
     text = "The scores do not differ." if first_score == second_score else ""
-    return Vote(text, 0, preferred(verdict))
+    return Vote((0, 1), preferred(scores), text)
 
 
 def _record(example: Example, vote: Vote) -> Record:
@@ -196,12 +195,13 @@ def _record(example: Example, vote: Vote) -> Record:
     another form (`<answer>2</answer>`) and still write "Therefore … Answer 1 is better" in its
     reasoning, and its file must not name another response than its verdict.
     """
-    position = None if vote.names is None else int(vote.names != vote.first)
+    first_shown = vote.shown[0]
+    position = None if vote.named is None else vote.shown.index(vote.named)
     text = vote.text
     if read(text) != position:
         text = "" if position is None else f"Overall Judgment: Answer {1 + position} is better."
     number = named_answer(text)
-    rejected = 1 if vote.first != example.better else 2
+    rejected = 1 if first_shown != example.better else 2
     ranking = [0, 1] if example.better == 0 else [1, 0]
     columns = {name: example.row[name] for name in KEPT}
     return {
@@ -215,19 +215,19 @@ def _record(example: Example, vote: Vote) -> Record:
             "filter_choice": text,
             "filter_prompt": "",
             "filter_number": -1 if number is None else number,
-            "random_number": vote.first,
+            "random_number": first_shown,
             "flag_status": agreement(number, rejected),
         },
     }
 
 
-def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as R1-Reward writes them for this benchmark.
 
     There is one record a row, with the reward of the winner first.
     """
     records = []
-    for example, verdict in zip(examples, verdicts, strict=True):
+    for example, row_scores in zip(examples, scores, strict=True):
         records.append(
             {
                 "id": example.row["id"],
@@ -235,7 +235,7 @@ def reward_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> 
                 "chosen": example.responses[example.better],
                 "rejected": example.responses[1 - example.better],
                 "image": example.row["image"],
-                "rewards": rewards(example, verdict),
+                "rewards": rewards(example, row_scores),
             }
         )
     return records

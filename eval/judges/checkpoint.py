@@ -85,7 +85,8 @@ def load_checkpoint(
     try:
         if is_adapter(path):
             card = own = card_of_adapters(path)
-            config, base = backbone_of(path, own), own.backbone
+            config = backbone_of(path, own)
+            base = own.backbone
             adapted: Any = with_adapters(load(base, head=own.head, nf4=own.nf4), path)
             model = adapted.get_base_model()
         else:
@@ -110,10 +111,10 @@ def load_checkpoint(
     )
     note = f"There is no judge.json in {path} and no recipe.yaml of a run above it: images are seen as its processor says, a "
     note += "system prompt is that of its config.json."
-    notes, workers = ((), card.workers) if card else ((note,), 0)
-    return LoadedCheckpoint(
-        model.eval(), Packed(encoder, runtime.device, budget, workers), card, notes
-    )
+    workers = card.workers if card else 0
+    notes = () if card else (note,)
+    packed = Packed(encoder, runtime.device, budget, workers)
+    return LoadedCheckpoint(model.eval(), packed, card, notes)
 
 
 def kind_of(folder: Path) -> str:

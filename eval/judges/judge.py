@@ -1,48 +1,73 @@
-"""The protocol of an evaluation: what a judge is shown, what it answers, and how answers become right, wrong or a tie.
+"""The interface of all judges, which benchmarks, rankings, the server, rewards and best-of-N call.
 
-The default protocol:
+A judge has two ways to be used, which differ in what an unusable score is:
 
-- every row of the benchmark counts; a row that cannot be shown (a video without frames, a control token in its text) is
-  counted as unavailable;
-- a scalar judge is right where it scores the better response higher. Equal scores are a tie. Scores are compared as they
-  are (fp32 or wider), never rounded;
-- a pairwise judge sees each row in both orders. A row is right where more votes name the better response than do not, a
-  tie where the two are equal (a judge that follows the position, not the content), else wrong;
-- a vote that cannot be read counts against the better response and is counted; a row without any readable vote is
-  `unparsable`. A score that is not a finite number is unparsable too;
-- a tie is wrong in the headline; the figure with half a point for a tie stands in a column of its own;
-- K votes are K rounds (a round is one judgement, or one in each order); accuracy at 1..K uses the first rounds;
-- everything drawn depends on the seed, the row's content and the round, not on the order in which rows are judged.
+- As it is loaded, a judge ranks responses to people's own prompts. A text with a control token is
+  an error, as is a score that is not a finite number. A written score that cannot be read is 0.
+- `under` returns the judge of a benchmark. Its scores are NaN or infinite where the model's are,
+  because the protocol counts such rows as unparsable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from mmrm.eval.candidates import Candidates, Example, Ranking, Verdict
+from mmrm.eval.benchmarks.benchmark import Benchmark
+from mmrm.eval.candidates import Candidates, Scores, total_usage
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.protocol import ProtocolConfig
 
 
-class Ranker(Protocol):
-    """Anything that ranks responses."""
+@dataclass(frozen=True, slots=True)
+class JudgeInfo:
+    """What callers ask about a judge."""
 
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Return a ranking for each, in order; all ranks must call together."""
-        ...
+    compares: bool = False
+    """The judge names the better of two responses. Ranking N responses takes N (N - 1) comparisons."""
+    writes: bool = False
+    """The judge generates text, so that it needs the whole weights on each rank."""
 
 
 class Judge(Protocol):
-    """Anything that compares two responses."""
+    """Anything that scores the responses to a prompt, or compares them."""
 
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return one verdict for each example, in order; the journal shows the progress, and holds what need not be judged."""
+    @property
+    def info(self) -> JudgeInfo:
+        """What callers ask about the judge."""
+        ...
+
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the scores of each, in order, on every rank; all ranks must call together.
+
+        The journal shows the progress, and keeps what was judged.
+        """
+        ...
+
+    def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> Judge:
+        """Return the judge of a benchmark: the same weights, the protocol's seed, the benchmark's prompt.
+
+        Raises: CheckpointError if the judge cannot be asked as the protocol requires.
+        """
+        ...
+
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return what must be said next to figures that are made of these scores of this judge."""
         ...
 
 
-class NotedJudge(Judge, Protocol):
-    """A judge that knows what must be said beside its figures."""
+def cost_figures(scores: Sequence[Scores]) -> dict[str, float]:
+    """Return what a log shows of the cost of judging.
 
-    def notes(self) -> tuple[str, ...]:
-        """Return it; asked after judging."""
-        ...
+    Shares of written critiques are left out if none was written. A critic judges each prompt once,
+    whatever the number of its critiques.
+    """
+    usage = total_usage(scores)
+    num_judgements = usage.judgements or len(scores)
+    figures = {"seconds_per_judgement": usage.seconds / max(num_judgements, 1)}
+    if usage.critiques:
+        figures["truncated"] = usage.truncated / usage.critiques
+        figures["tokens_per_critique"] = usage.tokens / usage.critiques
+        figures["generated_tokens_per_second"] = usage.tokens / usage.seconds
+    return figures

@@ -1,17 +1,112 @@
-"""From a path to a judge: a checkpoint folder by what its config.json says, a YAML file by its `type`.
+"""From a path to a judge that is ready: a checkpoint folder by its config.json, a YAML file by its `type`.
 
 judge = load_judge("runs/mine/best")
 scores = judge.score([{"role": "user", "content": [{"type": "image", "image": "cat.png"}, {"type": "text", …}]}], responses)
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mmrm.data.config.registry import load
+from mmrm.data.sources.shared.conversation import response
+from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.judge import Judge
+from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.registry import judge_config
+from mmrm.models.distributed import alone
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedJudge:
+    """A judge whose weights are loaded, for people's own prompts and for trainers of TRL's.
+
+    `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes, paths or data URIs; see
+    `mmrm.models.portable.conversations`.
+    """
+
+    judge: Judge
+
+    def score(
+        self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
+    ) -> list[float]:
+        """Return the score of each response; higher is better."""
+        return list(self.rank(messages, responses, images).values)
+
+    def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Scores:
+        """Return scores, order and margin of the responses, and what the judge wrote; raises RecordError.
+
+        In a distributed run each rank asks for itself.
+        """
+        with alone():
+            return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
+
+    def compare(self, messages: Any, a: str, b: str, images: Iterable[Any] = ()) -> Scores:
+        """Return the scores of two responses: `order[0]` is 0 for `a`; a `margin` of 0 is a tie."""
+        return self.rank(messages, [a, b], images)
+
+    def reward(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float]:
+        """Return the scores of a batch of TRL's, whose `reward_funcs` may name this method.
+
+        In a distributed run each rank asks for itself.
+
+        Args:
+            prompts: A text or turns each.
+            completions: A text or turns each, of which the last turn is scored.
+            columns: Other columns of the batch; `images` or `image` may be among them.
+        """
+        asked_by_key: dict[str, Candidates] = {}
+        rows_by_key: dict[str, list[int]] = {}
+        texts: list[str] = []
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            images = () if _holds_images(prompt) else _images_of_row(columns, row)
+            asked = candidates_of(prompt, ["-"], images, f"row {row}")
+            asked_by_key.setdefault(asked.key, asked)
+            rows_by_key.setdefault(asked.key, []).append(row)
+            texts.append(_text_of(completion))
+        batch: list[Candidates] = []
+        for key, asked in asked_by_key.items():
+            responses = tuple(texts[row] for row in rows_by_key[key])
+            batch.append(replace(asked, responses=responses))
+        with alone():
+            scores_of_batch = self.judge.score_batch(batch)
+        score_by_row: dict[int, float] = {}
+        for rows, scores in zip(rows_by_key.values(), scores_of_batch, strict=True):
+            score_by_row.update(zip(rows, scores.values, strict=True))
+        return [score_by_row[row] for row in range(len(prompts))]
+
+
+def _images_of_row(columns: Mapping[str, Any], row: int) -> Sequence[Any]:
+    """Return the images that a batch of TRL's has for a row, in one of two columns."""
+    if "images" in columns:
+        return columns["images"][row] or ()
+    if "image" in columns:
+        return (columns["image"][row],)
+    return ()
+
+
+def _holds_images(prompt: Any) -> bool:
+    """Return True if a prompt of TRL's holds its images, which are then in a column of the batch too."""
+    if isinstance(prompt, str):
+        return False
+    for turn in prompt:
+        content = turn["content"]
+        if isinstance(content, str):
+            continue
+        if any(part.get("image") is not None for part in content):
+            return True
+    return False
+
+
+def _text_of(completion: Any) -> str:
+    """Return the text of a completion, which is the last of its turns."""
+    return response(completion if isinstance(completion, str) else completion[-1:])
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
@@ -22,5 +117,5 @@ def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
     config = judge_config(Path(path))
     if runtime is None:
         runtime = Runtime(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    judge: LoadedJudge = load(config.implementation)(Path(path), runtime, config)
-    return judge
+    judge: Judge = load(config.implementation)(Path(path), runtime, config)
+    return LoadedJudge(judge)

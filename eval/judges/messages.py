@@ -1,9 +1,4 @@
-"""Any number of responses to one prompt, scored or compared in pairs, and brought into an order.
-
-A reward model and a critic score each response. A judge that compares holds a tournament: every two responses meet twice, each
-shown first once, which is N (N - 1) judgements; a response's score is the share of its judgements that name it, one that cannot
-be read counting half for both.
-"""
+"""People's own messages, responses and images, read as what a judge is given."""
 
 import hashlib
 import io
@@ -32,17 +27,10 @@ def candidates_of(
 
     Raises: RecordError, which names `identity`.
     """
-    wrong = [type(one).__name__ for one in responses if not isinstance(one, str)]
-    if isinstance(responses, str) or wrong or not responses:
-        found = (
-            "one text"
-            if isinstance(responses, str)
-            else f"a {wrong[0]} among them"
-            if wrong
-            else "none"
-        )
+    fault = _fault_of(responses)
+    if fault:
         raise RecordError(
-            f"{identity}: responses: {found}; required is a list of at least one text"
+            f"{identity}: responses: {fault}; required is a list of at least one text"
         )
     try:
         turns, pictures = read_conversation(messages, images)
@@ -57,6 +45,18 @@ def candidates_of(
         )
     prompt = cast(tuple[Message, ...], tuple(turns))
     return Candidates(content.hexdigest(), encoded, prompt, tuple(responses), identity)
+
+
+def _fault_of(responses: Sequence[str]) -> str:
+    """Return what was found in place of a list of texts; empty if it is one."""
+    if isinstance(responses, str):
+        return "one text"
+    if not responses:
+        return "none"
+    for response in responses:
+        if not isinstance(response, str):
+            return f"a {type(response).__name__} among them"
+    return ""
 
 
 def _encoded(image: Picture) -> EncodedImage:

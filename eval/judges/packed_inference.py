@@ -1,4 +1,4 @@
-"""Packed groups through a model, data-parallel: the one forward path of evaluation; and its simplest user, the scalar judge.
+"""Packed groups through a model, data-parallel: the one forward path of evaluation.
 
 Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pixels of a whole benchmark would not fit in
 memory), packed under the token budget, and run in lock-step: a rank without work runs the filler row.
@@ -20,17 +20,14 @@ from mmrm.models.encoder import Encoder
 from mmrm.models.packing.bins import pack_first_fit
 from mmrm.models.packing.groups import Group, PackedBatch
 
-Item = TypeVar("Item")
-
-Found = TypeVar("Found")
-
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 Cost = Callable[[Group], int]
-
+"""Returns what a group takes of the token budget of a row."""
 
 CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
-
 
 PackedItems = tuple[PackedBatch, list[int]]
 """A row and the indices of the items whose groups it holds, in order."""
@@ -48,25 +45,29 @@ class Packed:
 
 def run_packed(
     packed: Packed,
-    items: Sequence[Item],
-    encode: Callable[[Item], Group],
-    run: Callable[[PackedBatch, list[Item]], Sequence[Found]],
+    items: Sequence[ItemT],
+    encode: Callable[[ItemT], Group],
+    run: Callable[[PackedBatch, list[ItemT]], Sequence[ResultT]],
     cost: Cost = attrgetter("cost"),
-    judging: Judging[Found] | None = None,
-) -> list[Found]:
-    """Return what `run` finds for every item, in order, on every rank; all ranks must call together.
+    judging: Judging[ResultT] | None = None,
+) -> list[ResultT]:
+    """Return the result of every item, in order, on every rank; all ranks must call together.
 
-    `encode` makes an item's group and `cost` says what it takes of the budget; both run in loader workers and must be picklable.
-    `run` gets a packed row on the device and its items, and returns one thing for each. Ranks run equally many rows: one without
-    work runs the filler row, with no items, and nothing is taken from it. `judging` gets what is found, row by row. A row whose
-    items it holds already is not run again. The other rows hold the same items as without it, so that a continued run rounds
-    as one that was never stopped.
+    Ranks run equally many rows. A rank without work runs the filler row, with no items, and its results are not used.
 
-    Raises: RecordError on all ranks for what `encode` cannot encode on one of them.
+    Args:
+        packed: How items are encoded and packed.
+        items: What is computed.
+        encode: Makes the group of an item. Runs in loader workers and must be picklable.
+        run: Gets a packed row on the device and its items, and returns one result for each.
+        cost: What a group takes of the budget. Runs in loader workers and must be picklable.
+        judging: Gets the results, row by row. A row whose results it holds already is not run again. The other rows hold the
+            same items as without it, so that a continued run rounds as one that was never stopped.
+
+    Raises: RecordError on all ranks if `encode` cannot encode an item on one of them.
     """
-    found: dict[int, Found] = {} if judging is None else judging.found
-    keep = found.update if judging is None else judging.add
-    done = frozenset(found)
+    results: dict[int, ResultT] = {} if judging is None else judging.found
+    done = frozenset(results)
     share = range(len(items))[rank() :: world_size()]
     chunks_of_share = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]
     loader: DataLoader[list[PackedItems] | str] = DataLoader(
@@ -78,33 +79,30 @@ def run_packed(
     )
     chunks = iter(loader)
     for _ in range(max_over_ranks(len(loader), packed.device)):
-        rows: list[PackedItems] | str = next(chunks, [])
-        said = gather(rows if isinstance(rows, str) else len(rows))
-        for fault in said:
-            if isinstance(fault, str):
-                raise RecordError(fault)  # by all ranks together
-        for number in range(max(map(int, said))):
-            batch, inside = (
-                rows[number]
-                if isinstance(rows, list) and number < len(rows)
-                else (packed.encoder.pack([]), [])
-            )
-            new = run(batch.to(packed.device), [items[i] for i in inside])
-            keep(
-                {
-                    index: one
-                    for part in gather(list(zip(inside, new, strict=True)))
-                    for index, one in part
-                    if index not in done
-                }
-            )
-    return [found[index] for index in range(len(items))]
+        rows_or_fault: list[PackedItems] | str = next(chunks, [])
+        rows = [] if isinstance(rows_or_fault, str) else rows_or_fault
+        fault = rows_or_fault if isinstance(rows_or_fault, str) else ""
+        count_and_fault_by_rank = gather((len(rows), fault))
+        for _, fault_of_rank in count_and_fault_by_rank:
+            if fault_of_rank:
+                raise RecordError(fault_of_rank)  # by all ranks together
+        for number in range(max(count for count, _ in count_and_fault_by_rank)):
+            batch, indices = rows[number] if number < len(rows) else (packed.encoder.pack([]), [])
+            row_results = run(batch.to(packed.device), [items[index] for index in indices])
+            new: dict[int, ResultT] = {}
+            for results_of_rank in gather(list(zip(indices, row_results, strict=True))):
+                new.update(item for item in results_of_rank if item[0] not in done)
+            if judging is None:
+                results.update(new)
+            else:
+                judging.add(new)
+    return [results[index] for index in range(len(items))]
 
 
 def _rows(
     packed: Packed,
-    items: Sequence[Item],
-    encode: Callable[[Item], Group],
+    items: Sequence[ItemT],
+    encode: Callable[[ItemT], Group],
     cost: Cost,
     done: frozenset[int],
     chunk: Sequence[int],
@@ -114,13 +112,13 @@ def _rows(
     Returns the reason if an item cannot be encoded.
     """
     try:
-        groups = [encode(items[i]) for i in chunk]
+        groups = [encode(items[index]) for index in chunk]
     except RecordError as error:
         return str(error)
-    rows = pack_first_fit([cost(group) for group in groups], packed.token_budget)
     packed_rows: list[PackedItems] = []
-    for row in rows:
-        inside = [chunk[position] for position in row]
-        if not done.issuperset(inside):
-            packed_rows.append((packed.encoder.pack([groups[i] for i in row]), inside))
+    for row in pack_first_fit([cost(group) for group in groups], packed.token_budget):
+        indices = [chunk[position] for position in row]
+        if not done.issuperset(indices):
+            batch = packed.encoder.pack([groups[position] for position in row])
+            packed_rows.append((batch, indices))
     return packed_rows

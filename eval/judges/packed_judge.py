@@ -1,120 +1,259 @@
-"""Any number of responses to one prompt, scored or compared in pairs, and brought into an order.
+"""Judges that run a model in this process, on packed rows.
 
-A reward model and a critic score each response. A judge that compares holds a tournament: every two responses meet twice, each
-shown first once, which is N (N - 1) judgements; a response's score is the share of its judgements that name it, one that cannot
-be read counting half for both.
+A judge cuts candidates into units. A unit becomes one group of a packed row: a prompt, with some of
+its responses or with the judgements that are to be written. Loader workers encode units, rows of
+units run through the model, and the results of a prompt's units are merged into its scores.
+`PackedJudge.score_batch` takes these steps one after the other, and the server's batcher takes them
+for many clients at a time.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Generic, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from time import perf_counter
 
 import torch
 
 from mmrm.data.errors import NonFiniteError, RecordError
-from mmrm.data.preference import control_token, texts
-from mmrm.eval.candidates import Candidates, Ranking, Verdict
+from mmrm.data.preference import Message, control_token, text, texts
+from mmrm.eval.benchmarks.benchmark import Benchmark
+from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, Usage
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.packed_inference import Cost, Packed, run_packed
-from mmrm.eval.protocol import journal_key
+from mmrm.eval.protocol import ProtocolConfig, journal_key
+from mmrm.models.config import StoredRead
+from mmrm.models.encoder import Encoder
 from mmrm.models.packing.groups import Group, PackedBatch
 
-Item = TypeVar("Item")
-
-Found = TypeVar("Found")
-
-
 BYTES_A_TOKEN = 3
-"""Of a response, to estimate before it is tokenised how many fit into a row; rather too few than too many."""
+"""Bytes of a response per token, to estimate before it is tokenised how many responses fit into a
+row; rather too few than too many."""
 
 
 @dataclass(frozen=True, slots=True)
-class PackedRanker(Generic[Item, Found]):
-    """A model on packed rows, in the steps of ranking: a server takes them apart, `rank` runs them all."""
+class Unit:
+    """What one group of a packed row computes about a prompt."""
+
+    key: str
+    """Names the unit among those of its candidates."""
+    candidates: Candidates
+    shown: tuple[int, ...]
+    """Indices of the responses that the group holds, in the order in which they are shown."""
+    seeds: tuple[str, ...] = ()
+    """The seed of each text that the judge writes."""
+
+    @property
+    def responses(self) -> tuple[str, ...]:
+        """The responses that are shown, in that order."""
+        return tuple(self.candidates.responses[index] for index in self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What the model computed for a unit. A journal keeps it, and ranks gather it."""
+
+    values: tuple[float, ...] = ()
+    """A score for each response that is shown; empty if the unit's texts name the better one."""
+    attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    usage: Usage = NO_USAGE
+
+    def of_responses(self, indices: slice) -> "UnitResult":
+        """Return the result for some of the unit's responses; usage is not divided and left out."""
+        attributes = {name: values[indices] for name, values in self.attributes.items()}
+        return UnitResult(self.values[indices], attributes, self.texts[indices])
+
+
+Conversation = Sequence[Message]
+Layout = Callable[[Unit], tuple[list[Conversation], StoredRead | None]]
+"""Returns the conversations of a unit, and where the score of each is read (None: nowhere).
+
+It is an object of its own and not a method of the judge, because loader workers receive it by
+pickling, and the judge holds the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitEncoder:
+    """Encodes a unit as a group. Runs in loader workers, so it holds no model."""
+
+    encoder: Encoder
+    layout: Layout
+
+    def __call__(self, unit: Unit) -> Group:
+        """Encode a unit; raises RecordError for an image that cannot be decoded."""
+        conversations, read = self.layout(unit)
+        candidates = unit.candidates
+        return self.encoder.encode_conversations(
+            candidates.images, conversations, read, candidates.identity
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesLayout:
+    """Each response as the answer to the prompt, with a score that is read from it."""
+
+    read: StoredRead
+
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead]:
+        """Return one conversation for each response."""
+        prompt = unit.candidates.prompt
+        conversations: list[Conversation] = [
+            (*prompt, text("assistant", response)) for response in unit.responses
+        ]
+        return conversations, self.read
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedJudge(ABC):
+    """A judge whose model runs in this process."""
 
     packed: Packed
-    encode: Callable[[Item], Group]
-    cost: Cost
-    run: Callable[[PackedBatch, Sequence[Item]], Sequence[Found]]
-    kind: Any
-    """Type of what `run` finds of an item, for a journal."""
-    cut: Callable[[Candidates], Iterator[tuple[str, Item]]]
-    """What is encoded as a group each, with a key."""
-    join: Callable[[Candidates, Sequence[Found]], Ranking]
-    share: Callable[[Found, slice], Found] | None
-    """Returns what `run` found of some of the responses, where responses to equal prompts may be judged as one group."""
+    protocol: ProtocolConfig | None = None
+    """The protocol of a benchmark. None: the judge ranks people's own responses (see `judge.py`)."""
+    about: tuple[str, ...] = ()
+    """What must be said next to the judge's figures, whatever judging cost."""
 
-    def split(self, candidates: Candidates) -> list[tuple[str, Item]]:
-        """Return what is encoded as a group each, with a key; raises RecordError for a control token in a text."""
-        for content in (
-            *("".join(texts([turn])) for turn in candidates.prompt),
-            *candidates.responses,
-        ):
-            if token := control_token(content, self.packed.encoder.control_tokens):
-                raise RecordError(
-                    f"{candidates.identity}: a text contains {token!r}, which the tokenizer reads as a control token, not as "
-                    "text. Remove it."
-                )
-        return list(self.cut(candidates))
+    @property
+    @abstractmethod
+    def info(self) -> JudgeInfo:
+        """What callers ask about the judge."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The conversations of a unit."""
+
+    @abstractmethod
+    def units(self, candidates: Candidates) -> list[Unit]:
+        """Return the units of candidates, in the order in which they are computed."""
+
+    @abstractmethod
+    def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
+        """Return the results of the units that a packed row holds.
+
+        A rank without work calls with a filler row and no units, for the sake of the other ranks.
+        """
+
+    @abstractmethod
+    def merge(
+        self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
+    ) -> Scores:
+        """Return the scores of candidates from the results of their units, in order.
+
+        Raises: NonFiniteError, unless the judge is that of a benchmark, if a score is not finite.
+        """
+
+    @property
+    def units_share_groups(self) -> bool:
+        """True if units with equal prompts may be computed as one group, and a unit as several."""
+        return False
+
+    @property
+    def row_cost(self) -> Cost:
+        """Returns what a group takes of the token budget of a row; picklable for loader workers."""
+        return attrgetter("cost")
+
+    @property
+    def encode(self) -> Callable[[Unit], Group]:
+        """Encodes a unit; picklable for loader workers."""
+        return UnitEncoder(self.packed.encoder, self.layout)
+
+    def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "PackedJudge":
+        """Return the judge of a benchmark."""
+        return replace(self, protocol=protocol)
+
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return what must be said next to the figures."""
+        return self.about
+
+    def checked_units(self, candidates: Candidates) -> list[Unit]:
+        """Return the units of candidates.
+
+        Raises: RecordError, unless the judge is that of a benchmark, for a control token in a text.
+        """
+        if self.protocol is None:
+            refuse_control_tokens(candidates, self.packed.encoder)
+        return self.units(candidates)
 
     @torch.no_grad()
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Return a ranking for each, in order; all ranks must call together.
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the scores of each, in order; all ranks must call together.
 
-        Raises: RecordError for what cannot be encoded; NonFiniteError for a score that is no finite number.
+        Raises:
+            RecordError: A text or an image cannot be encoded.
+            NonFiniteError: A score is not a finite number, and the judge is not a benchmark's.
         """
-        parts = [self.split(one) for one in candidates]
-        items = [item for part in parts for _, item in part]
-        keys = [
-            f"{content}/{key}"
-            for content, part in zip(map(journal_key, candidates), parts, strict=True)
-            for key, _ in part
-        ]
-        with journal.judging(keys, self.kind, len(candidates)) as judging:
-            found = iter(run_packed(self.packed, items, self.encode, self.run, self.cost, judging))
-        return [
-            self.join(one, list(islice(found, len(part))))
-            for one, part in zip(candidates, parts, strict=True)
-        ]
+        started = perf_counter()
+        units_of_batch = [self.checked_units(candidates) for candidates in batch]
+        units: list[Unit] = []
+        keys: list[str] = []
+        for candidates, its_units in zip(batch, units_of_batch, strict=True):
+            content = journal_key(candidates)
+            units += its_units
+            keys += [f"{content}/{unit.key}" for unit in its_units]
+        with journal.judging(keys, UnitResult, len(batch)) as judging:
+            results = run_packed(self.packed, units, self.encode, self.run, self.row_cost, judging)
+        scores: list[Scores] = []
+        start = 0
+        seconds = (perf_counter() - started) / max(len(batch), 1)
+        for candidates, its_units in zip(batch, units_of_batch, strict=True):
+            end = start + len(its_units)
+            merged = self.merge(candidates, its_units, results[start:end])
+            scores.append(replace(merged, usage=merged.usage + Usage(seconds=seconds)))
+            start = end
+        return scores
 
 
-def _cut(budget: int, candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
-    """Cut candidates into groups whose responses fit into a row by their estimated tokens, one response at least."""
-    responses, start, used = candidates.responses, 0, 0
-    for place, response in enumerate(responses):
-        tokens = len(response.encode(errors="surrogatepass")) // BYTES_A_TOKEN + 1
-        if place > start and used + tokens > budget:
-            yield _part(candidates, start, place)
-            start, used = place, 0
-        used += tokens
-    yield _part(candidates, start, len(responses))
+def refuse_control_tokens(candidates: Candidates, encoder: Encoder) -> None:
+    """Raise RecordError if a text holds what the tokenizer reads as a control token."""
+    prompt_texts = ["".join(texts([turn])) for turn in candidates.prompt]
+    for content in (*prompt_texts, *candidates.responses):
+        token = control_token(content, encoder.control_tokens)
+        if token:
+            raise RecordError(
+                f"{candidates.identity}: a text contains {token!r}, which the tokenizer reads as a control token, not as "
+                "text. Remove it."
+            )
 
 
-def _part(candidates: Candidates, start: int, end: int) -> tuple[str, Candidates]:
-    """Return some of the responses as candidates, with their key in a journal.
+def units_of_responses(candidates: Candidates, token_budget: int | None) -> Iterator[Unit]:
+    """Yield candidates as units whose responses fit into a row by their estimated tokens.
 
-    Which responses are judged together depends on the token budget, so that the key names them.
+    A unit holds at least one response. With a budget of None there is one unit. The key of a unit
+    names its responses, because which responses are judged together depends on the budget.
     """
-    if end - start == len(candidates.responses):
-        return candidates.key, candidates
-    label = f"{candidates.key}/{start}"
-    part = replace(candidates, key=label, responses=candidates.responses[start:end])
-    return f"{label}-{end}", part
+    num_responses = len(candidates.responses)
+    start = 0
+    used_tokens = 0
+    for index, response in enumerate(candidates.responses):
+        tokens = len(response.encode(errors="surrogatepass")) // BYTES_A_TOKEN + 1
+        is_full = token_budget is not None and used_tokens + tokens > token_budget
+        if is_full and index > start:
+            yield Unit(f"{start}-{index}", candidates, tuple(range(start, index)))
+            start = index
+            used_tokens = 0
+        used_tokens += tokens
+    yield Unit(f"{start}-{num_responses}", candidates, tuple(range(start, num_responses)))
 
 
-def _share(verdict: Verdict, places: slice) -> Verdict:
-    critiques = verdict.critiques and verdict.critiques[places]
-    return replace(verdict, scores=verdict.scores and verdict.scores[places], critiques=critiques)
+def joined_values(results: Sequence[UnitResult]) -> tuple[float, ...]:
+    """Return the values of units one after the other."""
+    return tuple(value for result in results for value in result.values)
 
 
-def _scored(candidates: Candidates, found: Sequence[Verdict]) -> Ranking:
-    scores = tuple(score for verdict in found for score in verdict.scores or ())
-    wrong = [place for place, score in enumerate(scores) if not math.isfinite(score)]
-    if wrong:
+def joined_texts(results: Sequence[UnitResult]) -> tuple[str, ...]:
+    """Return the texts of units one after the other."""
+    return tuple(written for result in results for written in result.texts)
+
+
+def refuse_non_finite(candidates: Candidates, values: Sequence[float]) -> None:
+    """Raise NonFiniteError if a score is not a finite number."""
+    invalid_indices = [index for index, value in enumerate(values) if not math.isfinite(value)]
+    if invalid_indices:
         raise NonFiniteError(
-            f"{candidates.identity}: the scores of the responses {wrong[:9]} are no finite numbers (the first is "
-            f"{scores[wrong[0]]}). The checkpoint is broken, or computes in a dtype that overflows: take another one."
+            f"{candidates.identity}: the scores of the responses {invalid_indices[:9]} are no finite numbers (the first is "
+            f"{values[invalid_indices[0]]}). The checkpoint is broken, or computes in a dtype that overflows: take another one."
         )
-    return Ranking(scores, tuple(text for verdict in found for text in verdict.critiques or ()))

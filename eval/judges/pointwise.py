@@ -1,117 +1,81 @@
-"""Reward models that others released, as judges: each is loaded, asked and read as its authors' code does it.
-
-A row says what no checkpoint says of itself. A generative one has the stock class of its family, in the released key layout or in
-the current one; a scalar one brings its head beside it, in `value_head.safetensors`. To add one, add a row to `RELEASED` and its
-name to `ReleasedModel`, its texts to `released_templates.py`, and a judge file to `recipes/judges/`.
-"""
+"""Judges that write about each response by itself, and end with its score."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from time import perf_counter
 
-import torch
-
-from mmrm.eval.candidates import Candidates, Ranking, Verdict
-from mmrm.eval.journal import SILENT, Journal
-from mmrm.eval.judges.packed_inference import run_packed
-from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.candidates import Candidates, Scores, Usage
+from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.packed_judge import (
+    Conversation,
+    Unit,
+    UnitResult,
+    joined_texts,
+    joined_values,
+)
 from mmrm.eval.judges.released.templates import PointTemplate
-from mmrm.eval.judges.writing import Judged, WritingJudge
-from mmrm.eval.protocol import journal_key
-from mmrm.models.encoder import Encoder
-from mmrm.models.packing.groups import Group, PackedBatch
+from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
+from mmrm.models.packing.groups import PackedBatch
 
 
 @dataclass(frozen=True, slots=True)
-class PointEncoder:
-    """Encodes one response, up to the place where the judge begins to write; runs in loader workers."""
+class PointLayout:
+    """One response in one prompt."""
 
-    encoder: Encoder
-    way: PointTemplate
+    template: PointTemplate
 
-    def __call__(self, one: Candidates) -> Group:
-        """Encode it; raises RecordError for an image that cannot be decoded."""
-        return self.encoder.encode_conversations(
-            one.images, [self.way.ask(one)], None, one.identity
-        )
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
+        """Return the conversation, which ends where the judge begins to write."""
+        [response] = unit.responses
+        return [self.template.ask(unit.candidates, response)], None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PointJudge(WritingJudge):
-    """A judge that writes about each response by itself and ends with its score; NaN where the text gives none."""
+    """A judge that writes a score for each response; NaN if the text holds none."""
 
-    way: PointTemplate
-    seed: int
+    template: PointTemplate
 
     @property
-    def encode(self) -> PointEncoder:
-        """How one response becomes a group."""
-        return PointEncoder(self.packed.encoder, self.way)
+    def info(self) -> JudgeInfo:
+        """A point judge writes about each response by itself."""
+        return JudgeInfo(writes=True)
 
-    @torch.no_grad()
-    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
-        """Return the scores of all responses, and what was written of each; all ranks must call together."""
-        started, parts = perf_counter(), [list(alone(example)) for example in examples]
-        items = [item for part in parts for item in part]
-        keys = [
-            f"{content}/{place}"
-            for content, part in zip(map(journal_key, examples), parts, strict=True)
-            for place in range(len(part))
+    @property
+    def layout(self) -> PointLayout:
+        """One response in one prompt."""
+        return PointLayout(self.template)
+
+    def units(self, candidates: Candidates) -> list[Unit]:
+        """Return each response by itself."""
+        seed = self.protocol.seed if self.protocol else 0
+        return [
+            Unit(str(index), candidates, (index,), (f"{seed}/{candidates.key}/{index}",))
+            for index in range(len(candidates.responses))
         ]
-        with journal.judging(keys, Judged, len(examples)) as judging:
-            found = run_packed(
-                self.packed, [one for _, one in items], self.encode, self.run, self.cost, judging
-            )
-        self.spent.add(len(found), ((tokens, cut) for _, tokens, cut in found), started)
-        rest = iter(found)
-        return [_together([verdict for verdict, _, _ in islice(rest, len(part))]) for part in parts]
 
-    def run(self, batch: PackedBatch, items: Sequence[Candidates]) -> list[Judged]:
-        """Return what a row says of its responses."""
-        seeds = [f"{self.seed}/{one.key}" for one in items]
-        found = []
-        for one in self.write(batch, [self.packed.encoder.vision.image], seeds):
-            text = self.packed.encoder.tokenizer.decode(one.ids)
-            found.append(
-                (
-                    Verdict(scores=(self.way.read(text),), critiques=(text,)),
-                    len(one.ids) + 1,
-                    int(one.truncated),
-                )
-            )
-        return found
+    def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
+        """Return the score of each response, and what was written about it."""
+        encoder = self.packed.encoder
+        seeds = [seed for unit in units for seed in unit.seeds]
+        results: list[UnitResult] = []
+        for judgement in self.write(batch, [encoder.vision.image], seeds):
+            text = encoder.tokenizer.decode(judgement.ids)
+            score = self.template.read(text)
+            results.append(UnitResult((score,), texts=(text,), usage=usage_of_texts([judgement])))
+        return results
 
+    def merge(
+        self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
+    ) -> Scores:
+        """Return the scores of all responses.
 
-def alone(candidates: Candidates) -> Iterator[tuple[str, Candidates]]:
-    """Yield each response by itself, with its key."""
-    for place, response in enumerate(candidates.responses):
-        key = f"{candidates.key}/{place}"
-        yield (
-            key,
-            Candidates(key, candidates.images, candidates.prompt, (response,), candidates.identity),
-        )
-
-
-def _together(parts: Sequence[Verdict]) -> Verdict:
-    scores = tuple(score for part in parts for score in part.scores or ())
-    return Verdict(
-        scores=scores, critiques=tuple(text for part in parts for text in part.critiques or ())
-    )
-
-
-def points_ranker(judge: PointJudge) -> PackedRanker[Candidates, Judged]:
-    """Return what ranks by written scores; one that cannot be read is 0, as the authors' scripts count it, and `unread`."""
-
-    def join(candidates: Candidates, found: Sequence[Judged]) -> Ranking:
-        verdict = _together([one for one, _, _ in found])
-        read = [math.isfinite(score) for score in verdict.scores or ()]
-        scores = tuple(
-            score if known else 0.0 for score, known in zip(verdict.scores or (), read, strict=True)
-        )
-        return Ranking(scores, verdict.critiques or (), len(read), read.count(False))
-
-    return PackedRanker(
-        judge.packed, judge.encode, judge.cost, judge.run, Judged, alone, join, None
-    )
+        In a ranking, a score that cannot be read is 0, as the authors' scripts count it.
+        """
+        values = joined_values(results)
+        num_unread = sum(not math.isfinite(value) for value in values)
+        if self.protocol is None:
+            values = tuple(value if math.isfinite(value) else 0.0 for value in values)
+        usage = sum((result.usage for result in results), Usage())
+        usage += Usage(judgements=len(values), unread=num_unread)
+        return Scores(values, texts=joined_texts(results), usage=usage)

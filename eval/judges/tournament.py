@@ -1,77 +1,88 @@
-"""Any number of responses to one prompt, scored or compared in pairs, and brought into an order.
+"""Comparisons: which responses a judge that compares is shown, and what its votes make of them.
 
-A reward model and a critic score each response. A judge that compares holds a tournament: every two responses meet twice, each
-shown first once, which is N (N - 1) judgements; a response's score is the share of its judgements that name it, one that cannot
-be read counting half for both.
+To rank N responses, such a judge holds a tournament. Every two responses meet twice, each shown
+first once, which makes N (N - 1) comparisons. A benchmark's protocol names the comparisons instead.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations, islice
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 from mmrm.data.errors import RecordError
-from mmrm.eval.candidates import Candidates, Example, Ranking, Vote
-from mmrm.eval.journal import SILENT, Journal
-from mmrm.eval.judges.judge import Judge
+from mmrm.data.preference import Message
+from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, Side, Usage, Vote
+
+Ask = Callable[[Any, Side], tuple[Message, ...]]
+"""Makes the conversation that shows a pair of responses, the given one first; picklable for loader
+workers. It gets `Candidates` with two responses: for a benchmark's own prompt, the `Example`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tournament:
-    """Ranks by a judge that gives votes and is nowhere in this process: an endpoint."""
+class Comparison:
+    """Two responses that a judge is shown once."""
 
-    judge: Judge
-
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Return a ranking for each, in order; raises as the judge does."""
-        meetings = [pairs(one) for one in candidates]
-        verdicts = iter(self.judge.judge([pair for part in meetings for pair in part], journal))
-        return [
-            won(one, [vote for verdict in islice(verdicts, len(part)) for vote in verdict.votes])
-            for one, part in zip(candidates, meetings, strict=True)
-        ]
+    shown: tuple[int, ...]
+    """Indices of the responses, in the order in which they are shown."""
+    label: str
+    """What the judgement is drawn from, together with the seed."""
 
 
-def pairs(candidates: Candidates) -> list[Example]:
-    """Return every two responses as something to judge; which one is called the better means nothing.
+def comparisons(candidates: Candidates) -> list[Comparison]:
+    """Return what a judge that compares is shown, in order.
 
     Raises: RecordError for a single response.
     """
-    if len(candidates.responses) < 2:
+    num_responses = len(candidates.responses)
+    if num_responses < 2:
         raise RecordError(
             f"{candidates.identity}: one response; a judge compares, which takes two at least"
         )
-    prompt, images, identity = candidates.prompt, candidates.images, candidates.identity
-    return [
-        Example(
-            f"{candidates.key}/{one}-{two}",
-            images,
-            prompt,
-            (first, second),
-            identity,
-            0,
-            "",
-            "",
-            {},
-        )
-        for (one, first), (two, second) in combinations(enumerate(candidates.responses), 2)
-    ]
+    if candidates.presentations:
+        return [
+            Comparison(shown, f"{candidates.key}/{turn}")
+            for turn, shown in enumerate(candidates.presentations)
+        ]
+    tournament: list[Comparison] = []
+    for first, second in combinations(range(num_responses), 2):
+        meeting = f"{candidates.key}/{first}-{second}"
+        tournament.append(Comparison((first, second), f"{meeting}/0"))
+        tournament.append(Comparison((second, first), f"{meeting}/1"))
+    return tournament
 
 
-def won(candidates: Candidates, votes: Sequence[Vote]) -> Ranking:
-    """Return the outcome of a tournament from its votes, pair by pair, equally many for each."""
-    number = len(candidates.responses)
-    each = len(votes) // math.comb(number, 2)
-    points = [0.0] * number
-    rest = iter(votes)
-    for pair in combinations(range(number), 2):
-        for vote in islice(rest, each):
-            for side, place in enumerate(pair):
-                points[place] += 0.5 if vote.names is None else vote.names == side
-    scores = tuple(point / (each * (number - 1)) for point in points)
-    return Ranking(
-        scores,
-        tuple(vote.text for vote in votes),
-        len(votes),
-        sum(vote.names is None for vote in votes),
+def asked_about(ask_pair: Ask, candidates: Candidates, shown: Sequence[int]) -> tuple[Message, ...]:
+    """Return the conversation that shows two of the responses, in the order of `shown`."""
+    first, second = shown
+    if len(candidates.responses) == 2:
+        return ask_pair(candidates, 0 if first == 0 else 1)
+    responses = (candidates.responses[first], candidates.responses[second])
+    return ask_pair(replace(candidates, responses=responses), 0)
+
+
+def scores_from_votes(
+    candidates: Candidates, votes: Sequence[Vote], usage: Usage = NO_USAGE
+) -> Scores:
+    """Return the scores that votes make: the share of its comparisons that each response won.
+
+    Every response is in equally many votes. `usage` is what the votes cost; the number of votes and
+    of those that name no response is added to it.
+    """
+    num_responses = len(candidates.responses)
+    points = [0.0] * num_responses
+    num_unread = 0
+    for vote in votes:
+        if vote.named is None:
+            # Nobody can tell which response is meant, so both get half a point.
+            num_unread += 1
+            for index in vote.shown:
+                points[index] += 0.5
+        else:
+            points[vote.named] += 1.0
+    comparisons_per_response = 2 * len(votes) // num_responses
+    return Scores(
+        values=tuple(point / comparisons_per_response for point in points),
+        votes=tuple(votes),
+        texts=tuple(vote.text for vote in votes),
+        usage=usage + Usage(judgements=len(votes), unread=num_unread),
     )

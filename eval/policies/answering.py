@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mmrm.data.storage.content import question_key, record_key
 from mmrm.data.storage.files import content_digest, write_json, write_json_lines
 from mmrm.eval.candidates import Candidates
 from mmrm.eval.journal import SILENT, Journal
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.policies.best_of import best_of, majority, pass_at
@@ -54,20 +55,26 @@ class Answers:
 
     @property
     def said(self) -> list[tuple[str, bool]]:
-        """What each sampled answer says, for a vote; whether it is right is part of it, as one that was cut off never is."""
-        said = (" ".join(final_answer(text).casefold().split()) for text in self.texts[1:])
-        return list(zip(said, self.right[1:], strict=True))
+        """What each sampled answer says, for a vote of the majority.
+
+        Whether it is right is part of it: an answer that was cut off is never right, whatever it says.
+        """
+        answers = [" ".join(final_answer(text).casefold().split()) for text in self.texts[1:]]
+        return list(zip(answers, self.right[1:], strict=True))
 
     def figures(self) -> dict[str, float]:
         """Return what the question adds to each accuracy; no `best` without scores."""
-        right, number = self.right[1:], len(self.right) - 1
-        found = {
+        right = self.right[1:]
+        num_samples = len(right)
+        figures = {
             "greedy": float(self.right[0]),
-            "sampled": sum(right) / number,
-            "pass": pass_at(right, number),
-            "majority": majority(self.said, right, number),
+            "sampled": sum(right) / num_samples,
+            "pass": pass_at(right, num_samples),
+            "majority": majority(self.said, right, num_samples),
         }
-        return found | ({"best": best_of(self.scores[1:], right, number)} if self.scores else {})
+        if self.scores:
+            figures["best"] = best_of(self.scores[1:], right, num_samples)
+        return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,58 +126,64 @@ class Answerer:
 
     def answer(self, questions: Sequence[Preference], journal: Journal = SILENT) -> list[Answers]:
         """Return the answers to every question, without scores."""
-        greedy = self._written(
-            questions,
-            self.sampling.model_copy(update={"temperature": 0.0}),
-            1,
-            journal.of("greedy"),
-        )
-        sampled = self._written(questions, self.sampling, self.samples, journal.of("sampled"))
-        return [self._read(*parts) for parts in zip(questions, greedy, sampled, strict=True)]
+        greedy_sampling = self.sampling.model_copy(update={"temperature": 0.0})
+        greedy = self._generate(questions, greedy_sampling, 1, journal.of("greedy"))
+        sampled = self._generate(questions, self.sampling, self.samples, journal.of("sampled"))
+        answers: list[Answers] = []
+        for question, greedy_text, sampled_texts in zip(questions, greedy, sampled, strict=True):
+            answers.append(self._answers(question, (*greedy_text, *sampled_texts)))
+        return answers
 
-    def _read(self, question: Preference, greedy: Written, sampled: Written) -> Answers:
-        written, encoder = (*greedy, *sampled), self.packed.encoder
+    def _answers(self, question: Preference, generated: GeneratedTexts) -> Answers:
+        """Return texts as answers to a question; raises ValueError if its answer is not known."""
         if question.truth is None:
             raise ValueError(f"{question.identity}: a question without a known answer")
-        read = [readable(encoder, ids, ended=not truncated) for ids, truncated in written]
-        right = tuple(whole and states(text, question.truth) for text, whole in read)
-        ids = tuple(ids if truncated else (*ids, encoder.end_of_turn) for ids, truncated in written)
-        return Answers(
-            ids, tuple(text for text, _ in read), right, tuple(not whole for _, whole in read)
-        )
+        encoder = self.packed.encoder
+        ids_with_end: list[tuple[int, ...]] = []
+        texts: list[str] = []
+        right: list[bool] = []
+        cut_off: list[bool] = []
+        for ids, truncated in generated:
+            text, is_whole = readable(encoder, ids, ended=not truncated)
+            ids_with_end.append(ids if truncated else (*ids, encoder.end_of_turn))
+            texts.append(text)
+            right.append(is_whole and states(text, question.truth))
+            cut_off.append(not is_whole)
+        return Answers(tuple(ids_with_end), tuple(texts), tuple(right), tuple(cut_off))
 
-    def _written(
+    def _generate(
         self,
         questions: Sequence[Preference],
         sampling: SamplingConfig,
-        count: int,
+        num_texts: int,
         journal: Journal,
-    ) -> list[Written]:
+    ) -> list[GeneratedTexts]:
+        """Return `num_texts` texts to each question."""
         encoder = self.packed.encoder
 
-        def run(batch: PackedBatch, asked: Sequence[Preference]) -> list[Written]:
+        def run(batch: PackedBatch, row: Sequence[Preference]) -> list[GeneratedTexts]:
             seeds = [
-                f"{self.seed}/{one.identity}/{number}" for one in asked for number in range(count)
+                f"{self.seed}/{question.identity}/{number}"
+                for question in row
+                for number in range(num_texts)
             ]
-            forbidden = [encoder.vision.image]
-            found = generate(
+            generations = generate(
                 self.model,
                 batch,
                 end=encoder.end_of_turn,
-                forbidden=forbidden,
+                forbidden=[encoder.vision.image],
                 sampling=sampling,
                 seeds=seeds,
             )
-            rest = iter([(one.ids, one.truncated) for one in found])
-            return [tuple(next(rest) for _ in range(count)) for _ in asked]
+            texts = iter([(generation.ids, generation.truncated) for generation in generations])
+            return [tuple(islice(texts, num_texts)) for _ in row]
 
         cost = WritingCost.of(self.model.config, sampling)
         # The identity belongs to the key, as sampled answers are drawn by it.
-        keys = [f"{record_key(one)}/{one.identity}" for one in questions]
-        with journal.judging(keys, Written, len(questions)) as judging:
-            return run_packed(
-                self.packed, questions, QuestionEncoder(encoder, count), run, cost, judging
-            )
+        keys = [f"{record_key(question)}/{question.identity}" for question in questions]
+        encode = QuestionEncoder(encoder, num_texts)
+        with journal.judging(keys, GeneratedTexts, len(questions)) as judging:
+            return run_packed(self.packed, questions, encode, run, cost, judging)
 
     @torch.no_grad()
     def log_probabilities(
@@ -179,47 +192,50 @@ class Answerer:
         """Return the log-probability of each sampled answer, the sum over its tokens, at the temperature of the sampling."""
         temperature = self.sampling.temperature
 
-        def run(batch: PackedBatch, asked: Sequence[Asked]) -> list[tuple[float, ...]]:
-            tokens = self.model(**batch.label_inputs(), temperature=temperature)
-            lengths = [len(ids) for _, own in asked for ids in own]
-            sums = iter(
-                [float(part.double().sum()) for part in tokens[: sum(lengths)].split(lengths)]
-            )
-            return [tuple(next(sums) for _ in own) for _, own in asked]
+        def run(batch: PackedBatch, row: Sequence[SampledQuestion]) -> list[tuple[float, ...]]:
+            log_probabilities = self.model(**batch.label_inputs(), temperature=temperature)
+            lengths = [len(ids) for _, answers in row for ids in answers]
+            by_answer = log_probabilities[: sum(lengths)].split(lengths)
+            sums = iter([float(tokens.double().sum()) for tokens in by_answer])
+            return [tuple(islice(sums, len(answers))) for _, answers in row]
 
         items = [
-            (question, found.ids[1:]) for question, found in zip(questions, answers, strict=True)
+            (question, answers_to_it.ids[1:])
+            for question, answers_to_it in zip(questions, answers, strict=True)
         ]
-        return run_packed(
-            self.packed, items, partial(answered, QuestionEncoder(self.packed.encoder, 1)), run
-        )
+        encode = partial(encode_answers, QuestionEncoder(self.packed.encoder, 1))
+        return run_packed(self.packed, items, encode, run)
 
 
-Written = tuple[tuple[tuple[int, ...], bool], ...]
+GeneratedTexts = tuple[tuple[tuple[int, ...], bool], ...]
 """Tokens without the end of the turn, and whether the limit ended them, of each answer to a question."""
-Asked = tuple[Preference, tuple[tuple[int, ...], ...]]
+SampledQuestion = tuple[Preference, tuple[tuple[int, ...], ...]]
 """A question and the tokens of answers to it."""
 
 
-def answered(encode: QuestionEncoder, item: Asked) -> Group:
-    """Return a question with its answers as a group whose log-probabilities are asked for."""
+def encode_answers(encode: QuestionEncoder, item: SampledQuestion) -> Group:
+    """Return a question with its answers as a group whose log-probabilities are computed."""
     question, answers = item
-    own = (Continuation(ids, loss_tokens=tuple(range(len(ids)))) for ids in answers)
-    return replace(encode.prompt(question), continuations=tuple(own))
+    continuations = [Continuation(ids, loss_tokens=tuple(range(len(ids)))) for ids in answers]
+    return replace(encode.prompt(question), continuations=tuple(continuations))
 
 
 def scored(
     questions: Sequence[Preference],
     answers: Sequence[Answers],
-    ranker: Ranker,
+    judge: Judge,
     journal: Journal = SILENT,
 ) -> list[Answers]:
     """Return the answers with a judge's scores; all ranks must call together."""
-    rankings = ranker.rank(
-        [candidates(*pair) for pair in zip(questions, (one.texts for one in answers), strict=True)],
-        journal,
-    )
-    return [replace(one, scores=found.scores) for one, found in zip(answers, rankings, strict=True)]
+    batch = [
+        candidates(question, answers_to_it.texts)
+        for question, answers_to_it in zip(questions, answers, strict=True)
+    ]
+    scores_of_batch = judge.score_batch(batch, journal)
+    return [
+        replace(answers_to_it, scores=scores.values)
+        for answers_to_it, scores in zip(answers, scores_of_batch, strict=True)
+    ]
 
 
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
@@ -232,15 +248,18 @@ def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
     """Return every figure's credits, (questions,)."""
-    rows = [one.figures() for one in answers]
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    figures_by_question = [answers_to_it.figures() for answers_to_it in answers]
+    credits: dict[str, Floats] = {}
+    for name in figures_by_question[0]:
+        values = [figures[name] for figures in figures_by_question]
+        credits[name] = np.array(values)
+    return credits
 
 
 def items_of_questions(questions: Sequence[Preference]) -> Ints:
     """Return the number of each question's item, shape (questions,): questions about one image are of one item."""
-    return cluster_codes(
-        [[content_digest(image) for image in question.images] for question in questions]
-    )
+    digests = [list(map(content_digest, question.images)) for question in questions]
+    return cluster_codes(digests)
 
 
 def summary(answers: Sequence[Answers], items: Ints | None = None) -> dict[str, Any]:
@@ -274,7 +293,8 @@ def stored_answers(file: Path, questions: Sequence[Preference], samples: int) ->
         return []
     with file.open(encoding="utf-8") as lines:
         rows_by_question = {(row["id"], row.get("key")): row for row in map(json.loads, lines)}
-    adapter, names = TypeAdapter(Answers), [field.name for field in fields(Answers)]
+    adapter = TypeAdapter(Answers)
+    names = [field.name for field in fields(Answers)]
     found = []
     for question in questions:
         row = rows_by_question.get((question.identity, question_key(question)))

@@ -16,7 +16,8 @@ def best_of(scores: Sequence[float], right: Sequence[bool], n: int) -> float:
     The best of a subset is among the answers of score s in C(up to s, n) - C(below s, n) of the C(N, n) subsets.
     """
     order = sorted(range(len(scores)), key=lambda place: scores[place])
-    below, found = 0, 0.0
+    below = 0
+    found = 0.0
     for _, tied in groupby(order, key=lambda place: scores[place]):
         places = list(tied)
         subsets = comb(below + len(places), n) - comb(below, n)

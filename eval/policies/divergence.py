@@ -24,7 +24,7 @@ from mmrm.data.storage.content import question_key
 from mmrm.data.storage.files import digest, write_json_lines
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.policies.answering import Answerer, Answers, credits_of, scored, stored_answers
 from mmrm.eval.policies.policy_runs import PolicyRun, load_policy
@@ -65,18 +65,17 @@ class Measurement:
         run: PolicyRun,
         questions: Sequence[Preference],
         samples: int,
-        judge: tuple[Ranker, str],
+        judge: tuple[Judge, str],
         folder: Path,
         runtime: Runtime,
     ) -> None:
-        """Load the start; `judge` is what ranks and its digest, `folder` where points are kept."""
-        self.questions, self.samples, self.sampling, self.runtime = (
-            questions,
-            samples,
-            run.sampling,
-            runtime,
-        )
-        self.ranker, self.judge, self.folder = *judge, folder
+        """Load the start; `judge` is a judge and its digest, `folder` where points are kept."""
+        self.questions = questions
+        self.samples = samples
+        self.sampling = run.sampling
+        self.runtime = runtime
+        self.judge, self.judge_digest = judge
+        self.folder = folder
         model = load_language_model(run.start).to(runtime.device).eval()
         packed = Packed(load_encoder(run.start), runtime.device, runtime.token_budget or 4096)
         self.start = Answerer(model, packed, run.sampling, samples)
@@ -93,18 +92,17 @@ class Measurement:
         lines = gather(_lines(file, mark) if not rank() else [])[0]
         if not lines:
             journal = Journal(f"{label}, step {step}", console, file.with_suffix(".journal"), mark)
-            answerer, given = self.start, []
+            answerer = self.start
+            stored: list[Answers] = []
             if run and checkpoint:
-                answerer = Answerer(
-                    *load_policy(checkpoint, self.runtime), self.sampling, self.samples
-                )
-                given = gather(
-                    stored_answers(checkpoint / run.answers, self.questions, self.samples)
-                    if not rank()
-                    else []
-                )[0]
-            answers = given or answerer.answer(self.questions, journal)
-            answers = scored(self.questions, answers, self.ranker, journal.of("scored"))
+                model, packed = load_policy(checkpoint, self.runtime)
+                answerer = Answerer(model, packed, self.sampling, self.samples)
+                if rank() == 0:
+                    file_of_run = checkpoint / run.answers
+                    stored = stored_answers(file_of_run, self.questions, self.samples)
+                stored = gather(stored)[0]
+            answers = stored or answerer.answer(self.questions, journal)
+            answers = scored(self.questions, answers, self.judge, journal.of("scored"))
             own = answerer.log_probabilities(self.questions, answers)
             before = (
                 own if checkpoint is None else self.start.log_probabilities(self.questions, answers)
@@ -127,7 +125,7 @@ class Measurement:
         policies = policy_digest(policy), policy_digest(self.start_path)
         asked = [(one.identity, question_key(one), one.prompt, one.truth) for one in self.questions]
         code = code_digest("mmrm.eval.policies.divergence", floors=("models", "eval"))
-        return digest(repr((policies, asked, self.samples, self.sampling, self.judge, code)))
+        return digest(repr((policies, asked, self.samples, self.sampling, self.judge_digest, code)))
 
 
 def _lines(file: Path, mark: str) -> list[dict[str, Any]]:

@@ -39,8 +39,10 @@ def load_questions(source: SourceConfig, cache: Path) -> list[Preference]:
 
 COMPLETE = "complete"
 """The file that a whole checkpoint has."""
-ABLATION, COMPLETE_RUN = "ablation.json", "run.json"
-"""What `train/ablate.py` writes for a list, and for a run of it that came to its end."""
+ABLATION = "ablation.json"
+"""What `train/ablate.py` writes for a list of runs."""
+COMPLETE_RUN = "run.json"
+"""What `train/ablate.py` writes for a run of a list that came to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class PolicyRun:
                 f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py)."
             )
         recipe: dict[str, Any] = read_yaml(file).plain()
-        method, questions = recipe["method"], recipe["evaluation"].get("questions")
+        method = recipe["method"]
+        questions = recipe["evaluation"].get("questions")
         if method["type"] != "policy" or not questions:
             raise UserError(
                 f"{file}: required is a run of `method: policy` with evaluation.questions."

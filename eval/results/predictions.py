@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from mmrm.data.storage.files import content_digest, whole_file
 from mmrm.eval.benchmarks.benchmark import Benchmark, Record
 from mmrm.eval.benchmarks.prediction_records import is_number, shown
 from mmrm.eval.benchmarks.rows import content_key, read_json_lines
-from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.intervals import Difference, cluster_codes, paired_difference
 from mmrm.eval.results.result import items_of, outcomes
@@ -26,7 +25,7 @@ OWN = "predictions.jsonl"
 
 def write_predictions(
     examples: Sequence[Example],
-    verdicts: Sequence[Verdict],
+    scores: Sequence[Scores],
     benchmark: Benchmark,
     protocol: ProtocolConfig,
     folder: Path,
@@ -36,7 +35,7 @@ def write_predictions(
     The first holds everything that is known of each row: what a sweep compares and a report shows. The official script of
     the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is there is replaced whole.
     """
-    found = outcomes(examples, verdicts, protocol)
+    found = outcomes(examples, scores, protocol)
     credits = found.credit(protocol.ties)
     contents_by_row = contents(examples)
     items = items_of(examples, benchmark.item)
@@ -50,28 +49,38 @@ def write_predictions(
             "group": example.group,
             "source": example.source,
             "better": example.better,
-            "scores": None
-            if verdict.scores is None
-            else [_finite(score) for score in verdict.scores],
-            "votes": list(map(asdict, verdict.votes)),
-            "critiques": verdict.critiques,
+            "scores": None if judged.votes else [_finite(value) for value in judged.values],
+            "votes": list(map(_vote, judged.votes)),
+            "critiques": _critiques(judged),
             "margin": _finite(float(found.margin[row])),
             "credit": float(credits[row]),
             "correct": bool(found.correct[row]),
             "tie": bool(found.tie[row]),
             "unparsable": bool(found.unparsable[row]),
         }
-        for row, (example, verdict, content) in enumerate(
-            zip(examples, verdicts, contents_by_row, strict=True)
+        for row, (example, judged, content) in enumerate(
+            zip(examples, scores, contents_by_row, strict=True)
         )
     ]
     files = {
         OWN: own,
-        **{f"{name}.jsonl": write(examples, verdicts) for name, write in benchmark.formats.items()},
+        **{f"{name}.jsonl": write(examples, scores) for name, write in benchmark.formats.items()},
     }
     for name, records in files.items():
         with whole_file(folder / name) as file:
             file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _vote(vote: Vote) -> Record:
+    """Return a vote as a line of predictions holds it."""
+    return {"text": vote.text, "first": vote.shown[0], "names": vote.named}
+
+
+def _critiques(scores: Scores) -> tuple[str, ...] | None:
+    """Return what was written about each response before it was scored; None if nothing was."""
+    if scores.votes or not scores.texts:
+        return None
+    return scores.texts
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from mmrm.data.arrays import Floats, Ints
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
 from mmrm.data.storage.files import content_digest
-from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import ProtocolConfig, Ties, presentations
 from mmrm.eval.results.intervals import accuracy_interval, cluster_codes, effective_rows
 from mmrm.eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency
@@ -72,23 +72,25 @@ class Outcomes:
 
 def outcomes(
     examples: Sequence[Example],
-    verdicts: Sequence[Verdict],
+    scores: Sequence[Scores],
     protocol: ProtocolConfig,
     rounds: int | None = None,
 ) -> Outcomes:
-    """Compare verdicts with labels; with `rounds`, only the votes of the first rounds count.
+    """Compare scores with labels: the votes if there are any, else the values.
 
-    Raises: UserError if there is not one verdict for each example, or a verdict has neither scores nor the votes
-    that the protocol asks for.
+    With `rounds`, only the votes of the first rounds count.
+
+    Raises: UserError if there are not scores for each example, or they hold neither values nor the votes that the protocol
+    asks for.
     """
-    if len(examples) != len(verdicts):
+    if len(examples) != len(scores):
         raise UserError(
-            f"{len(verdicts)} verdicts for {len(examples)} examples; required is one for each, in order."
+            f"{len(scores)} verdicts for {len(examples)} examples; required is one for each, in order."
         )
     shown = (1 + (protocol.order == "both")) * (protocol.votes if rounds is None else rounds)
     rows = [
-        _row(example, verdict, protocol, shown)
-        for example, verdict in zip(examples, verdicts, strict=True)
+        _row(example, row_scores, protocol, shown)
+        for example, row_scores in zip(examples, scores, strict=True)
     ]
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4)
     right, wrong, unread = columns[:, :3].astype(np.int64).T
@@ -104,21 +106,23 @@ def worst_mistakes(found: Outcomes, count: int = 20) -> list[int]:
 
 
 def _row(
-    example: Example, verdict: Verdict, protocol: ProtocolConfig, shown: int
+    example: Example, scores: Scores, protocol: ProtocolConfig, shown: int
 ) -> tuple[float, float, float, float]:
     """Return right, wrong, unread and margin."""
-    if verdict.scores is not None:
-        better, other = verdict.scores[example.better], verdict.scores[1 - example.better]
+    if scores.values and not scores.votes:
+        better = scores.values[example.better]
+        other = scores.values[1 - example.better]
         if math.isfinite(better) and math.isfinite(other):
             return better > other, better < other, 0, better - other
         return 0, 0, 1, math.nan
     expected = presentations(example, protocol)
-    if tuple(vote.first for vote in verdict.votes) != expected:
+    if tuple(vote.shown for vote in scores.votes) != expected:
         raise UserError(
-            f"{example.identity}: the verdict holds no scores and {len(verdict.votes)} votes, shown first "
-            f"{[vote.first for vote in verdict.votes]}; the protocol ({protocol.label}) asks for {list(expected)}."
+            f"{example.identity}: the verdict holds no scores and {len(scores.votes)} votes, shown first "
+            f"{[vote.shown[0] for vote in scores.votes]}; the protocol ({protocol.label}) asks for "
+            f"{[order[0] for order in expected]}."
         )
-    names = [vote.names for vote in verdict.votes[:shown]]
+    names = [vote.named for vote in scores.votes[:shown]]
     right = names.count(example.better)
     unread = names.count(None)
     return right, len(names) - right - unread, unread, math.nan

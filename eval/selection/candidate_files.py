@@ -20,8 +20,10 @@ from mmrm.data.storage.row_files import Row, Rows
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-ROWS, BYTES = 1000, 1 << 26
-"""Of a row group, at most about so many."""
+ROWS = 1000
+"""About the most rows of a row group."""
+BYTES = 1 << 26
+"""About the most bytes of a row group."""
 New = Mapping[str, Any] | None
 """What is added to a record; None leaves the record out."""
 
@@ -30,7 +32,8 @@ def columns_added() -> dict[str, pa.DataType]:
     """Return the columns that may be added to a record, with their types in parquet."""
     import pyarrow as pa
 
-    numbers, texts = pa.list_(pa.float64()), pa.list_(pa.string())
+    numbers = pa.list_(pa.float64())
+    texts = pa.list_(pa.string())
     return {
         **{
             "scores": numbers,
@@ -77,15 +80,14 @@ def schema_for(rows: Rows, path: Path) -> pa.Schema | None:
     found = pa.schema([])
     try:
         for start in range(0, len(rows), ROWS):
-            part = [
-                readable(rows, number) or {}
-                for number in range(start, min(start + ROWS, len(rows)))
-            ]
-            names = dict.fromkeys(name for row in part for name in row)
-            here = pa.schema(
-                [(name, pa.array([row.get(name) for row in part]).type) for name in names]
-            )
-            found = pa.unify_schemas([found, here], promote_options="permissive")
+            end = min(start + ROWS, len(rows))
+            chunk = [readable(rows, number) or {} for number in range(start, end)]
+            names = dict.fromkeys(name for row in chunk for name in row)
+            columns: list[tuple[str, pa.DataType]] = []
+            for name in names:
+                values = pa.array([row.get(name) for row in chunk])
+                columns.append((name, values.type))
+            found = pa.unify_schemas([found, pa.schema(columns)], promote_options="permissive")
     except (pa.ArrowException, OverflowError) as error:
         raise UserError(
             f"{path}: a column of parquet has one type, and the records do not ({error}). Write JSON lines: name a .jsonl file."
@@ -118,23 +120,23 @@ def write_with(
         return
     fields = [field for field in schema if field.name not in names]
     more = [pa.field(name, columns_added()[name]) for name in names]
-    whole, waiting = pa.schema([*fields, *more], metadata=schema.metadata), iter(new)
+    whole = pa.schema([*fields, *more], metadata=schema.metadata)
+    remaining = iter(new)
     with parquet(path, whole) as write:
         for batch in _batches(rows, schema):
-            here = list(islice(waiting, batch.num_rows))
-            kept = batch.filter(pa.array([one is not None for one in here], pa.bool_()))
-            arrays = [
-                pa.array([one[field.name] for one in here if one is not None], field.type)
-                for field in more
-            ]
-            write(
-                pa.record_batch(
-                    [*(kept.column(field.name) for field in fields), *arrays], schema=whole
-                )
-            )
+            added = list(islice(remaining, batch.num_rows))
+            is_kept = [columns is not None for columns in added]
+            kept = batch.filter(pa.array(is_kept, pa.bool_()))
+            arrays = [kept.column(field.name) for field in fields]
+            added_to_kept = [columns for columns in added if columns is not None]
+            for field in more:
+                values = [columns[field.name] for columns in added_to_kept]
+                arrays.append(pa.array(values, field.type))
+            write(pa.record_batch(arrays, schema=whole))
 
 
 def _batches(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records in batches; a record that cannot be read is an empty one."""
     import pyarrow as pa
 
     if isinstance(rows, ArrowTable):
@@ -142,11 +144,9 @@ def _batches(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield from map(file.get_batch, range(file.num_record_batches))
         return
     for start in range(0, len(rows), ROWS):
-        part = [
-            dict(readable(rows, number) or {})
-            for number in range(start, min(start + ROWS, len(rows)))
-        ]
-        yield pa.RecordBatch.from_pylist(part, schema=schema)
+        end = min(start + ROWS, len(rows))
+        chunk = [dict(readable(rows, number) or {}) for number in range(start, end)]
+        yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
 @contextmanager

@@ -103,9 +103,12 @@ def open_records(path: Path, image_root: Path | None, limits: Limits = DEFAULTS)
         require_regular(path)
     root = image_root or path.parent
     if not path.is_file() or not root.is_dir():
-        raise UserError(
-            f"{root if path.is_file() else path}: there is no such {'folder' if path.is_file() else 'file'}."
+        missing = (
+            f"{root}: there is no such folder."
+            if path.is_file()
+            else f"{path}: there is no such file."
         )
+        raise UserError(missing)
     rows = open_rows([path], CACHE)
     if not len(rows):
         raise UserError(f"{path}: the file holds no record.")

@@ -19,9 +19,9 @@ from mmrm.data.errors import NonFiniteError, RecordError
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.content import shown_key
 from mmrm.data.storage.files import digest, read_json, write_whole
-from mmrm.eval.candidates import Candidates, Ranking
+from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.journal import Journal, showing
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import journal_key
@@ -71,8 +71,9 @@ class Scoring:
         context = {"right": line.get("right"), "clip": self.clip, **(self.reference or {})}
         if self.form == "relative":
             context["reference"] = scores.pop()
-        ranking, form = Ranking(tuple(scores)), FORMS[self.form]
-        found: dict[str, Any] = {"scores": scores, "order": ranking.order, "margin": ranking.margin}
+        judged = Scores(tuple(scores))
+        form = FORMS[self.form]
+        found: dict[str, Any] = {"scores": scores, "order": judged.order, "margin": judged.margin}
         if self.reference is not None:
             found["normalised"] = FORMS["standardised"].of(
                 scores, self.reference["mean"], self.reference["std"]
@@ -209,8 +210,8 @@ def _key_of(text: bytes) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def score_file(
-    ranker: Ranker, file: RecordFile, scoring: Scoring, journal: LineJournal, console: Console
+def score_candidates_file(
+    judge: Judge, file: RecordFile, scoring: Scoring, journal: LineJournal, console: Console
 ) -> list[str]:
     """Judge every record whose line the journal does not hold; all ranks must call together.
 
@@ -235,7 +236,7 @@ def score_file(
             # A chunk is judged as a whole, so that its packed rows are the same after a kill.
             # What was judged of it before is in the journal of its judgements.
             if gather(None in held_keys)[0]:
-                lines = judge_chunk(ranker, records, judgements)
+                lines = judge_chunk(judge, records, judgements)
                 num_judged += len(lines)
                 held_keys = list(map(line_key, records, content_keys, lines))
                 if rank() == 0:
@@ -287,44 +288,51 @@ def shared_content_keys(records: Sequence[Read]) -> list[str]:
     return keys
 
 
-def judge_chunk(ranker: Ranker, records: Sequence[Read], journal: Journal) -> list[Line]:
+def judge_chunk(judge: Judge, records: Sequence[Read], journal: Journal) -> list[Line]:
     """Return what comes of records; all ranks must call together."""
-    readable = [one for one in records if not isinstance(one, str)]
-    outcomes = iter(rankings(ranker, [candidates for candidates, _ in readable], journal))
-    return [
-        {"error": record} if isinstance(record, str) else _line(next(outcomes), record[1])
-        for record in records
-    ]
+    batch = [record[0] for record in records if not isinstance(record, str)]
+    judged = iter(scores_or_faults(judge, batch, journal))
+    lines: list[Line] = []
+    for record in records:
+        if isinstance(record, str):
+            lines.append({"error": record})
+        else:
+            lines.append(_line(next(judged), record[1]))
+    return lines
 
 
-def rankings(
-    ranker: Ranker, candidates: Sequence[Candidates], journal: Journal
-) -> list[Ranking | str]:
-    """Return the ranking of each, or why it has none: what cannot be judged is found by halving, and the rest is judged.
+def scores_or_faults(
+    judge: Judge, batch: Sequence[Candidates], journal: Journal
+) -> list[Scores | str]:
+    """Return the scores of each, or the reason why there are none.
 
-    What raises does so on all ranks together; the journal holds what was judged before.
+    A record that cannot be judged is found by halving, and the others are judged. An error is raised
+    on all ranks together, and the journal holds what was judged before it.
     """
-    if not candidates:
+    if not batch:
         return []
     try:
-        return list(ranker.rank(candidates, journal))
+        return list(judge.score_batch(batch, journal))
     except (RecordError, NonFiniteError) as error:
-        if len(candidates) == 1:
+        if len(batch) == 1:
             return [str(error)]
-    half = len(candidates) // 2
-    return [
-        *rankings(ranker, candidates[:half], journal),
-        *rankings(ranker, candidates[half:], journal),
-    ]
+    half = len(batch) // 2
+    first_half = scores_or_faults(judge, batch[:half], journal)
+    second_half = scores_or_faults(judge, batch[half:], journal)
+    return first_half + second_half
 
 
-def _line(found: Ranking | str, line: Line) -> Line:
-    if isinstance(found, str):
-        return {"error": found}
-    line = {"scores": list(found.scores), **line}
-    if found.judgements:
-        return line | {"judgements": found.judgements, "unread": found.unread}
-    return line | ({"critiques": list(found.texts)} if found.texts else {})
+def _line(judged: Scores | str, line: Line) -> Line:
+    """Return what the journal of a file holds of a record; `line` holds what other columns gave."""
+    if isinstance(judged, str):
+        return {"error": judged}
+    line = {"scores": list(judged.values), **line}
+    if judged.usage.judgements:
+        line["judgements"] = judged.usage.judgements
+        line["unread"] = judged.usage.unread
+    elif judged.texts:
+        line["critiques"] = list(judged.texts)
+    return line
 
 
 def added(journal: LineJournal, scoring: Scoring, keys: Sequence[str]) -> Iterator[New]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import visible
 from mmrm.data.regular_files import read_bytes
-from mmrm.eval.candidates import Ranking
+from mmrm.eval.candidates import Scores
 from mmrm.eval.selection.candidate_records import Answered
 from mmrm.eval.verifiers import Verifying
 
@@ -27,9 +27,13 @@ class NotTaken(Exception):
     """A record that gives nothing by the rules; the message is the reason, which is counted."""
 
 
+IndexPair = tuple[int, int]
+"""Indices of a better and a worse response."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredResponses:
-    """The responses to a prompt, their scores, and which of them are right where a verifier says it."""
+    """The responses to a prompt, their scores, and which of them are right if a verifier was used."""
 
     responses: Sequence[str]
     scores: Sequence[float]
@@ -37,8 +41,8 @@ class ScoredResponses:
 
     @property
     def order(self) -> list[int]:
-        """Places, best first."""
-        return Ranking(tuple(self.scores)).order
+        """Indices of the responses, best first."""
+        return Scores(tuple(self.scores)).order
 
 
 def scored(
@@ -60,58 +64,91 @@ def scored(
 
 
 def _finite(value: Any) -> bool:
+    """Return True for a finite number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def best(found: ScoredResponses) -> int:
-    """Return the place of the best response, of the best right one where a verifier says it; raise NotTaken without one."""
-    taken = [place for place in found.order if found.right is None or found.right[place]]
-    if not taken:
-        raise NotTaken("no response is right")
-    return taken[0]
+def best(scored_responses: ScoredResponses) -> int:
+    """Return the index of the best response, of the best right one if a verifier was used.
 
-
-def pairs(found: ScoredResponses, minimum: float | None, every: bool) -> list[tuple[int, int]]:
-    """Return places of a better and a worse response, the pairs with the better ones first; raise NotTaken without any.
-
-    Without a verifier the score decides: the best and the worst response, with `every` all pairs, whose scores differ, by
-    `minimum` at least. With one, right ones stand against wrong ones: the best right against the worst wrong, with `every` all;
-    whatever their scores say, unless there is a `minimum`. Texts that are equal or that nobody can see make no pair.
+    Raises: NotTaken if no response is right.
     """
-    order, right = found.order, found.right
-    if right is None:
-        possible = (
-            list(combinations(order, 2))
-            if every
-            else [(order[0], order[-1])]
-            if len(order) > 1
-            else []
-        )
-        possible = [
-            (one, other) for one, other in possible if found.scores[one] > found.scores[other]
-        ]
-        reason = "one response" if len(order) == 1 else "all scores are equal"
+    for index in scored_responses.order:
+        if scored_responses.right is None or scored_responses.right[index]:
+            return index
+    raise NotTaken("no response is right")
+
+
+def preference_pairs(
+    scored_responses: ScoredResponses, minimum: float | None, all_pairs: bool
+) -> list[IndexPair]:
+    """Return indices of a better and a worse response, the pairs with the better ones first.
+
+    Without a verifier the score decides: the best and the worst response, or all pairs with different scores. With a verifier,
+    right ones stand against wrong ones, whatever their scores say: the best right one against the worst wrong one, or all.
+    Texts that are equal or invisible make no pair.
+
+    Args:
+        scored_responses: The responses to one prompt.
+        minimum: The least margin between the scores of a pair; None takes any.
+        all_pairs: Return all pairs instead of one.
+
+    Raises: NotTaken if there is no pair.
+    """
+    scores = scored_responses.scores
+    texts = scored_responses.responses
+    if scored_responses.right is None:
+        candidates, reason = _pairs_by_score(scored_responses, all_pairs)
     else:
-        good, wrong = ([place for place in order if right[place] == side] for side in (True, False))
-        possible = [(one, other) for one in good for other in wrong]
-        possible = possible if every else [(good[0], wrong[-1])] if possible else []
-        reason = "no response is wrong" if good else "no response is right"
-    if not possible:
+        candidates, reason = _pairs_by_verifier(
+            scored_responses.order, scored_responses.right, all_pairs
+        )
+    if not candidates:
         raise NotTaken(reason)
-    wide = [
-        (a, b)
-        for a, b in possible
-        if minimum is None or found.scores[a] - found.scores[b] >= minimum
-    ]
-    if not wide:
+    if minimum is not None:
+        candidates = [
+            (better, worse)
+            for better, worse in candidates
+            if scores[better] - scores[worse] >= minimum
+        ]
+    if not candidates:
         raise NotTaken("the margin is too small")
-    texts = found.responses
     taken = [
-        (a, b) for a, b in wide if texts[a] != texts[b] and visible(texts[a]) and visible(texts[b])
+        (better, worse)
+        for better, worse in candidates
+        if texts[better] != texts[worse] and visible(texts[better]) and visible(texts[worse])
     ]
     if not taken:
         raise NotTaken("the texts are equal or empty")
     return taken
+
+
+def _pairs_by_score(
+    scored_responses: ScoredResponses, all_pairs: bool
+) -> tuple[list[IndexPair], str]:
+    """Return (better, worse) pairs with different scores, best first, and the reason if there are none."""
+    order = scored_responses.order
+    scores = scored_responses.scores
+    if len(order) == 1:
+        return [], "one response"
+    pairs = list(combinations(order, 2)) if all_pairs else [(order[0], order[-1])]
+    different = [(better, worse) for better, worse in pairs if scores[better] > scores[worse]]
+    return different, "all scores are equal"
+
+
+def _pairs_by_verifier(
+    order: Sequence[int], is_right: Sequence[bool], all_pairs: bool
+) -> tuple[list[IndexPair], str]:
+    """Return (right, wrong) pairs, best first, and the reason if there are none."""
+    right = [index for index in order if is_right[index]]
+    wrong = [index for index in order if not is_right[index]]
+    if not right:
+        return [], "no response is right"
+    if not wrong:
+        return [], "no response is wrong"
+    if all_pairs:
+        return list(product(right, wrong)), ""
+    return [(right[0], wrong[-1])], ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,20 +217,16 @@ class Writer:
         """Return the columns in parquet, from which `datasets` reads what it needs to open the images."""
         from datasets import Features, Image, List, Value
 
-        text, turns = (
-            Value("string"),
-            List(
-                {
-                    "role": Value("string"),
-                    "content": List({"type": Value("string"), "text": Value("string")}),
-                }
-            ),
-        )
-        response = turns if self.form == "trl" else text
-        names = (
-            ["chosen", "rejected"] if pair else ["completion" if self.form == "trl" else "response"]
-        )
-        margin = {"margin": Value("float64")} if pair and not verified else {}
-        return Features(
-            {"images": List(Image()), "prompt": turns, **dict.fromkeys(names, response), **margin}
-        ).arrow_schema
+        content = List({"type": Value("string"), "text": Value("string")})
+        turns = List({"role": Value("string"), "content": content})
+        is_trl = self.form == "trl"
+        response = turns if is_trl else Value("string")
+        columns = {"images": List(Image()), "prompt": turns}
+        if pair:
+            columns["chosen"] = response
+            columns["rejected"] = response
+        else:
+            columns["completion" if is_trl else "response"] = response
+        if pair and not verified:
+            columns["margin"] = Value("float64")
+        return Features(columns).arrow_schema

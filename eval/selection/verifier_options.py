@@ -1,4 +1,4 @@
-"""What the commands of this floor share: options, how they end, and the process group; torch is imported where it is used."""
+"""The options of commands that verify responses, and the verifier that they name."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mmrm.eval.serving.dialects import DIALECTS, Asked, Served
-from mmrm.eval.serving.service import LOGGER, Refused, Service
+from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
+from mmrm.eval.serving.service import LOGGER, RequestError, Service
 
 OPEN = ("/health", "/ready")
 """Paths that need no key: load balancers ask them."""
@@ -47,7 +47,9 @@ class Gate:
         if scope["type"] != "http" or scope["path"] in OPEN:
             await self.app(scope, receive, send)
             return
-        service, started, status = self.service, time.perf_counter(), 500
+        service = self.service
+        started = time.perf_counter()
+        status = 500
         path = scope["path"] if scope["path"] in (*DIALECTS, "/metrics", "/v1/models") else "other"
 
         async def noted(message: Message) -> None:
@@ -68,20 +70,21 @@ class Gate:
             service.metrics.seconds.labels(path).observe(seconds)
             LOGGER.info("%s %s %d %.0f ms", scope["method"], path, status, 1000 * seconds)
 
-    def _refused(self, scope: Scope) -> Refused | None:
-        service, given = self.service, dict(scope["headers"]).get(b"authorization", b"")
-        if service.key is not None and not hmac.compare_digest(
-            given, f"Bearer {service.key}".encode()
-        ):
-            return Refused(
+    def _refused(self, scope: Scope) -> RequestError | None:
+        """Return the error that a request gets before it is read, if it gets one."""
+        service = self.service
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        required = f"Bearer {service.key}".encode()
+        if service.key is not None and not hmac.compare_digest(given, required):
+            return RequestError(
                 401,
                 "unauthorized",
                 "required is the header `Authorization: Bearer KEY` with this server's key.",
             )
         if scope["method"] == "POST" and service.draining:
-            return Refused(503, "draining", "the server is being shut down; ask another one.")
+            return RequestError(503, "draining", "the server is being shut down; ask another one.")
         if scope["method"] == "POST" and service.requests >= service.limits.queue:
-            return Refused(
+            return RequestError(
                 429,
                 "overloaded",
                 f"{service.requests} requests wait, which is all this server allows; try again.",
@@ -100,14 +103,14 @@ def application(service: Service) -> FastAPI:
     )
     app.add_middleware(Gate, service=service)
 
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
+    @app.exception_handler(RequestError)
+    async def refused(_: Request, error: RequestError) -> JSONResponse:
         service.metrics.errors.labels(error.kind).inc()
         return error.response()
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> JSONResponse:
-        return Refused(
+        return RequestError(
             error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}."
         ).response()
 
@@ -120,7 +123,9 @@ def application(service: Service) -> FastAPI:
 
     @app.get("/ready", response_model=None)
     async def ready() -> JSONResponse:
-        status = "draining" if service.draining else "ready" if service.running else "loading"
+        status = "ready" if service.running else "loading"
+        if service.draining:
+            status = "draining"
         return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
     @app.get("/v1/models")
@@ -135,7 +140,9 @@ def application(service: Service) -> FastAPI:
     return app
 
 
-def _route(service: Service, read: Callable[[Any, Served], Asked]) -> Callable[[Request], Any]:
+def _route(
+    service: Service, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
+) -> Callable[[Request], Any]:
     async def route(request: Request) -> JSONResponse:
         return await service.answer(request, read)
 

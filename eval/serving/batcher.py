@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import texts
-from mmrm.eval.candidates import Candidates, Ranking
-from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.candidates import Candidates, Scores
+from mmrm.eval.judges.packed_judge import PackedJudge, Unit, UnitResult
 from mmrm.eval.serving.metrics import Metrics
 from mmrm.eval.serving.request_limits import RequestLimits
 from mmrm.models.cancellation import run_abandonable
 from mmrm.models.packing.groups import Group, join
 
-Done = TypeVar("Done")
+ResultT = TypeVar("ResultT")
 
 ENCODERS = min(16, os.cpu_count() or 1)
 ENCODED = 256
@@ -35,75 +35,92 @@ ENCODED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """What the judge says of a group, and what that took."""
+class ScoredGroup:
+    """The scores of a request's group, and what computing them took."""
 
-    ranking: Ranking
+    scores: Scores
     tokens: int
-    """Computed for it; of a prompt that several groups share, at the first of them. What a judge writes is not counted."""
+    """Tokens computed for the group. A prompt that several groups share is counted at the first of them, and what a judge
+    writes is not counted."""
     tokens_unshared: int
     """What each prompt with one response would take by itself."""
 
 
 @dataclass(eq=False, slots=True)
 class Part:
-    """What waits to be computed: a prompt and some of its responses, or a judgement."""
+    """A unit, or some of its responses, that waits to be computed."""
 
-    item: Any
+    unit: Unit
     group: Group
     prompt: object
-    """Equal for what may be computed as one group."""
-    found: "asyncio.Future[Any]"
+    """Equal for parts that may be computed as one group."""
+    result: "asyncio.Future[UnitResult]"
     tokens: int = 0
 
     @property
-    def unshared(self) -> int:
-        """Tokens of its sequences, each by itself."""
-        return sum(len(self.group.prompt_ids) + len(one.ids) for one in self.group.continuations)
+    def num_continuations(self) -> int:
+        """Continuations of its group: responses, or judgements to be written."""
+        return len(self.group.continuations)
+
+    @property
+    def continuation_tokens(self) -> int:
+        """Tokens of its continuations, without the prompt."""
+        return sum(len(continuation.ids) for continuation in self.group.continuations)
+
+    @property
+    def unshared_tokens(self) -> int:
+        """Tokens of its sequences, each with the prompt."""
+        return self.num_continuations * len(self.group.prompt_ids) + self.continuation_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PendingRow:
     """Groups that are computed together, and the parts that each was merged of."""
 
     groups: Sequence[Group]
-    parts: Sequence[Sequence[Part]]
+    parts_by_group: Sequence[Sequence[Part]]
 
     @property
-    def all(self) -> list[Part]:
+    def parts(self) -> list[Part]:
         """The parts, group by group."""
-        return [part for parts in self.parts for part in parts]
+        return [part for parts in self.parts_by_group for part in parts]
 
 
 class Batcher:
-    """Ranks candidates of any number of callers on one event loop; `run` must run there."""
+    """Scores candidates of any number of callers on one event loop; `run` must run there."""
 
     def __init__(
         self,
-        ranker: PackedRanker[Any, Any],
+        judge: PackedJudge,
         model: ThreadPoolExecutor,
         limits: RequestLimits,
         metrics: Metrics,
     ) -> None:
-        """Take the one thread in which the model was loaded."""
-        self.ranker, self.limits, self.metrics = ranker, limits, metrics
-        self.encoders, self.model = ThreadPoolExecutor(ENCODERS, "encode"), model
+        """`model` has the one thread in which the model was loaded."""
+        self.judge = judge
+        self.model = model
+        self.limits = limits
+        self.metrics = metrics
+        self.encoders = ThreadPoolExecutor(ENCODERS, "encode")
         self.waiting: list[Part] = []
-        self.arrived, self.room = asyncio.Event(), asyncio.Semaphore(ENCODED)
+        self.arrived = asyncio.Event()
+        self.room = asyncio.Semaphore(ENCODED)
 
-    async def rank(self, candidates: Candidates, lane: asyncio.Semaphore) -> Scored:
-        """Return what the judge says; raises RecordError for what cannot be encoded, NonFiniteError for such a score.
+    async def score(self, candidates: Candidates, lane: asyncio.Semaphore) -> ScoredGroup:
+        """Return the judge's scores; raises RecordError for what cannot be encoded, NonFiniteError for such a score.
 
         `lane` is that of the request, from `new_lane`.
         """
         async with lane:
-            items, prompt = await self.in_pool(self._split, candidates)
-        found = await asyncio.gather(*(self._computed(item, prompt, lane) for item in items))
-        parts = [part for some in found for part in some]
-        ranking = self.ranker.join(candidates, [part.found.result() for part in parts])
-        return Scored(
-            ranking, sum(part.tokens for part in parts), sum(part.unshared for part in parts)
+            units, prompt = await self.in_pool(self._split, candidates)
+        computed = await asyncio.gather(*(self._computed(unit, prompt, lane) for unit in units))
+        parts = [part for parts_of_unit in computed for part in parts_of_unit]
+        scores = self.judge.merge(
+            candidates, [part.unit for part in parts], [part.result.result() for part in parts]
         )
+        tokens = sum(part.tokens for part in parts)
+        tokens_unshared = sum(part.unshared_tokens for part in parts)
+        return ScoredGroup(scores, tokens, tokens_unshared)
 
     def new_lane(self) -> asyncio.Semaphore:
         """Return what limits the groups of one request that are in the pool of encoders at one time.
@@ -113,7 +130,7 @@ class Batcher:
         """
         return asyncio.Semaphore(ENCODERS)
 
-    async def in_pool(self, function: Callable[..., Done], *arguments: Any) -> Done:
+    async def in_pool(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Call a function beside the event loop and the model.
 
         If the caller is cancelled, a function that waits for a thread is never called, and a running
@@ -128,56 +145,58 @@ class Batcher:
             abandoned.set()
             raise
 
-    def _split(self, candidates: Candidates) -> tuple[list[Any], object]:
-        items = [item for _, item in self.ranker.split(candidates)]
-        if self.ranker.share is None:
-            return items, None
+    def _split(self, candidates: Candidates) -> tuple[list[Unit], object]:
+        """Return the units of candidates, and what is equal for equal prompts (None: never equal)."""
+        units = self.judge.checked_units(candidates)
+        if not self.judge.units_share_groups:
+            return units, None
         digest = hashlib.sha256(json.dumps(candidates.prompt).encode())
         for image in candidates.images:
-            digest.update(
-                hashlib.sha256(image if isinstance(image, bytes) else str(image).encode()).digest()
-            )
-        return items, digest.digest()
+            content = image if isinstance(image, bytes) else str(image).encode()
+            digest.update(hashlib.sha256(content).digest())
+        return units, digest.digest()
 
-    async def _computed(self, item: Any, prompt: object, lane: asyncio.Semaphore) -> list[Part]:
-        """Return the parts of an item once they were computed."""
+    async def _computed(self, unit: Unit, prompt: object, lane: asyncio.Semaphore) -> list[Part]:
+        """Return the parts of a unit once they were computed."""
         async with AsyncExitStack() as until_computed:
             async with lane:
                 await until_computed.enter_async_context(self.room)
-                encoded = await self.in_pool(self._encoded, item)
+                encoded = await self.in_pool(self._encoded, unit)
             loop = asyncio.get_running_loop()
             parts = [
-                Part(one, group, prompt or object(), loop.create_future()) for one, group in encoded
+                Part(piece, group, prompt or object(), loop.create_future())
+                for piece, group in encoded
             ]
             self.waiting += parts
             self.arrived.set()
-            await asyncio.gather(*(part.found for part in parts))
+            await asyncio.gather(*(part.result for part in parts))
             return parts
 
-    def _encoded(self, item: Any) -> list[tuple[Any, Group]]:
-        """Return an item's group, in pieces of some of its responses each where it is larger than a row."""
-        self._refuse_if_too_long(item)
-        group = self.ranker.encode(item)
+    def _encoded(self, unit: Unit) -> list[tuple[Unit, Group]]:
+        """Return a unit's group, in pieces of some of its responses each if it is larger than a row."""
+        self._refuse_if_too_long(unit)
+        group = self.judge.encode(unit)
         self._refuse_beyond_tokens(group)
-        return list(self._pieces(item, group))
+        return list(self._pieces(unit, group))
 
-    def _refuse_if_too_long(self, item: Any) -> None:
+    def _refuse_if_too_long(self, unit: Unit) -> None:
         """Raise RecordError if a prompt with its longest response is beyond the limit of tokens.
 
         A text of few characters cannot be. A longer one is encoded with its longest response alone,
         before the prompt is tokenised once for each of the others.
         """
-        if not isinstance(item, Candidates) or len(item.responses) == 1:
+        if self.judge.info.compares or len(unit.shown) == 1:
             return
-        longest = max(item.responses, key=len)
-        num_characters = sum(map(len, texts(item.prompt))) + len(longest)
+        responses = unit.candidates.responses
+        longest = max(unit.shown, key=lambda index: len(responses[index]))
+        num_characters = sum(map(len, texts(unit.candidates.prompt))) + len(responses[longest])
         if num_characters > self.limits.tokens:
-            self._refuse_beyond_tokens(self.ranker.encode(replace(item, responses=(longest,))))
+            self._refuse_beyond_tokens(self.judge.encode(replace(unit, shown=(longest,))))
 
     def _refuse_beyond_tokens(self, group: Group) -> None:
         """Raise RecordError if a group's prompt with its longest response is beyond the limit of tokens."""
-        longest = max(group.continuations, key=lambda one: len(one.ids))
-        cost = self.ranker.cost(replace(group, continuations=(longest,)))
+        longest = max(group.continuations, key=lambda continuation: len(continuation.ids))
+        cost = self.judge.row_cost(replace(group, continuations=(longest,)))
         if cost > self.limits.tokens:
             raise RecordError(
                 f"the prompt with its longest response takes {cost:,} tokens of a row, its images' patches among them; this "
@@ -185,109 +204,122 @@ class Batcher:
                 "start with `--max-tokens N`."
             )
 
-    def _pieces(self, item: Any, group: Group) -> Iterator[tuple[Any, Group]]:
+    def _pieces(self, unit: Unit, group: Group) -> Iterator[tuple[Unit, Group]]:
+        """Yield a unit in halves, again and again, until each fits into a row."""
         middle = len(group.continuations) // 2
-        if (
-            not middle
-            or self.ranker.share is None
-            or self.ranker.cost(group) <= self.ranker.packed.token_budget
-        ):
-            yield item, group
+        fits = self.judge.row_cost(group) <= self.judge.packed.token_budget
+        if fits or middle == 0 or not self.judge.units_share_groups:
+            yield unit, group
             return
-        for places in (slice(middle), slice(middle, None)):
-            piece = replace(group, continuations=group.continuations[places])
-            yield from self._pieces(replace(item, responses=item.responses[places]), piece)
+        for half in (slice(middle), slice(middle, None)):
+            half_of_group = replace(group, continuations=group.continuations[half])
+            half_of_unit = replace(unit, shown=unit.shown[half], seeds=unit.seeds[half])
+            yield from self._pieces(half_of_unit, half_of_group)
 
     async def run(self) -> None:
         """Compute what waits, row after row, until it is cancelled."""
         while True:
             await self.arrived.wait()
-            row = await self._in_model(self._row, list(self.waiting))
-            taken = set(row.all)
+            row = await self._in_model(self._next_row, list(self.waiting))
+            taken = set(row.parts)
             self.waiting = [
-                part for part in self.waiting if part not in taken and not part.found.done()
+                part for part in self.waiting if part not in taken and not part.result.done()
             ]
             if not self.waiting:
                 self.arrived.clear()
             await self._answer(row)
 
-    async def _in_model(self, function: Callable[..., Done], *arguments: Any) -> Done:
+    async def _in_model(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Call a function in the model's thread."""
         return await asyncio.get_running_loop().run_in_executor(self.model, function, *arguments)
 
-    def _row(self, waiting: Sequence[Part]) -> Row:
+    def _next_row(self, waiting: Sequence[Part]) -> PendingRow:
         """Return a row of the first part and of what fits beside it under the token budget, in order of arrival."""
-        budget = self.ranker.packed.token_budget
-        groups: dict[object, Group] = {}
-        parts: dict[object, list[Part]] = {}
+        budget = self.judge.packed.token_budget
+        group_by_prompt: dict[object, Group] = {}
+        parts_by_prompt: dict[object, list[Part]] = {}
         used = 0
         for part in waiting:
-            same, own = (
-                groups.get(part.prompt),
-                sum(len(one.ids) for one in part.group.continuations),
-            )
-            if part.found.done() or (
-                groups and used + own > budget
-            ):  # nobody waits for it any more, or it cannot fit
-                continue
-            group = part.group if same is None else join([same, part.group])
-            more = self.ranker.cost(group) - (self.ranker.cost(same) if same else 0)
-            if not groups or used + more <= budget:
-                groups[part.prompt], used = group, used + more
-                parts.setdefault(part.prompt, []).append(part)
-        return Row(list(groups.values()), list(parts.values()))
+            if part.result.done():
+                continue  # its caller no longer waits for it
+            if group_by_prompt and used + part.continuation_tokens > budget:
+                continue  # it cannot fit, even if its prompt is in the row already
+            same_prompt = group_by_prompt.get(part.prompt)
+            if same_prompt is None:
+                group = part.group
+                added_cost = self.judge.row_cost(group)
+            else:
+                group = join([same_prompt, part.group])
+                added_cost = self.judge.row_cost(group) - self.judge.row_cost(same_prompt)
+            if not group_by_prompt or used + added_cost <= budget:
+                group_by_prompt[part.prompt] = group
+                parts_by_prompt.setdefault(part.prompt, []).append(part)
+                used += added_cost
+        return PendingRow(list(group_by_prompt.values()), list(parts_by_prompt.values()))
 
-    async def _answer(self, row: Row) -> None:
-        """Compute a row, and give each part what was found of it, or the error that it causes by itself."""
+    async def _answer(self, row: PendingRow) -> None:
+        """Compute a row, and give each part its result, or the error that it causes by itself."""
         if not row.groups:
             return
-        parts = row.all
-        found: list[Any] | BaseException
-        [found] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
-        if isinstance(found, BaseException) and len(parts) > 1:
+        parts = row.parts
+        results: list[UnitResult] | BaseException
+        [results] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
+        if isinstance(results, BaseException) and len(parts) > 1:
             for part in parts:
-                await self._answer(Row([part.group], [[part]]))
+                await self._answer(PendingRow([part.group], [[part]]))
             return
-        for place, part in enumerate(parts):
-            if part.found.done():
+        for index, part in enumerate(parts):
+            if part.result.done():
                 continue
-            if isinstance(found, BaseException):
-                part.found.set_exception(found)
+            if isinstance(results, BaseException):
+                part.result.set_exception(results)
             else:
-                part.found.set_result(found[place])
+                part.result.set_result(results[index])
 
     @torch.no_grad()
-    def _forward(self, row: Row) -> list[Any]:
-        """Return what the judge finds of each part; raises NonFiniteError for a score that is no finite number."""
-        ranker = self.ranker
-        found: list[Any] = []
-        batch = ranker.packed.encoder.pack(row.groups)
-        items = [parts[0].item if len(parts) == 1 else together(parts) for parts in row.parts]
-        for group, parts, one in zip(
-            row.groups, row.parts, ranker.run(batch.to(ranker.packed.device), items), strict=True
+    def _forward(self, row: PendingRow) -> list[UnitResult]:
+        """Return the result of each part; raises NonFiniteError for a score that is no finite number."""
+        judge = self.judge
+        batch = judge.packed.encoder.pack(row.groups)
+        units = [merged_unit(parts) for parts in row.parts_by_group]
+        results_by_group = judge.run(batch.to(judge.packed.device), units)
+        results: list[UnitResult] = []
+        for group, parts, group_result in zip(
+            row.groups, row.parts_by_group, results_by_group, strict=True
         ):
-            lengths, start = [len(continuation.ids) for continuation in group.continuations], 0
+            start = 0
             for part in parts:
-                places = slice(start, start + len(part.group.continuations))
-                part.tokens = sum(lengths[places]) + (len(group.prompt_ids) if start == 0 else 0)
-                start = places.stop
-                found.append(one if ranker.share is None else ranker.share(one, places))
-                if ranker.share is not None:
-                    ranker.join(part.item, found[-1:])
-        tokens, unshared, responses = (
-            sum(counts)
-            for counts in zip(
-                *((p.tokens, p.unshared, len(p.group.continuations)) for p in row.all), strict=True
-            )
-        )
-        merged = len(found) - len(row.groups)
+                end = start + part.num_continuations
+                part.tokens = part.continuation_tokens
+                if start == 0:
+                    part.tokens += len(group.prompt_ids)
+                result = group_result
+                if judge.units_share_groups:
+                    result = group_result.of_responses(slice(start, end))
+                    judge.merge(part.unit.candidates, [part.unit], [result])  # refuses bad scores
+                results.append(result)
+                start = end
+        self._count(row, batch.cost)
+        return results
+
+    def _count(self, row: PendingRow, cost: int) -> None:
+        """Add a row that was computed to the metrics."""
+        parts = row.parts
         self.metrics.ran(
-            batch.cost / ranker.packed.token_budget, tokens, unshared, responses, merged
+            cost / self.judge.packed.token_budget,
+            sum(part.tokens for part in parts),
+            sum(part.unshared_tokens for part in parts),
+            sum(part.num_continuations for part in parts),
+            len(parts) - len(row.groups),
         )
-        return found
 
 
-def together(parts: Sequence[Part]) -> Candidates:
-    """Return the candidates of several parts with one prompt as one."""
-    first: Candidates = parts[0].item
-    responses = tuple(response for part in parts for response in part.item.responses)
-    return Candidates(first.key, first.images, first.prompt, responses, first.identity)
+def merged_unit(parts: Sequence[Part]) -> Unit:
+    """Return several parts with one prompt as one unit."""
+    if len(parts) == 1:
+        return parts[0].unit
+    first = parts[0].unit
+    responses = tuple(response for part in parts for response in part.unit.responses)
+    seeds = tuple(seed for part in parts for seed in part.unit.seeds)
+    candidates = replace(first.candidates, responses=responses)
+    return Unit(first.key, candidates, tuple(range(len(responses))), seeds)

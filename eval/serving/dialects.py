@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.strict_json import parse_json
-from mmrm.eval.serving.batcher import Scored
+from mmrm.eval.serving.batcher import ScoredGroup
 
 HEADER = "<|im_start|>assistant\n"
 TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
@@ -30,7 +30,7 @@ FOREIGN = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedCheckpoint:
     """What is served."""
 
     name: str
@@ -50,12 +50,12 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScoreRequest:
     """A request that was read."""
 
     groups: Sequence[Any]
     """Each as `/v1/rewards` takes it; not checked yet."""
-    write: Callable[[Sequence[Scored | Failure]], dict[str, Any]]
+    write: Callable[[Sequence[ScoredGroup | Failure]], dict[str, Any]]
     """Makes the answer of what is found of the groups."""
     partial: bool = False
     """Whether the answer has a place for a failure; else one fails the request."""
@@ -92,39 +92,39 @@ class _GetReward(_Body):
     labels: list[Any] | None = None
 
 
-def rewards(body: Any, served: Served) -> Asked:
+def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`; a failed group has an `error` in its place."""
     reference = served.reference
 
-    def group(found: Scored | Failure) -> dict[str, Any]:
+    def group(found: ScoredGroup | Failure) -> dict[str, Any]:
         if isinstance(found, Failure):
             return {"error": {"message": found.message, "type": found.type}}
-        ranking = found.ranking
+        scores = found.scores
         normalised = reference and [
-            (score - reference["mean"]) / reference["std"] for score in ranking.scores
+            (value - reference["mean"]) / reference["std"] for value in scores.values
         ]
         return {
-            "scores": ranking.scores,
+            "scores": scores.values,
             "normalised": normalised,
-            "order": ranking.order,
-            "margin": ranking.margin,
+            "order": scores.order,
+            "margin": scores.margin,
             "tokens": found.tokens,
             "tokens_unshared": found.tokens_unshared,
-            "judgements": ranking.judgements,
-            "unread": ranking.unread,
+            "judgements": scores.usage.judgements,
+            "unread": scores.usage.unread,
         }
 
-    def write(found: Sequence[Scored | Failure]) -> dict[str, Any]:
+    def write(found: Sequence[ScoredGroup | Failure]) -> dict[str, Any]:
         return {
             "model": served.name,
             "fingerprint": served.fingerprint,
             "groups": [group(one) for one in found],
         }
 
-    return Asked(_Rewards.model_validate(body).groups, write, partial=True)
+    return ScoreRequest(_Rewards.model_validate(body).groups, write, partial=True)
 
 
-def classify(body: Any, served: Served) -> Asked:
+def classify(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read vLLM's request: `messages` whose last turn is the assistant's, or `input`, conversations as the template renders them.
 
     The answer's `probs` hold the raw score. Raises: RecordError for `use_activation: true`, which asks for something else.
@@ -147,7 +147,7 @@ def classify(body: Any, served: Served) -> Asked:
 
     def write(found: Sequence[Any]) -> dict[str, Any]:
         data = [
-            {"index": index, "label": None, "probs": list(one.ranking.scores), "num_classes": 1}
+            {"index": index, "label": None, "probs": list(one.scores.values), "num_classes": 1}
             for index, one in enumerate(found)
         ]
         tokens = sum(one.tokens_unshared for one in found)
@@ -165,7 +165,7 @@ def classify(body: Any, served: Served) -> Asked:
         }
         return {**about, "data": data, "usage": usage}
 
-    return Asked(groups, write)
+    return ScoreRequest(groups, write)
 
 
 def _answered(messages: list[Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _answered(messages: list[Any]) -> dict[str, Any]:
     return {"messages": messages[:-1], "responses": [content]}
 
 
-def rerank(body: Any, served: Served) -> Asked:
+def rerank(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read vLLM's request: the `query` is the prompt (a text, or {"content": parts}), the `documents` are responses."""
     request = _Rerank.model_validate(body)
     content = request.query if isinstance(request.query, str) else request.query.get("content")
@@ -194,9 +194,9 @@ def rerank(body: Any, served: Served) -> Asked:
             {
                 "index": place,
                 "document": {"text": request.documents[place], "multi_modal": None},
-                "relevance_score": one.ranking.scores[place],
+                "relevance_score": one.scores.values[place],
             }
-            for place in one.ranking.order[: request.top_n or None]
+            for place in one.scores.order[: request.top_n or None]
         ]
         usage = {"prompt_tokens": one.tokens_unshared, "total_tokens": one.tokens_unshared}
         return {
@@ -206,10 +206,10 @@ def rerank(body: Any, served: Served) -> Asked:
             "results": results,
         }
 
-    return Asked([group], write)
+    return ScoreRequest([group], write)
 
 
-def get_reward(body: Any, served: Served) -> Asked:
+def get_reward(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read OpenRLHF's request; queries with equal prompts and images are one group.
 
     `query` holds prompt and response as one text, `prompts` the prompt alone; see `response_of`. A label may be JSON with
@@ -240,11 +240,11 @@ def get_reward(body: Any, served: Served) -> Asked:
     def write(found: Sequence[Any]) -> dict[str, Any]:
         scores = [0.0] * number
         for own, one in zip(places.values(), found, strict=True):
-            for place, score in zip(own, one.ranking.scores, strict=True):
+            for place, score in zip(own, one.scores.values, strict=True):
                 scores[place] = score
         return {"rewards": scores, "scores": scores, "extra_logs": {}}
 
-    return Asked(list(groups.values()), write)
+    return ScoreRequest(list(groups.values()), write)
 
 
 def _images(label: Any) -> list[Any]:
@@ -308,26 +308,29 @@ def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
                 f"the text contains {marker[0]!r}, which another model's chat template writes. Required is ChatML, or plain text."
             )
         return [{"role": "user", "content": [{"type": "text", "text": rendered}]}], None
-    turns, place = [], 0
-    while turn := TURN.match(rendered, place):
+    turns: list[dict[str, Any]] = []
+    position = 0
+    while turn := TURN.match(rendered, position):
         turns.append({"role": turn[1], "content": _parts(turn[2])})
-        place = turn.end()
-    rest = PADDING.sub("", rendered[place:], 1)
+        position = turn.end()
+    rest = PADDING.sub("", rendered[position:], 1)
     if rest and not rest.startswith(HEADER):
         raise RecordError(f"this is not the end of a conversation in ChatML: {rest[:80]!r}")
     return turns, rest.removeprefix(HEADER) if rest else None
 
 
 def _parts(content: str) -> list[dict[str, Any]]:
-    texts = PICTURE.split(content)
+    """Return the content of a rendered turn as texts, and an image between every two of them."""
     parts: list[dict[str, Any]] = []
-    for number, one in enumerate(texts):
-        parts += [{"type": "text", "text": one}] if one else []
-        parts += [{"type": "image"}] if number < len(texts) - 1 else []
+    for number, text in enumerate(PICTURE.split(content)):
+        if number > 0:
+            parts.append({"type": "image"})
+        if text:
+            parts.append({"type": "text", "text": text})
     return parts
 
 
-DIALECTS: dict[str, Callable[[Any, Served], Asked]] = {
+DIALECTS: dict[str, Callable[[Any, ServedCheckpoint], ScoreRequest]] = {
     "/v1/rewards": rewards,
     "/classify": classify,
     "/rerank": rerank,

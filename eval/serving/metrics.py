@@ -73,7 +73,8 @@ class Metrics:
 
     def ran(self, fill: float, tokens: int, unshared: int, responses: int, merged: int) -> None:
         """Count a row that was computed; `merged` parts of it shared their prompt with another."""
-        self.computed, self.alone = self.computed + tokens, self.alone + unshared
+        self.computed += tokens
+        self.alone += unshared
         self.fill.observe(fill)
         counts = {
             self.tokens: tokens,

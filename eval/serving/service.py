@@ -18,11 +18,11 @@ from mmrm.data.errors import CheckpointError, NonFiniteError, RecordError
 from mmrm.data.storage.strict_json import count_values, parse_json
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.judges.packed_judge import PackedRanker
+from mmrm.eval.judges.packed_judge import PackedJudge
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.selection.candidate_scores import reference_of
-from mmrm.eval.serving.batcher import Batcher, Scored
-from mmrm.eval.serving.dialects import Asked, Failure, Served
+from mmrm.eval.serving.batcher import Batcher, ScoredGroup
+from mmrm.eval.serving.dialects import Failure, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.metrics import Metrics
 from mmrm.eval.serving.request_limits import RequestLimits
 from mmrm.eval.serving.request_reader import Intake, problems
@@ -34,12 +34,13 @@ READ_SECONDS = 60
 RETRY_SECONDS = "1"
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """A request that gets an error as a whole."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
-        self.status, self.kind = status, kind
+        self.status = status
+        self.kind = kind
 
     def response(self) -> JSONResponse:
         """Return the answer."""
@@ -51,27 +52,27 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedRanker:
-    """A judge that was loaded, and what is said of it."""
+class JudgeToServe:
+    """A judge that was loaded, and the facts that clients are told about it."""
 
-    ranker: PackedRanker[Any, Any]
-    served: Served
+    judge: PackedJudge
+    served: ServedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class LoadedService:
     """What answers, once the judge is loaded."""
 
     batcher: Batcher
     intake: Intake
-    served: Served
+    served: ServedCheckpoint
 
 
 @dataclass(slots=True)
 class Service:
     """A server's settings and state; `load` runs in the model's thread once the server listens."""
 
-    load: Callable[[], ServedRanker]
+    load: Callable[[], JudgeToServe]
     limits: RequestLimits = field(default_factory=RequestLimits)
     media_root: Path | None = None
     key: str | None = field(default=None, repr=False)
@@ -81,7 +82,7 @@ class Service:
     """Accepted and not answered yet."""
     groups: int = 0
     """Of these requests, as far as they were read."""
-    running: Running | None = None
+    running: LoadedService | None = None
     held: int = 0
     """Bytes of these requests' bodies."""
     out_of_time: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,13 +104,15 @@ class Service:
     async def _run(self) -> None:
         model = ThreadPoolExecutor(1, "model")
         judging = await asyncio.get_running_loop().run_in_executor(model, self.load)
-        batcher = Batcher(judging.ranker, model, self.limits, self.metrics)
+        batcher = Batcher(judging.judge, model, self.limits, self.metrics)
         intake = Intake(self.limits, self.media_root, judging.served.kind == "generative")
-        self.running = Running(batcher, intake, judging.served)
+        self.running = LoadedService(batcher, intake, judging.served)
         await batcher.run()
 
-    async def answer(self, request: Request, read: Callable[[Any, Served], Asked]) -> JSONResponse:
-        """Return the answer to a request of the dialect that `read` reads; raises Refused."""
+    async def answer(
+        self, request: Request, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
+    ) -> JSONResponse:
+        """Return the answer to a request of the dialect that `read` reads; raises RequestError."""
         body = bytearray()
         try:
             await self._receive(request, body)
@@ -118,7 +121,7 @@ class Service:
             self.held -= len(body)
 
     async def _answered(
-        self, request: Request, body: bytes, read: Callable[[Any, Served], Asked]
+        self, request: Request, body: bytes, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
     ) -> JSONResponse:
         running = self.loaded()
         try:
@@ -126,18 +129,18 @@ class Service:
                 _asked, body, read, running.served, self.limits.values
             )
         except ValidationError as error:
-            raise Refused(422, "invalid_request", problems(error)) from error
+            raise RequestError(422, "invalid_request", problems(error)) from error
         except RecordError as error:
-            raise Refused(422, "invalid_request", str(error)) from error
+            raise RequestError(422, "invalid_request", str(error)) from error
         count = len(asked.groups)
         if count > self.limits.groups:
-            raise Refused(
+            raise RequestError(
                 422,
                 "invalid_request",
                 f"{count} groups; this server allows {self.limits.groups} in a request.",
             )
         if self.groups + count > self.limits.queue:
-            raise Refused(
+            raise RequestError(
                 429,
                 "overloaded",
                 f"{self.groups} groups wait, and this server allows {self.limits.queue}; try again.",
@@ -155,14 +158,14 @@ class Service:
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not work.done() and out_of_time.done():
-                raise Refused(
+                raise RequestError(
                     503,
                     "draining",
                     f"the server is being shut down, and {self.limits.drain} seconds did not suffice "
                     "for this request; ask another one.",
                 )
             if not work.done():
-                raise Refused(400, "disconnected", "the client went away.")
+                raise RequestError(400, "disconnected", "the client went away.")
             found = work.result()
         finally:
             work.cancel()
@@ -183,7 +186,7 @@ class Service:
         )
 
     async def _receive(self, request: Request, content: bytearray) -> None:
-        """Append a request's body to `content`, and count it as held; raises Refused."""
+        """Append a request's body to `content`, and count it as held; raises RequestError."""
         length = int(request.headers.get("content-length", "0"))
         try:
             async with asyncio.timeout(READ_SECONDS):
@@ -192,33 +195,33 @@ class Service:
                     self.held += len(piece)
                     length = max(length, len(content))
                     if self.held > self.limits.held:
-                        raise Refused(
+                        raise RequestError(
                             429,
                             "overloaded",
                             f"the requests that are being answered hold {self.held:,} bytes, and "
                             f"this server allows {self.limits.held:,}; try again.",
                         )
                     if length > self.limits.body:
-                        raise Refused(
+                        raise RequestError(
                             413,
                             "too_large",
                             f"the request has more than the {self.limits.body:,} bytes allowed.",
                         )
         except TimeoutError:
-            raise Refused(
+            raise RequestError(
                 408, "timeout", f"the body did not arrive within {READ_SECONDS} seconds."
             ) from None
         except ClientDisconnect:
-            raise Refused(400, "disconnected", "the client went away.") from None
+            raise RequestError(400, "disconnected", "the client went away.") from None
 
     async def _group(
-        self, running: Running, number: int, written: Any, lane: asyncio.Semaphore
-    ) -> Scored | Failure:
-        async def scored() -> Scored:
+        self, running: LoadedService, number: int, written: Any, lane: asyncio.Semaphore
+    ) -> ScoredGroup | Failure:
+        async def scored() -> ScoredGroup:
             batcher = running.batcher
             async with lane:
                 candidates = await batcher.in_pool(running.intake, written, f"group {number}")
-            return await batcher.rank(candidates, lane)
+            return await batcher.score(candidates, lane)
 
         [found] = await asyncio.gather(scored(), return_exceptions=True)
         if isinstance(found, RecordError):
@@ -232,13 +235,13 @@ class Service:
                 "internal",
                 500,
             )
-        self.metrics.scores.extend(found.ranking.scores)
+        self.metrics.scores.extend(found.scores.values)
         return found
 
-    def loaded(self) -> Running:
-        """Return what answers; raises Refused while there is nothing."""
+    def loaded(self) -> LoadedService:
+        """Return what answers; raises RequestError while there is nothing."""
         if self.running is None:
-            raise Refused(503, "loading", "the model is being loaded; ask /ready.")
+            raise RequestError(503, "loading", "the model is being loaded; ask /ready.")
         return self.running
 
     def models(self) -> dict[str, Any]:
@@ -254,11 +257,14 @@ class Service:
 
 
 def _asked(
-    body: bytes, read: Callable[[Any, Served], Asked], served: Served, most_values: int
-) -> Asked:
+    body: bytes,
+    read: Callable[[Any, ServedCheckpoint], ScoreRequest],
+    served: ServedCheckpoint,
+    most_values: int,
+) -> ScoreRequest:
     num_values = count_values(body)
     if num_values > most_values:
-        raise Refused(
+        raise RequestError(
             422,
             "invalid_request",
             f"the request holds up to {num_values:,} JSON values; this server allows {most_values:,}. Send "
@@ -267,10 +273,10 @@ def _asked(
     try:
         found = parse_json(body)
     except RecordError as error:
-        raise Refused(400, "invalid_request", str(error)) from error
+        raise RequestError(400, "invalid_request", str(error)) from error
     model = found.get("model") if isinstance(found, dict) else None
     if model not in (None, served.name):
-        raise Refused(
+        raise RequestError(
             404,
             "not_found",
             f"there is no model {str(model)[:200]!r} here; served is {served.name!r}.",
@@ -278,7 +284,7 @@ def _asked(
     return read(found, served)
 
 
-def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
+def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
     """Return the judge at `path`, with its fingerprint, once it has ranked something.
 
     Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
@@ -288,9 +294,11 @@ def load_served(path: Path, name: str, runtime: Runtime) -> ServedRanker:
         raise CheckpointError(
             f"{path} is of the type {config.type!r}; served are scalar, critic, generative and released judges."
         )
-    judge = load_judge(path, runtime)
-    judge.rank("?", ["-", "."])
-    assert isinstance(judge.ranker, PackedRanker)
+    loaded = load_judge(path, runtime)
+    loaded.rank("?", ["-", "."])
+    assert isinstance(loaded.judge, PackedJudge), (
+        "every judge of one checkpoint runs in this process"
+    )
     kind = "generative" if config.compares else config.type
-    served = Served(name, kind, judge_digest(path), reference_of(path))
-    return ServedRanker(judge.ranker, served)
+    served = ServedCheckpoint(name, kind, judge_digest(path), reference_of(path))
+    return JudgeToServe(loaded.judge, served)

@@ -43,7 +43,9 @@ class ServedHead(nn.Sequential):
     """The head of `config.reward_head` in fp32, with its modules where models/portable/reward.py has them; no dropout."""
 
     def __init__(self, config: Any) -> None:
-        shape, features, fp32 = config.reward_head, config.text_config.hidden_size, torch.float32
+        shape = config.reward_head
+        features = config.text_config.hidden_size
+        fp32 = torch.float32
         width = shape["width"] or features
         parts: list[nn.Module] = []
         for _ in range(shape["layers"] - 1):
@@ -64,7 +66,8 @@ class ReadLast(LastPool):  # type: ignore[misc]
 
     def __init__(self, place: int, end: int) -> None:
         super().__init__()
-        self.place, self.end = place, end
+        self.place = place
+        self.end = end
 
     def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
         """Ask for the tokens of the prompts."""
@@ -105,7 +108,8 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
     is_pooling_model = True
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        config, pooler = vllm_config.model_config.hf_config, vllm_config.model_config.pooler_config
+        config = vllm_config.model_config.hf_config
+        pooler = vllm_config.model_config.pooler_config
         place, _ = read_at(config.reward_head, vllm_config.model_config.model)
         with no_init_weights(
             self,

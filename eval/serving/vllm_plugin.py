@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 
 from mmrm.data.storage.manifest import verify_settings
 
-ARCHITECTURE, MODEL = "ScalarRewardModel", "mmrm.eval.serving.vllm_model:ServedModel"
+ARCHITECTURE = "ScalarRewardModel"
+MODEL = "mmrm.eval.serving.vllm_model:ServedModel"
 SERVED = "qwen2_5_vl"
 
 READS = {"end_of_turn": (-1, ".rstrip('\\n')"), "last_token": (-2, "")}

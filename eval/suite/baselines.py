@@ -1,26 +1,42 @@
-"""Benchmarks judged: the rows as a judge sees them, its verdicts, and the result with everything a score should stand beside.
-
-A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same verdicts under published rules.
-"""
+"""Judges that ignore the content of responses, whose figures stand next to those of a real judge."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import draw
 
+
+def _longest(example: Example, seed: int) -> tuple[float, float]:
+    """Score more characters higher."""
+    return len(example.responses[0]), len(example.responses[1])
+
+
+def _shortest(example: Example, seed: int) -> tuple[float, float]:
+    """Score fewer characters higher."""
+    return -len(example.responses[0]), -len(example.responses[1])
+
+
+def _first(example: Example, seed: int) -> tuple[float, float]:
+    """Score the response higher that is listed first."""
+    return 1.0, 0.0
+
+
+def _random(example: Example, seed: int) -> tuple[float, float]:
+    """Toss a coin, the same one in every process."""
+    return (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
+
+
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
-    "longest": lambda example, seed: (len(example.responses[0]), len(example.responses[1])),
-    "shortest": lambda example, seed: (-len(example.responses[0]), -len(example.responses[1])),
-    "first": lambda example, seed: (1.0, 0.0),
-    "random": lambda example, seed: (
-        (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
-    ),
+    "longest": _longest,
+    "shortest": _shortest,
+    "first": _first,
+    "random": _random,
 }
-"""Judges that ignore the content, name to scores: more characters, fewer characters, the response listed first, a coin."""
+"""The name of a baseline to what scores both responses of an example, given a seed."""
 
 
-def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Verdict]:
-    """Return the verdicts of one of `BASELINES`; equal lengths are a tie."""
-    return [Verdict(scores=BASELINES[name](example, seed)) for example in examples]
+def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Scores]:
+    """Return the scores of one of `BASELINES`; equal lengths are a tie."""
+    return [Scores(BASELINES[name](example, seed)) for example in examples]

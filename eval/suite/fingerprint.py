@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mmrm.data.preference import EncodedImage
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import content_digest, remembered_digest
 from mmrm.eval.benchmarks.benchmark import Location
@@ -65,14 +66,19 @@ def _checkpoint(path: Path) -> list[str]:
     """Return what of a checkpoint decides its verdicts; not where it lies, nor which kernel runs."""
     card = recorded(path)
     sees = backbone_of(path, card).model_dump(exclude={"path", "revision", "freeze", "attention"})
-    parts = [json.dumps([sees, card and card.model_dump(exclude=ELSEWHERE)]), *_contents(path)]
+    settings = None if card is None else card.model_dump(exclude=ELSEWHERE)
+    parts = [json.dumps([sees, settings]), *_contents(path)]
     if card is None or not is_adapter(path):
         return parts
-    base, place = card.backbone, Path(resolve(card.backbone.path))
-    return [*parts, *(_contents(place) if place.is_dir() else [f"{base.path}@{base.revision}"])]
+    base = card.backbone
+    base_folder = Path(resolve(base.path))
+    if base_folder.is_dir():
+        return [*parts, *_contents(base_folder)]
+    return [*parts, f"{base.path}@{base.revision}"]
 
 
 def _contents(folder: Path) -> list[str]:
+    """Return name and digest of every file that decides what the model computes."""
     found = {
         file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART
     }
@@ -94,22 +100,24 @@ def rows_digest(examples: Sequence[Example]) -> str:
 
     The keys are part of it, as votes are drawn from them.
     """
-    files = {image: content_digest(image) for example in examples for image in example.images}
-    return _digest(
-        json.dumps(
-            [
-                e.key,
-                e.prompt,
-                e.responses,
-                e.better,
-                e.official_first,
-                e.group,
-                e.source,
-                [files[image] for image in e.images],
-            ]
-        )
-        for e in examples
-    )
+    digest_by_image: dict[EncodedImage, str] = {}
+    rows: list[str] = []
+    for example in examples:
+        for image in example.images:
+            if image not in digest_by_image:
+                digest_by_image[image] = content_digest(image)
+        row = [
+            example.key,
+            example.prompt,
+            example.responses,
+            example.better,
+            example.official_first,
+            example.group,
+            example.source,
+            [digest_by_image[image] for image in example.images],
+        ]
+        rows.append(json.dumps(row))
+    return _digest(rows)
 
 
 def scoring_version() -> str:

@@ -1,7 +1,4 @@
-"""Benchmarks judged: the rows as a judge sees them, its verdicts, and the result with everything a score should stand beside.
-
-A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same verdicts under published rules.
-"""
+"""Ablations of the images: what remains of a judge's score if it sees no image, or another one."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from dataclasses import replace
 
 from mmrm.data.errors import UserError
 from mmrm.data.images import grey_like
-from mmrm.data.preference import EncodedImage, Message
+from mmrm.data.preference import EncodedImage, ImagePart, Message, TextPart
 from mmrm.data.storage.files import content_digest
 from mmrm.eval.candidates import Example
 from mmrm.eval.protocol import Images
 
-Seen = tuple[str, ...]
+ImageDigests = tuple[str, ...]
 """Digests of the images of one row."""
 
 
@@ -28,64 +25,75 @@ def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[E
     Raises: UserError if there are no two different images to shuffle.
     """
     if images == "none":
-        return [
-            replace(example, images=(), prompt=tuple(map(_without_images, example.prompt)))
-            for example in examples
-        ]
+        return [_without_image_parts(example) for example in examples]
     if images == "grey":
-        return [
-            replace(one, images=tuple(grey_like(image, one.identity) for image in one.images))
-            for one in examples
-        ]
+        return [_with_grey_images(example) for example in examples]
     if images == "shuffled":
         return _shuffled(examples, seed)
     return list(examples)
 
 
-def _without_images(message: Message) -> Message:
-    return {**message, "content": [part for part in message["content"] if part["type"] != "image"]}
+def _without_image_parts(example: Example) -> Example:
+    """Return the example without images."""
+    prompt: list[Message] = []
+    for message in example.prompt:
+        parts: list[TextPart | ImagePart] = [
+            part for part in message["content"] if part["type"] != "image"
+        ]
+        prompt.append({**message, "content": parts})
+    return replace(example, images=(), prompt=tuple(prompt))
+
+
+def _with_grey_images(example: Example) -> Example:
+    """Return the example with grey images of the same sizes."""
+    images = tuple(grey_like(image, example.identity) for image in example.images)
+    return replace(example, images=images)
 
 
 def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
-    seen = [tuple(map(content_digest, example.images)) for example in examples]
-    partner = _partners(filter(None, seen), seed)
-    image: dict[str, EncodedImage] = {}
-    for shown, example in zip(seen, examples, strict=True):
-        image.update(zip(shown, example.images, strict=True))
-    return [
-        replace(example, images=tuple(image[digest] for digest in partner[shown]))
-        if shown
-        else example
-        for shown, example in zip(seen, examples, strict=True)
-    ]
+    """Return the examples with the images of other rows."""
+    digests_by_row = [tuple(map(content_digest, example.images)) for example in examples]
+    partners = _partners(filter(None, digests_by_row), seed)
+    image_by_digest: dict[str, EncodedImage] = {}
+    for digests, example in zip(digests_by_row, examples, strict=True):
+        image_by_digest.update(zip(digests, example.images, strict=True))
+    shuffled: list[Example] = []
+    for digests, example in zip(digests_by_row, examples, strict=True):
+        if digests:
+            images = tuple(image_by_digest[digest] for digest in partners[digests])
+            shuffled.append(replace(example, images=images))
+        else:
+            shuffled.append(example)
+    return shuffled
 
 
-def _partners(seen: Iterable[Seen], seed: int) -> dict[Seen, Seen]:
-    """Return something else to show, of as many images, for each different tuple of images.
+def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, ImageDigests]:
+    """Return other images to show, equally many, for each different tuple of images.
 
-    Those of as many images form one random cycle, which has no fixed point. The only one of its length gets images of
-    other rows.
+    The tuples of one length form one random cycle, which has no fixed point. A tuple that is the only one of its length gets
+    images of other rows.
     """
-    different = sorted(set(seen))
+    different = sorted(set(rows))
     random.Random(seed).shuffle(different)
-    by_count: dict[int, list[Seen]] = {}
-    for shown in different:
-        by_count.setdefault(len(shown), []).append(shown)
-    partners = {
-        shown: other
-        for cycle in by_count.values()
-        for shown, other in zip(cycle, cycle[1:] + cycle[:1], strict=True)
-    }
-    for shown in [shown for shown, other in partners.items() if shown == other]:
-        pool = [digest for other in different if other != shown for digest in other]
-        turned = (
-            tuple(pool[(start + place) % len(pool)] for place in range(len(shown)))
-            for start in range(len(pool))
-        )
-        found = next((images for images in turned if images != shown), None)
-        if found is None:
-            raise UserError(
-                "all rows with images show the same image; shuffling needs at least two different ones."
-            )
-        partners[shown] = found
+    cycle_by_length: dict[int, list[ImageDigests]] = {}
+    for digests in different:
+        cycle_by_length.setdefault(len(digests), []).append(digests)
+    partners: dict[ImageDigests, ImageDigests] = {}
+    for cycle in cycle_by_length.values():
+        partners.update(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    for digests, partner in list(partners.items()):
+        if digests == partner:
+            partners[digests] = _other_images(digests, different)
     return partners
+
+
+def _other_images(digests: ImageDigests, rows: Sequence[ImageDigests]) -> ImageDigests:
+    """Return as many images of other rows that differ from these; raises UserError if there are none."""
+    pool = [digest for other in rows if other != digests for digest in other]
+    for start in range(len(pool)):
+        images = tuple(pool[(start + offset) % len(pool)] for offset in range(len(digests)))
+        if images != digests:
+            return images
+    raise UserError(
+        "all rows with images show the same image; shuffling needs at least two different ones."
+    )

@@ -1,11 +1,11 @@
-"""Benchmarks judged: the rows as a judge sees them, its verdicts, and the result with everything a score should stand beside.
+"""Benchmarks judged: the rows as a judge sees them, its scores, and the result with everything a score should stand beside.
 
-A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same verdicts under published rules.
+A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same scores under published rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from mmrm.data.errors import PredictionsError
 from mmrm.data.storage.files import write_json
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Origin, macro
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.journal import JOURNAL, SILENT, Journal
 from mmrm.eval.judges.judge import Judge
-from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.protocol import ProtocolConfig, with_presentations
 from mmrm.eval.results.predictions import write_predictions
 from mmrm.eval.results.result import (
     Accuracy,
@@ -47,6 +47,14 @@ from mmrm.models.distributed import barrier, rank
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A judge's figures on a benchmark, and the scores that they are made of."""
+
+    result: Result
+    scores: Sequence[Scores]
+
+
+@dataclass(frozen=True, slots=True)
 class Suite:
     """Benchmarks with their rows, under one protocol."""
 
@@ -66,35 +74,52 @@ class Suite:
             barrier()
         return cls(loaded, protocol)
 
-    def run(self, judge: Judge, folder: Path, console: Console | None = None) -> dict[str, Result]:
-        """Evaluate `judge` on every benchmark; all ranks call together, and `folder` is filled as `evaluate` says."""
-        return {
-            name: self.evaluate(name, judge, folder, journal=Journal(name, console))
-            for name in self.benchmarks
-        }
+    def run(
+        self, judge: Judge, folder: Path, console: Console | None = None
+    ) -> tuple[dict[str, Result], list[Scores]]:
+        """Evaluate `judge` on every benchmark, and return the results and all scores.
+
+        All ranks call together, and `folder` is filled as `evaluate` says.
+        """
+        results: dict[str, Result] = {}
+        all_scores: list[Scores] = []
+        for name in self.benchmarks:
+            evaluation = self.evaluate(name, judge, folder, journal=Journal(name, console))
+            results[name] = evaluation.result
+            all_scores += evaluation.scores
+        return results, all_scores
 
     def evaluate(
         self,
         name: str,
         judge: Judge,
         folder: Path,
-        notes: Callable[[], Sequence[str]] = tuple,
+        *,
+        with_notes: bool = False,
         journal: Journal = SILENT,
-    ) -> Result:
+    ) -> Evaluation:
         """Evaluate `judge` on one benchmark; the first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
 
-        `notes` is asked after judging for what must be said beside the figures. `journal_in` makes a journal that keeps.
+        Args:
+            name: The benchmark.
+            judge: A judge as it was loaded; the suite puts it under its protocol.
+            folder: Where the files go.
+            with_notes: Add the judge's notes to those of the result.
+            journal: Shows the progress; a journal of `journal_in` also keeps what was judged.
         """
         benchmark, rows = self.benchmarks[name]
-        verdicts = judge.judge(
-            ablate(rows.examples, self.protocol.images, self.protocol.seed), journal
-        )
-        origin = replace(rows.origin, notes=(*rows.origin.notes, *notes()))
-        result = evaluate(rows.examples, verdicts, benchmark, self.protocol, origin)
+        protocol = self.protocol
+        benchmark_judge = judge.under(protocol, benchmark)
+        examples = ablate(rows.examples, protocol.images, protocol.seed)
+        scores = benchmark_judge.score_batch(with_presentations(examples, protocol), journal)
+        origin = rows.origin
+        if with_notes:
+            origin = replace(origin, notes=(*origin.notes, *benchmark_judge.notes(scores)))
+        result = evaluate(rows.examples, scores, benchmark, protocol, origin)
         if not rank():
-            write_predictions(rows.examples, verdicts, benchmark, self.protocol, folder / name)
+            write_predictions(rows.examples, scores, benchmark, protocol, folder / name)
             write_result(result, folder / f"{name}.json")
-        return result
+        return Evaluation(result, scores)
 
 
 def journal_in(folder: Path, name: str, mark: str, console: Console) -> Journal:
@@ -112,32 +137,31 @@ def headline(results: Mapping[str, Result]) -> dict[str, float]:
 
     A group's figure is named `benchmark/group/accuracy`. Shares are fractions of 1; figures without rows are left out.
     """
-    found: dict[str, float | None] = {}
-    for name, result in results.items():
-        micro = result.micro
-        found |= {f"{name}/accuracy": micro.accuracy, f"{name}/macro": result.macro}
-        found |= {
-            f"{name}/ties": micro.ties / max(micro.n, 1),
-            f"{name}/unparsable": micro.unparsable / max(micro.n, 1),
-        }
-        found |= {
-            f"{name}/{group}/accuracy": share.accuracy for group, share in result.groups.items()
-        }
-    return {name: value for name, value in found.items() if value is not None}
+    figures: dict[str, float | None] = {}
+    for benchmark, result in results.items():
+        overall = result.micro
+        num_rows = max(overall.n, 1)
+        figures[f"{benchmark}/accuracy"] = overall.accuracy
+        figures[f"{benchmark}/macro"] = result.macro
+        figures[f"{benchmark}/ties"] = overall.ties / num_rows
+        figures[f"{benchmark}/unparsable"] = overall.unparsable / num_rows
+        for group, accuracy in result.groups.items():
+            figures[f"{benchmark}/{group}/accuracy"] = accuracy.accuracy
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def evaluate(
     examples: Sequence[Example],
-    verdicts: Sequence[Verdict],
+    scores: Sequence[Scores],
     benchmark: Benchmark,
     protocol: ProtocolConfig,
     origin: Origin,
 ) -> Result:
-    """Return the result of `verdicts` on `examples`, which `benchmark.load` returned together with `origin`.
+    """Return the result of `scores` on `examples`, which `benchmark.load` returned together with `origin`.
 
-    Raises: UserError if the verdicts do not fit the examples or the protocol.
+    Raises: UserError if the scores do not fit the examples or the protocol.
     """
-    found = outcomes(examples, verdicts, protocol)
+    found = outcomes(examples, scores, protocol)
     items = items_of(examples, benchmark.item)
     whole = _accuracies(examples, found, protocol, items)
     whole_items, item_groups = _clusters(examples, found, benchmark, items)
@@ -171,26 +195,26 @@ def evaluate(
             )
             for name in BASELINES
         },
-        votes=_votes(examples, verdicts, found, protocol, items)
-        if any(verdict.votes for verdict in verdicts)
+        votes=_votes(examples, scores, found, protocol, items)
+        if any(score.votes for score in scores)
         else None,
         calibration=calibration(margins, items[has_margin]),
         margins=margin_histogram(margins),
         length=length_bias(better, other, found.credit("half")[read], items[read]),
         worst=tuple(examples[row].key for row in worst_mistakes(found)),
-        published=published(examples, verdicts, benchmark),
+        published=published(examples, scores, benchmark),
     )
 
 
 def published(
-    examples: Sequence[Example], verdicts: Sequence[Verdict], benchmark: Benchmark
+    examples: Sequence[Example], scores: Sequence[Scores], benchmark: Benchmark
 ) -> dict[str, dict[str, object]]:
-    """Return the verdicts' figures under every rule that the benchmark knows, by the rule's name.
+    """Return the figures of scores under every rule that the benchmark knows, by the rule's name.
 
-    The verdicts are written in the official predictions format and scored from there, so that these are the figures
+    The scores are written in the official predictions format and scored from there, so that these are the figures
     that the official script gives for the files that `write_predictions` writes.
     """
-    records = {name: write(examples, verdicts) for name, write in benchmark.formats.items()}
+    records = {name: write(examples, scores) for name, write in benchmark.formats.items()}
     found: dict[str, dict[str, object]] = {}
     for name, rule in benchmark.rules.items():
         if rule.reads not in records:  # a log of another framework
@@ -235,19 +259,21 @@ def _clusters(
 
 def _votes(
     examples: Sequence[Example],
-    verdicts: Sequence[Verdict],
+    scores: Sequence[Scores],
     found: Outcomes,
     protocol: ProtocolConfig,
     items: Ints,
 ) -> Votes:
-    cast = [vote for verdict in verdicts for vote in verdict.votes]
-    read = [vote for vote in cast if vote.names is not None]
+    cast: list[Vote] = []
+    for row_scores in scores:
+        cast += row_scores.votes
+    read = [vote for vote in cast if vote.named is not None]
     order = None
     if (
         protocol.order == "both"
     ):  # each round is a vote in either order; -1 is one that cannot be read
         named = np.array(
-            [-1 if vote.names is None else vote.names for vote in cast], dtype=np.int64
+            [-1 if vote.named is None else vote.named for vote in cast], dtype=np.int64
         )
         order = order_consistency(named[::2], named[1::2])
     rounds = range(1, protocol.votes + 1)
@@ -255,13 +281,20 @@ def _votes(
         votes=len(cast),
         unparsable=len(cast) - len(read),
         agreement=agreement(found.right, found.wrong),
-        names_first=sum(vote.names == vote.first for vote in read) / len(read) if read else None,
+        names_first=_share_named_first(read),
         order=order,
         accuracy_at={
-            n: figure(outcomes(examples, verdicts, protocol, n), protocol.ties, items=items)
+            n: figure(outcomes(examples, scores, protocol, n), protocol.ties, items=items)
             for n in rounds
         },
     )
+
+
+def _share_named_first(votes: Sequence[Vote]) -> float | None:
+    """Return the share of votes that name the response shown first; None without votes."""
+    if not votes:
+        return None
+    return sum(vote.named == vote.shown[0] for vote in votes) / len(votes)
 
 
 def _notes(

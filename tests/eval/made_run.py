@@ -17,7 +17,7 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.storage.files import write_json
 from mmrm.eval.benchmarks.benchmark import LoadedBenchmark
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
-from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig, presentations
 from mmrm.eval.reporting.sweep_report import in_full
 from mmrm.eval.results.predictions import write_predictions
@@ -117,7 +117,7 @@ def judge(
     loaded: LoadedBenchmark,
     folder: Path,
     name: str,
-    verdict: Callable[[Example], Verdict],
+    verdict: Callable[[Example], Scores],
     protocol: ProtocolConfig = ProtocolConfig(),  # noqa: B008 - frozen
 ) -> None:
     """Write the result and the predictions of made-up verdicts."""
@@ -127,7 +127,7 @@ def judge(
     write_result(result, folder / f"{name}.json")
 
 
-def scores(example: Example, skill: float) -> Verdict:
+def scores(example: Example, skill: float) -> Scores:
     """Return scores that are right more often the higher `skill` is, a few ties and one that is no number, and critiques."""
     dice = random.Random(example.key)
     margin = dice.gauss(0.4 + 1.6 * skill, 1.5)
@@ -137,28 +137,29 @@ def scores(example: Example, skill: float) -> Verdict:
     pair[example.better] += margin
     if dice.random() < 0.03:
         pair[0] = math.nan
-    return Verdict(
-        scores=(pair[0], pair[1]),
-        critiques=(f"It says {example.responses[0]!r}.", "It <b>misses</b> the point."),
+    return Scores(
+        (pair[0], pair[1]),
+        texts=(f"It says {example.responses[0]!r}.", "It <b>misses</b> the point."),
     )
 
 
-def votes(example: Example) -> Verdict:
+def votes(example: Example) -> Scores:
     """Return votes of a judge that looks a little more at the position than at the content."""
     dice = random.Random(example.key)
     cast = []
-    for first in presentations(example, ProtocolConfig(votes=3)):
+    for shown in presentations(example, ProtocolConfig(votes=3)):
+        first = shown[0]
         names = dice.choice(
             [example.better, example.better, first, None if dice.random() < 0.3 else first]
         )
         cast.append(
             Vote(
-                f"<think>Looking at the picture.</think>\nAnswer {1 if names == first else 2} is better.",
-                first,
+                shown,
                 names,
+                f"<think>Looking at the picture.</think>\nAnswer {1 if names == first else 2} is better.",
             )
         )
-    return Verdict(votes=tuple(cast))
+    return Scores(votes=tuple(cast))
 
 
 def log(last: int) -> list[dict[str, float]]:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from mmrm.data.preference import EncodedImage
 from mmrm.eval.benchmarks.rows import user_turn
-from mmrm.eval.candidates import Example, Side, Verdict, Vote
+from mmrm.eval.candidates import Example, Scores, Side, Vote
 
 
 def png(colour: str = "red", size: tuple[int, int] = (8, 6)) -> bytes:
@@ -36,11 +36,11 @@ def example(
     )
 
 
-def votes(*named: Side | None, order: tuple[Side, ...] = (0, 1)) -> Verdict:
+def votes(*named: Side | None, order: tuple[Side, ...] = (0, 1)) -> Scores:
     """Return a verdict whose votes name these responses; the orders of presentation repeat."""
-    return Verdict(
+    return Scores(
         votes=tuple(
-            Vote(f"says {name}", order[place % len(order)], name)
+            Vote((order[place % len(order)], 1 - order[place % len(order)]), name, f"says {name}")
             for place, name in enumerate(named)
         )
     )

@@ -10,17 +10,20 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from mmrm.eval.candidates import Verdict, Vote
+from mmrm.eval.candidates import Scores, Usage, Vote
 from mmrm.eval.journal import JOURNAL, Journal
+from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.run import main
 from mmrm.eval.sweep import main as sweep
+from mmrm.models.packing.groups import PackedBatch
 from tests.eval import run_folders
 from tests.eval.test_run import result, same_figures
 
@@ -90,13 +93,13 @@ def killed(command: str, arguments: list[str], rows: int, ranks: int = 1) -> Non
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of the rows that scalar judges judge from now on, by identity."""
     rows: list[str] = []
-    verdicts = ScalarJudge.verdicts
+    run = ScalarJudge.run
 
-    def counted(self: ScalarJudge, batch: object, examples: list[object]) -> list[Verdict]:
-        rows.extend(example.identity for example in examples)  # type: ignore[attr-defined]
-        return verdicts(self, batch, examples)  # type: ignore[arg-type]
+    def counted(self: ScalarJudge, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
+        rows.extend(unit.candidates.identity for unit in units)
+        return run(self, batch, units)
 
-    monkeypatch.setattr(ScalarJudge, "verdicts", counted)
+    monkeypatch.setattr(ScalarJudge, "run", counted)
     return rows
 
 
@@ -172,12 +175,12 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
     """Also scores that are no numbers, and text in every script; several judges share a file, each with its own keys."""
     inf, nan, text = float("inf"), float("nan"), "Ü\u2028\n<|x|> 猫"
     kinds: list[tuple[object, object]] = [
-        (Verdict, Verdict(scores=(0.1, -inf))),
-        (tuple[Verdict, int, int], (Verdict(scores=(1 / 3, 2.0), critiques=(text, "")), 7, 1)),
+        (Scores, Scores((0.1, -inf))),
         (
-            list[tuple[Vote, int, bool]],
-            [(Vote(text, 1, None), 3, True), (Vote("", 0, 1), 4, False)],
+            UnitResult,
+            UnitResult((1 / 3, 2.0), {"std": (0.1, inf)}, (text, ""), Usage(tokens=7, truncated=1)),
         ),
+        (list[Vote], [Vote((1, 0), None, text), Vote((0, 1), 1, "")]),
     ]
     for number, (kind, found) in enumerate(kinds):
         journal = Journal(file=tmp_path / JOURNAL, mark="m").of(str(number))
@@ -191,10 +194,10 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
             .judging(["b", "c"], kind, 2) as judging
         ):
             assert judging.found == {0: found}
-    with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Verdict, 1) as judging:
-        judging.add({0: Verdict(scores=(nan, 0.0))})
-    with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Verdict, 1) as judging:
-        assert str(judging.found[0]) == str(Verdict(scores=(nan, 0.0)))
+    with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Scores, 1) as judging:
+        judging.add({0: Scores((nan, 0.0))})
+    with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Scores, 1) as judging:
+        assert str(judging.found[0]) == str(Scores((nan, 0.0)))
 
 
 @pytest.mark.parametrize(
@@ -203,12 +206,12 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
 )
 def test_damaged_lines_are_dropped_and_counted(tmp_path: Path, damage: bytes) -> None:
     file, said = tmp_path / JOURNAL, StringIO()
-    with Journal(file=file, mark="m").judging(["a", "b"], Verdict, 2) as judging:
-        judging.add({0: Verdict(scores=(1.0, 2.0))})
+    with Journal(file=file, mark="m").judging(["a", "b"], Scores, 2) as judging:
+        judging.add({0: Scores((1.0, 2.0))})
     file.write_bytes(file.read_bytes() + damage)
-    with Journal("t", Console(file=said), file, "m").judging(["a", "b"], Verdict, 2) as judging:
-        assert judging.found == {0: Verdict(scores=(1.0, 2.0))}
-        judging.add({1: Verdict(scores=(0.0, 0.5))})
+    with Journal("t", Console(file=said), file, "m").judging(["a", "b"], Scores, 2) as judging:
+        assert judging.found == {0: Scores((1.0, 2.0))}
+        judging.add({1: Scores((0.0, 0.5))})
     dropped = sum(map(bool, damage.split(b"\n")))
     assert (f"{dropped} half-written dropped" in said.getvalue()) == bool(dropped)
     assert [line[0] for line in run_folders.lines(file)] == ["", "a", "b"]
@@ -245,7 +248,7 @@ def test_progress_stands_beside_the_bar_of_training() -> None:
     with Progress(console=console, auto_refresh=False) as outer:
         outer.add_task("steps", total=3)
         with Journal("bench", console).judging(["a"], int, 1) as judging:
-            judging.shown.last = 0.0  # type: ignore[union-attr]
+            judging.progress.last = 0.0  # type: ignore[union-attr]
             judging.add({0: 0})
         outer.advance(outer.task_ids[0])
     assert "bench: 1 of 1 rows" in terminal.getvalue()

@@ -255,10 +255,12 @@ def served(path: str, body: Callable[[str, int, str], Any]) -> Entry:
 
     def read(text: str, images: int, response: str, folder: Path) -> Parts:
         pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
-        from mmrm.eval.serving.dialects import DIALECTS, Served
+        from mmrm.eval.serving.dialects import DIALECTS, ServedCheckpoint
         from mmrm.eval.serving.request_reader import Intake
 
-        asked = DIALECTS[path](body(text, images, response), Served("m", "scalar", "x", None))
+        asked = DIALECTS[path](
+            body(text, images, response), ServedCheckpoint("m", "scalar", "x", None)
+        )
         intake = Intake(RequestLimits(), None, compares=False)
         return parts_of(intake(asked.groups[0], "group 0").prompt)
 

@@ -13,10 +13,10 @@ import datasets
 import pytest
 import torch
 
-from mmrm.eval.candidates import Verdict
 from mmrm.eval.journal import Judging
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.packed_judge import UnitResult
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.score import main
 from mmrm.eval.selection import candidate_scores as scoring
@@ -206,16 +206,16 @@ def test_bad_records_are_counted_and_cost_no_other(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    verdicts = ScalarJudge.verdicts
+    run = ScalarJudge.run
 
-    def spoiled(self: ScalarJudge, batch: Any, examples: Any) -> list[Verdict]:
-        found = verdicts(self, batch, examples)
+    def spoiled(self: ScalarJudge, batch: Any, units: Any) -> list[UnitResult]:
+        results = run(self, batch, units)
         return [
-            Verdict((float("nan"), 0.0)) if "not finite" in one.responses else v
-            for one, v in zip(examples, found, strict=True)
+            UnitResult((float("nan"), 0.0)) if "not finite" in unit.responses else result
+            for unit, result in zip(units, results, strict=True)
         ]
 
-    monkeypatch.setattr(ScalarJudge, "verdicts", spoiled)
+    monkeypatch.setattr(ScalarJudge, "run", spoiled)
     rows = [
         row
         for number, (row, _) in enumerate(BAD.values())

@@ -12,9 +12,11 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import section_of
 from mmrm.eval import select_pairs
 from mmrm.eval.annotation.annotator import Annotation, annotate
-from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.candidates import Candidates, Scores, Vote
 from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.judges.tournament import scores_from_votes
 from tests.eval.annotation.test_annotator import read
+from tests.eval.doubles import PositionFollower
 
 RECIPE = "data: {sources: [{type: shapes, level: demo, rows: 6}]}\n"
 
@@ -53,15 +55,20 @@ def test_by_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pass_rates_are_shares_of_all_votes(tmp_path: Path) -> None:
-    class Judge:
-        def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-            """Name the first response, nobody, and the second."""
-            return [
-                Verdict(votes=(Vote("", 0, 0), Vote("", 1, None), Vote("", 0, 1), Vote("", 1, 0)))
-                for _ in examples
-            ]
+    class NamesEach(PositionFollower):
+        def score_batch(
+            self, batch: Sequence[Candidates], journal: Journal = SILENT
+        ) -> list[Scores]:
+            """Name the first response, nobody, the second, and the first."""
+            scores: list[Scores] = []
+            for candidates in batch:
+                assert candidates.presentations == ((0, 1), (1, 0)) * 2
+                named = zip(candidates.presentations, (0, None, 1, 0), strict=True)
+                votes = [Vote(shown, response, "") for shown, response in named]
+                scores.append(scores_from_votes(candidates, votes))
+            return scores
 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE)
     mixture = Mixture(section_of(recipe))
-    assert select_pairs.pass_rates(Judge(), [mixture[0], mixture[1]]) == [0.5, 0.5]
+    assert select_pairs.pass_rates(NamesEach(), [mixture[0], mixture[1]], 2) == [0.5, 0.5]

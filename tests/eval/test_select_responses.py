@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.eval.select_responses import main
-from mmrm.eval.selection.selection import NotTaken, ScoredResponses, best, pairs
+from mmrm.eval.selection.selection import NotTaken, ScoredResponses, best, preference_pairs
 from tests.eval import run_folders
 from tests.eval.make import png
 
@@ -47,7 +47,7 @@ def test_pairs_keep_what_is_promised(
         and " " not in (responses[one], responses[other])
     }
     try:
-        taken = pairs(group, minimum, every)
+        taken = preference_pairs(group, minimum, every)
     except NotTaken:
         taken = []
     assert len(taken) == len(set(taken))

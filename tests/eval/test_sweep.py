@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mmrm.eval.benchmarks.benchmark import Origin
-from mmrm.eval.candidates import Verdict
+from mmrm.eval.candidates import Scores
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.reporting.sweep_report import curves, draw, log, markdown
 from mmrm.eval.results.predictions import write_predictions
@@ -192,7 +192,7 @@ def made(tmp_path: Path) -> Summary:
         ("run/checkpoint-3", 90),
         ("all.yaml", 88),
     ):
-        verdicts = [Verdict(scores=(1.0, 0.0) if row < right else (0.0, 1.0)) for row in range(100)]
+        verdicts = [Scores((1.0, 0.0) if row < right else (0.0, 1.0)) for row in range(100)]
         result = evaluate(
             examples, verdicts, PLAIN, ProtocolConfig(), Origin("here", notes=(f"of {judge}",))
         )

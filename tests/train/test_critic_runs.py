@@ -158,7 +158,7 @@ def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
         return gather(*arguments, **keywords)
 
     critic: Any = CriticJudge
-    written = critic._own
+    written = critic._run_with_own_critiques
 
     def own(self: CriticJudge, *arguments: Any) -> Any:
         inside[0] += 1
@@ -168,7 +168,7 @@ def counted_run(arguments: Sequence[str], folder: str, fits: bool) -> None:
         return found
 
     deepspeed.runtime.zero.partition_parameters._dist_allgather_fn = counted
-    critic._own = own
+    critic._run_with_own_critiques = own
     whole_weights.fits_everywhere = lambda size, device: fits and judge(size, device)
     recipe_run(arguments)
     if rank() == 0:

@@ -102,10 +102,10 @@ def test_a_reloaded_checkpoint_has_the_figures_that_were_logged(
     loaded = load_checkpoint(
         trained / stage / "best", Runtime(torch.device("cpu"), 400), load_scalar
     )
-    judge = ScalarJudge(loaded.model, loaded.packed, "end_of_turn")
-    found = Suite.load(evaluation.benchmarks, evaluation.protocol).run(judge, tmp_path)[
-        "vl_rewardbench"
-    ]
+    judge = ScalarJudge(model=loaded.model, packed=loaded.packed, read="end_of_turn")
+    suite = Suite.load(evaluation.benchmarks, evaluation.protocol)
+    results, _ = suite.run(judge, tmp_path)
+    found = results["vl_rewardbench"]
     logged = read_results((trained / stage / "best").resolve())["vl_rewardbench"]
     assert (found.micro, found.groups) == (logged.micro, logged.groups)
 

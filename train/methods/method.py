@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,15 +39,6 @@ from mmrm.train.supervised.steps import (
     response_tokens,
 )
 from mmrm.train.supervised.whole_weights import whole_weights
-
-
-@dataclass(frozen=True, slots=True)
-class WritingUsage:
-    """What a judge wrote in one evaluation. Empty for a judge that writes nothing."""
-
-    num_tokens: int = 0
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """What a log shows of it, by name."""
 
 
 class Method(ABC):
@@ -133,10 +123,6 @@ class Method(ABC):
         `model` may be wrapped by DeepSpeed, DDP or PEFT.
         """
         return None
-
-    def writing_usage(self, judge: Any) -> WritingUsage:
-        """Return what a judge that `judge` returned has written so far."""
-        return WritingUsage()
 
     def examine(self, model: nn.Module, folder: Path) -> dict[str, float] | None:
         """Have a model answer the questions of the evaluation, and write its answers into `folder`.

@@ -22,6 +22,8 @@ from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, example_from_record
 from mmrm.eval.benchmarks.rows import loaded
+from mmrm.eval.candidates import total_usage
+from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
 from mmrm.eval.suite.suite import Suite, headline
@@ -77,22 +79,21 @@ def _evaluate_on_benchmarks(
     judge = method.judge(model)
     assert judge is not None, f"{recipe.method.type} is evaluated on benchmarks"
     started = perf_counter()
-    judge_writes = recipe.method.model != "scalar"
-    with method.whole_weights(model) if judge_writes else nullcontext():
-        results = suite.run(judge, evaluation_folder(method.folder, step), console)
+    with method.whole_weights(model) if judge.info.writes else nullcontext():
+        results, scores = suite.run(judge, evaluation_folder(method.folder, step), console)
     seconds = perf_counter() - started
     if rank() == 0 and results:
         baselines = recipe.evaluation.baselines
         console.print(results_table(results, title=f"step {step}", baselines=baselines))
 
     figures = headline(results)
-    usage = method.writing_usage(judge)
-    for name, value in usage.figures.items():
-        figures[f"judging/{name}"] = value
+    if judge.info.writes and scores:
+        for name, value in cost_figures(scores).items():
+            figures[f"judging/{name}"] = value
     num_pairs = sum(result.micro.n for result in results.values())
     if num_pairs:
         figures["judging/seconds_per_pair"] = seconds / num_pairs
-        figures["judging/tokens_per_pair"] = usage.num_tokens / num_pairs
+        figures["judging/tokens_per_pair"] = total_usage(scores).tokens / num_pairs
 
     if held_out is not None:
         loss = method.held_out_loss(model, held_out.records)

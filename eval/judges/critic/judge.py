@@ -1,15 +1,14 @@
-"""Critics as judges: write a critique of each response, then score it, or score given critiques, or none.
+"""Critics as judges: they write a critique of each response and then score it.
 
-Request and limit of a critique come with the checkpoint.
+They can also score with given critiques, or without any. The request for a critique and its limit
+of tokens come with the checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from time import perf_counter
 from typing import Literal
 
 import torch
@@ -17,196 +16,226 @@ import torch
 from mmrm.data.errors import CheckpointError, RecordError
 from mmrm.data.preference import text
 from mmrm.data.prompts import CRITIQUE_REQUEST, with_critique
-from mmrm.eval.candidates import Candidates, Ranking, Verdict
-from mmrm.eval.journal import SILENT, Journal
+from mmrm.eval.candidates import Candidates, Scores, Usage, total_usage
 from mmrm.eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
-from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.packed_inference import Cost, run_packed
-from mmrm.eval.judges.packed_judge import PackedRanker, _cut, _scored, _share
+from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.packed_inference import Cost
+from mmrm.eval.judges.packed_judge import (
+    Conversation,
+    Unit,
+    UnitEncoder,
+    UnitResult,
+    joined_texts,
+    joined_values,
+    refuse_non_finite,
+    units_of_responses,
+)
 from mmrm.eval.judges.registry import judge_config
-from mmrm.eval.judges.writing import Judged, WritingJudge
-from mmrm.eval.protocol import journal_key
+from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import CritiqueConfig, SamplingConfig, StoredRead
-from mmrm.models.encoder import Encoder
 from mmrm.models.packing.groups import Group, PackedBatch
 
 Critiques = Literal["own", "none"] | Mapping[str, Sequence[str]]
-"""Written by the model, left out (the score is read after the bare response), or given: of all responses by example's key."""
+"""Written by the model, left out (the score is read after the bare response), or given: of all
+responses, by the key of their candidates."""
 
 
 @dataclass(frozen=True, slots=True)
-class CritiqueEncoder:
-    """Candidates as one group for a critic; runs in loader workers."""
+class CritiqueLayout:
+    """Each response as the answer to the prompt, then the request for a critique, or the critique."""
 
-    encoder: Encoder
-    critiques: Critiques
+    critiques: Critiques = "own"
     request: str = CRITIQUE_REQUEST
     samples: int = 1
     """Critiques of each response, for `own`."""
-    forgiving: bool = False
-    """For an example that cannot be encoded take a stand-in instead of an error: training will skip that record."""
 
-    def __call__(self, example: Candidates) -> Group:
-        """Encode all responses; `own` ends where the critique is to be written."""
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead | None]:
+        """Return the conversations; with `own` critiques, they end where the critique begins."""
+        prompt = unit.candidates.prompt
+        if self.critiques == "none":
+            bare: list[Conversation] = [
+                (*prompt, text("assistant", response)) for response in unit.responses
+            ]
+            return bare, "end_of_turn"
+        conversations: list[Conversation] = []
+        if self.critiques == "own":
+            for response in unit.responses:
+                asked = with_critique(prompt, response, self.request, None)
+                conversations += [asked] * self.samples
+            return conversations, None
+        given = self.critiques[unit.candidates.key]
+        for index in unit.shown:
+            response = unit.candidates.responses[index]
+            conversations.append(with_critique(prompt, response, self.request, given[index]))
+        return conversations, "end_of_turn"
+
+
+@dataclass(frozen=True, slots=True)
+class ForgivingEncoder:
+    """Encodes units. A unit that cannot be encoded becomes a stand-in of equally many responses.
+
+    Critiques for training are written before training reads the records, and training skips and
+    counts the records that cannot be encoded.
+    """
+
+    encode: UnitEncoder
+
+    def __call__(self, unit: Unit) -> Group:
+        """Encode a unit, or a stand-in for it."""
         try:
-            return self._group(example)
+            return self.encode(unit)
         except RecordError:
-            if not self.forgiving:
-                raise
-            return self._group(
-                replace(
-                    example,
-                    images=(),
-                    prompt=(text("user", "-"),),
-                    responses=("-",) * len(example.responses),
-                )
+            stand_in = replace(
+                unit.candidates,
+                images=(),
+                prompt=(text("user", "-"),),
+                responses=("-",) * len(unit.candidates.responses),
             )
-
-    def _group(self, example: Candidates) -> Group:
-        critiques = (
-            [None] * len(example.responses)
-            if isinstance(self.critiques, str)
-            else self.critiques[example.key]
-        )
-        conversations = [
-            (*example.prompt, text("assistant", response))
-            if self.critiques == "none"
-            else with_critique(example.prompt, response, self.request, critique)
-            for response, critique in zip(example.responses, critiques, strict=True)
-            for _ in range(self.samples)
-        ]
-        read: StoredRead | None = None if self.critiques == "own" else "end_of_turn"
-        return self.encoder.encode_conversations(
-            example.images, conversations, read, example.identity
-        )
+            return self.encode(replace(unit, candidates=stand_in))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CriticJudge(WritingJudge):
     """A critic: the response whose critique is followed by the higher score is the better one.
 
-    Several critiques of a response (`encode.samples`) are drawn at the sampling's temperature and their scores averaged;
-    the first is kept as the one to show. A critique that the limit cut off is scored as it is, and counted in `spent`.
+    If there are several critiques of a response, their scores are averaged, and the first one is
+    kept to be shown. A critique that the limit cut off is scored as it is, and counted.
     """
 
-    encode: CritiqueEncoder
+    critique: CritiqueLayout
     seed: int = 0
-
-    @torch.no_grad()
-    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
-        """Return the scores of all responses, and the critiques that were written; all ranks must call together."""
-        started, (run, cost) = perf_counter(), self.way
-        with journal.judging(list(map(journal_key, examples)), Judged, len(examples)) as judging:
-            found = run_packed(self.packed, examples, self.encode, run, cost, judging)
-        self.spent.add(len(examples), ((tokens, cut) for _, tokens, cut in found), started)
-        if self.encode.critiques == "own":
-            self.spent.critiques += self.encode.samples * sum(
-                len(example.responses) for example in examples
-            )
-        return [verdict for verdict, _, _ in found]
+    forgiving: bool = False
+    """Judge a stand-in for what cannot be encoded (see `ForgivingEncoder`)."""
 
     @property
-    def way(self) -> tuple[Callable[[PackedBatch, Sequence[Candidates]], list[Judged]], Cost]:
-        """What runs a packed row, and what a group takes of the budget there: with critiques of its own, or without."""
-        return (
-            (self._own, self.cost)
-            if self.encode.critiques == "own"
-            else (self._given, attrgetter("cost"))
-        )
+    def info(self) -> JudgeInfo:
+        """A critic scores each response after text that it wrote."""
+        return JudgeInfo(writes=True)
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what must be said beside the figures: also how many critiques were cut off, if any were."""
-        if not self.spent.truncated:
+    @property
+    def layout(self) -> CritiqueLayout:
+        """The prompt once, then the responses with what follows each."""
+        return self.critique
+
+    @property
+    def encode(self) -> Callable[[Unit], Group]:
+        """Encodes a unit; picklable for loader workers."""
+        encode = UnitEncoder(self.packed.encoder, self.layout)
+        return ForgivingEncoder(encode) if self.forgiving else encode
+
+    @property
+    def row_cost(self) -> Cost:
+        """Returns what a group takes of the token budget; more if critiques are written after it."""
+        if self.critique.critiques == "own":
+            return super().row_cost
+        return attrgetter("cost")
+
+    @property
+    def units_share_groups(self) -> bool:
+        """False if critiques are drawn: a draw depends on the place of a response in its unit."""
+        return self.critique.critiques != "own" or self.sampling.temperature == 0
+
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return what must be said next to the figures, and how many critiques were cut off."""
+        usage = total_usage(scores)
+        if not usage.truncated:
             return self.about
         limit = f"the limit of {self.sampling.max_new_tokens} tokens"
-        cut = f"{self.spent.truncated} of {self.spent.critiques} critiques were cut off by {limit} and scored as they are."
-        return (*self.about, cut)
+        cut_off = f"{usage.truncated} of {usage.critiques} critiques were cut off by {limit} and scored as they are."
+        return (*self.about, cut_off)
 
-    def _given(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Judged]:
+    def units(self, candidates: Candidates) -> list[Unit]:
+        """Return the responses in groups that fit into a row; a benchmark's row is one group."""
+        if self.protocol is not None:
+            return [self._with_seeds(unit) for unit in units_of_responses(candidates, None)]
+        budget = self.packed.token_budget
+        return [self._with_seeds(unit) for unit in units_of_responses(candidates, budget)]
+
+    def _with_seeds(self, unit: Unit) -> Unit:
+        """Return the unit with a seed for each of its critiques.
+
+        Part of a prompt's responses is drawn from the index of its first one as well.
+        """
+        label = unit.candidates.key
+        if len(unit.shown) < len(unit.candidates.responses):
+            label = f"{label}/{unit.shown[0]}"
+        num_critiques = self.critique.samples * len(unit.shown)
+        seeds = tuple(f"{self.seed}/{label}/{number}" for number in range(num_critiques))
+        return replace(unit, seeds=seeds)
+
+    def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
+        """Return the scores of the responses, and the critiques that were written."""
+        if self.critique.critiques == "own":
+            return self._run_with_own_critiques(batch, units)
         scores = iter(self.model(**batch.joint_inputs())[0].tolist())
-        return [
-            (Verdict(scores=tuple(islice(scores, len(example.responses)))), 0, 0)
-            for example in examples
-        ]
+        return [UnitResult(values=tuple(islice(scores, len(unit.shown)))) for unit in units]
 
-    def _own(self, batch: PackedBatch, examples: Sequence[Candidates]) -> list[Judged]:
-        samples, tokenizer = self.encode.samples, self.packed.encoder.tokenizer
-        counts = [samples * len(example.responses) for example in examples]
-        seeds = [
-            f"{self.seed}/{example.key}/{n}"
-            for example, count in zip(examples, counts, strict=True)
-            for n in range(count)
-        ]
+    def _run_with_own_critiques(
+        self, batch: PackedBatch, units: Sequence[Unit]
+    ) -> list[UnitResult]:
+        """Write the critiques of a row, and score each response where its critique ends."""
+        samples = self.critique.samples
+        tokenizer = self.packed.encoder.tokenizer
+        seeds = [seed for unit in units for seed in unit.seeds]
         written = self.write(batch, self.packed.encoder.vision_ids, seeds)
-        if not written:  # the head runs all the same: under ZeRO-3 the other ranks wait for this one's share of it
-            self.model.scores(
-                torch.zeros(1, self.model.config.text_config.hidden_size, device=self.packed.device)
-            )
+        if not written:
+            # The head runs without units as well: under ZeRO-3 the other ranks wait for this
+            # rank's share of its weights.
+            hidden_size = self.model.config.text_config.hidden_size
+            self.model.scores(torch.zeros(1, hidden_size, device=self.packed.device))
             return []
-        means = iter(
-            self.model.scores(torch.stack([one.end_hidden for one in written]))
-            .view(-1, samples)
-            .mean(1)
-            .tolist()
-        )
-        rest, found = iter(written), []
-        for count in counts:
-            ours = list(islice(rest, count))
-            critiques = tuple(tokenizer.decode(one.ids) for one in ours[::samples])
-            verdict = Verdict(scores=tuple(islice(means, len(critiques))), critiques=critiques)
-            found.append(
-                (verdict, sum(len(one.ids) + 1 for one in ours), sum(one.truncated for one in ours))
-            )
-        return found
+        hidden = torch.stack([critique.end_hidden for critique in written])
+        # (responses * samples,) -> (responses,)
+        mean_scores = iter(self.model.scores(hidden).view(-1, samples).mean(1).tolist())
+        remaining = iter(written)
+        results: list[UnitResult] = []
+        for unit in units:
+            critiques = list(islice(remaining, len(unit.seeds)))
+            texts = tuple(tokenizer.decode(critique.ids) for critique in critiques[::samples])
+            usage = usage_of_texts(critiques) + Usage(critiques=len(critiques))
+            values = tuple(islice(mean_scores, len(texts)))
+            results.append(UnitResult(values=values, texts=texts, usage=usage))
+        return results
+
+    def merge(
+        self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
+    ) -> Scores:
+        """Return the scores and critiques of all units."""
+        values = joined_values(results)
+        if self.protocol is None:
+            refuse_non_finite(candidates, values)
+        usage = sum((result.usage for result in results), Usage())
+        return Scores(values, texts=joined_texts(results), usage=usage)
 
 
 def critic_judge(
-    found: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None
+    checkpoint: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None
 ) -> CriticJudge:
-    """Return a judge that has spent nothing yet; `critiques` are those of the encoder, None: the config's."""
-    critiques = critiques or config.critiques
-    critique = (found.card and found.card.critique) or CritiqueConfig.model_validate(
-        found.model.config.critique
+    """Return the judge with a critic's weights; `critiques` replaces those that `config` names."""
+    if critiques is None:
+        critiques = config.critiques
+    writing = checkpoint.card.critique if checkpoint.card else None
+    if writing is None:
+        writing = CritiqueConfig.model_validate(checkpoint.model.config.critique)
+    sampling = SamplingConfig(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens or writing.max_new_tokens,
     )
+    samples = config.samples if critiques == "own" else 1
     return CriticJudge(
-        model=found.model,
-        encode=CritiqueEncoder(
-            found.packed.encoder,
-            critiques,
-            critique.request,
-            config.samples if critiques == "own" else 1,
-        ),
-        packed=found.packed,
-        sampling=SamplingConfig(
-            temperature=config.temperature,
-            top_p=config.top_p,
-            max_new_tokens=config.max_new_tokens or critique.max_new_tokens,
-        ),
+        model=checkpoint.model,
+        packed=checkpoint.packed,
+        sampling=sampling,
+        critique=CritiqueLayout(critiques, writing.request, samples),
         seed=config.seed,
-        about=found.notes,
+        about=checkpoint.notes,
     )
 
 
-def critic_ranker(judge: CriticJudge) -> PackedRanker[Candidates, Judged]:
-    """Return what ranks by a critic's scores; draws of a critique depend on all responses that are judged together."""
-    run, cost = judge.way
-    cut = partial(_cut, judge.packed.token_budget)
-    drawn = judge.encode.critiques == "own" and judge.sampling.temperature > 0
-
-    def join(candidates: Candidates, found: Sequence[Judged]) -> Ranking:
-        return _scored(candidates, [verdict for verdict, _, _ in found])
-
-    def share(found: Judged, places: slice) -> Judged:
-        return _share(found[0], places), 0, 0
-
-    return PackedRanker(
-        judge.packed, judge.encode, cost, run, Judged, cut, join, None if drawn else share
-    )
-
-
-def load_critic_judge(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> LoadedJudge:
+def load_critic_judge(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> CriticJudge:
     """Return the critic that `config` names. `path` is its folder or YAML file."""
     folder = Path(config.checkpoint).expanduser()
     kind = judge_config(folder).type
@@ -214,8 +243,4 @@ def load_critic_judge(path: Path, runtime: Runtime, config: CriticJudgeConfig) -
         raise CheckpointError(
             f"{path}: {folder} is a {kind!r} judge and no critic; give a checkpoint of `method: critic`."
         )
-    found = load_checkpoint(folder, runtime, load_critic)
-    return LoadedJudge(
-        critic_ranker(critic_judge(found, config)),
-        lambda benchmark, protocol: critic_judge(found, config),
-    )
+    return critic_judge(load_checkpoint(folder, runtime, load_critic), config)

@@ -1,7 +1,4 @@
-"""A judge behind an OpenAI-compatible endpoint, asked with the benchmark's own prompt and read with its own parser.
-
-Requests are repeated where that helps, and answers are kept on disk.
-"""
+"""The client of an OpenAI-compatible endpoint: requests are repeated if that helps, and answers are kept on disk."""
 
 import asyncio
 import hashlib
@@ -21,7 +18,6 @@ from mmrm.data.errors import EndpointError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import EncodedImage, Message
 from mmrm.data.storage.files import write_whole
-from mmrm.eval.candidates import Example, Side
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 
 AGAIN = (408, 425, 429)
@@ -41,9 +37,6 @@ QUOTED = 300
 
 
 Body = Mapping[str, Any]
-
-Question = tuple[Example, Side, int]
-"""An example, the response shown first, and the place among the votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +121,11 @@ class Client:
 
         Raises: TimeoutError if not all of it is there in `timeout_seconds`, however lively it arrives.
         """
-        config, content = self.config, bytearray()
-        headers = {
-            "Accept-Encoding": "identity",
-            **({"Authorization": f"Bearer {self.key}"} if self.key else {}),
-        }
+        config = self.config
+        content = bytearray()
+        headers = {"Accept-Encoding": "identity"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
         timeout = httpx.Timeout(
             config.timeout_seconds, connect=min(CONNECT_SECONDS, config.timeout_seconds)
         )
@@ -178,8 +171,9 @@ def delay(first: float, attempt: int) -> float:
 def read_answer(content: bytes) -> Answer | None:
     """Return the answer that a chat completion holds, None for anything else. A message without text is an empty text."""
     try:
-        found = json.loads(content)
-        choice, usage = found["choices"][0], found.get("usage") or {}
+        completion = json.loads(content)
+        choice = completion["choices"][0]
+        usage = completion.get("usage") or {}
         text = choice["message"].get("content") or ""
         cut_off = choice.get("finish_reason") == "length"
         answer = Answer(
@@ -198,15 +192,13 @@ def messages(
 ) -> list[dict[str, Any]]:
     """Return a conversation as chat completions take it, its image parts filled with `images` in order, as data URIs."""
     uris = (data_uri(image, record) for image in images)
-    return [
-        {
-            **turn,
-            "content": [
-                part
-                if part["type"] == "text"
-                else {"type": "image_url", "image_url": {"url": next(uris)}}
-                for part in turn["content"]
-            ],
-        }
-        for turn in conversation
-    ]
+    turns: list[dict[str, Any]] = []
+    for turn in conversation:
+        parts: list[Any] = []
+        for part in turn["content"]:
+            if part["type"] == "text":
+                parts.append(part)
+            else:
+                parts.append({"type": "image_url", "image_url": {"url": next(uris)}})
+        turns.append({**turn, "content": parts})
+    return turns

@@ -1,100 +1,121 @@
-"""A judge behind an OpenAI-compatible endpoint, asked with the benchmark's own prompt and read with its own parser.
-
-Requests are repeated where that helps, and answers are kept on disk.
-"""
+"""A judge behind an OpenAI-compatible endpoint, asked with the benchmark's own prompt and read with its own parser."""
 
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import EndpointError
 from mmrm.eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from mmrm.eval.candidates import Example, Side, Verdict, Vote
+from mmrm.eval.candidates import Candidates, Scores, Vote
 from mmrm.eval.journal import SILENT, Journal, Judging
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.endpoint.client import Answer, Question, messages, open_client
+from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
-from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.tournament import Tournament
-from mmrm.eval.protocol import ProtocolConfig, presentations
+from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.tournament import Comparison, asked_about, comparisons, scores_from_votes
+from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.distributed import gather, rank, world_size
+
+
+@dataclass(frozen=True, slots=True)
+class PairQuestion:
+    """One request: a prompt, and two responses to it in an order."""
+
+    candidates: Candidates
+    comparison: Comparison
 
 
 @dataclass(slots=True)
 class EndpointJudge:
-    """Asks once for each presentation that the protocol names."""
+    """Asks the endpoint once for every comparison."""
 
     config: EndpointConfig
     prompt: PairwisePrompt
     protocol: ProtocolConfig
     about: tuple[str, ...] = ()
-    """What must be said beside its figures, whatever judging costs."""
+    """What must be said next to the judge's figures, whatever judging cost."""
     answers: list[Answer] = field(default_factory=list)
-    """Of the last call, all ranks together."""
+    """All ranks' answers of the last call."""
 
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return the votes on every example, on every rank; ranks share the requests and must call together.
+    @property
+    def info(self) -> JudgeInfo:
+        """An endpoint compares. This process writes nothing."""
+        return JudgeInfo(compares=True)
+
+    def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "EndpointJudge":
+        """Return the judge of a benchmark, asked with its prompt if it publishes one."""
+        if benchmark.prompt is not None:
+            return EndpointJudge(self.config, benchmark.prompt, protocol)
+        note = f"{benchmark.name} publishes no prompt that shows both responses; asked with the words of Multimodal RewardBench."
+        return EndpointJudge(self.config, GENERAL_PROMPT, protocol, (note,))
+
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the votes on each, on every rank; ranks share the requests and must call together.
 
         Raises: EndpointError on all ranks if a request fails for good on one of them, or all are refused.
         """
-        shown = [presentations(example, self.protocol) for example in examples]
         questions = [
-            (example, first, turn)
-            for example, order in zip(examples, shown, strict=True)
-            for turn, first in enumerate(order)
+            PairQuestion(candidates, comparison)
+            for candidates in batch
+            for comparison in comparisons(candidates)
         ]
-        own = questions[rank() :: world_size()]
-        # the first rank's share stands for all in what is shown; answers are kept in the cache, not in the journal
-        with replace(journal, file=None).judging([""] * len(own), Answer, len(examples)) as judging:
-            gathered = gather(self._ask(own, judging))
+        share = questions[rank() :: world_size()]
+        # The first rank's share stands for all in the progress that is shown. Answers are kept in
+        # the client's cache and not in the journal.
+        with replace(journal, file=None).judging([""] * len(share), Answer, len(batch)) as judging:
+            gathered = gather(self._ask_all(share, judging))
         for _, problem in gathered:
             if problem:
                 raise EndpointError(problem)
-        parts = [part for part, _ in gathered]
+        answers_by_rank = [answers for answers, _ in gathered]
+        num_ranks = len(answers_by_rank)
         self.answers = [
-            parts[number % len(parts)][number // len(parts)] for number in range(len(questions))
+            answers_by_rank[number % num_ranks][number // num_ranks]
+            for number in range(len(questions))
         ]
         if self.answers and all(answer.refusal for answer in self.answers):
             raise EndpointError(
                 f"{self.config.url} refused every request; the first: {self.answers[0].refusal}"
             )
-        answers = iter(self.answers)
-        return [
-            Verdict(votes=tuple(self._vote(next(answers), first) for first in order))
-            for order in shown
-        ]
+        votes = iter(map(self._vote, questions, self.answers))
+        scores: list[Scores] = []
+        for candidates in batch:
+            its_votes = list(islice(votes, len(comparisons(candidates))))
+            scores.append(scores_from_votes(candidates, its_votes))
+        return scores
 
-    def _vote(self, answer: Answer, first: Side) -> Vote:
-        return Vote.at(
-            answer.text, first, None if answer.refusal else self.prompt.read(answer.text)
-        )
+    def _vote(self, question: PairQuestion, answer: Answer) -> Vote:
+        """Return the vote that an answer casts; a refusal names no response."""
+        shown = question.comparison.shown
+        position = None if answer.refusal else self.prompt.read(answer.text)
+        named = None if position is None else shown[position]
+        return Vote(shown, named, answer.text)
 
-    def _ask(
-        self, questions: Sequence[Question], judging: Judging[Answer]
+    def _ask_all(
+        self, questions: Sequence[PairQuestion], judging: Judging[Answer]
     ) -> tuple[list[Answer], str]:
-        """Return the answers in order and "", or what is wrong as soon as one request fails for good.
+        """Return the answers in order and "", or the reason as soon as one request fails for good.
 
-        What is under way then is finished (and cached), the rest is not asked.
+        Requests that are under way then are finished (and cached), and the others are not sent.
         """
         problems: list[str] = []
 
-        def ask(question: Question) -> Answer | None:
+        def ask(question: PairQuestion) -> Answer | None:
             try:
                 return None if problems else client.answer(self._body(question))
             except EndpointError as error:
                 problems.append(str(error))
                 return None
 
-        threads = max(1, self.config.concurrency // world_size())
+        num_threads = max(1, self.config.concurrency // world_size())
         try:
             client = open_client(self.config)
-            with ThreadPoolExecutor(threads) as pool:
+            with ThreadPoolExecutor(num_threads) as pool:
                 for number, answer in enumerate(pool.map(ask, questions)):
                     if answer is not None:
                         judging.add({number: answer})
@@ -102,48 +123,44 @@ class EndpointJudge:
         except EndpointError as error:
             return [], str(error)
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what must be said beside the figures: also what judging cost."""
-        config, asked = self.config, [answer for answer in self.answers if not answer.cached]
-        whole, now = (
-            (
-                sum(answer.input_tokens for answer in part),
-                sum(answer.output_tokens for answer in part),
-            )
-            for part in (self.answers, asked)
-        )
-        price_in, price_out, dollars = (
-            config.dollars_per_million_input,
-            config.dollars_per_million_output,
-            "",
-        )
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return what must be said next to the figures, and what the last call cost."""
+        config = self.config
+        asked_now = [answer for answer in self.answers if not answer.cached]
+        num_cached = len(self.answers) - len(asked_now)
+        tokens_in, tokens_out = _tokens(self.answers)
+        tokens_in_now, tokens_out_now = _tokens(asked_now)
+        price_in = config.dollars_per_million_input
+        price_out = config.dollars_per_million_output
+        dollars = ""
         if price_in is not None and price_out is not None:
-            paid = [
-                (tokens_in * price_in + tokens_out * price_out) / 1e6
-                for tokens_in, tokens_out in (whole, now)
-            ]
-            dollars = f"; {paid[0]:.4f} dollars in all, {paid[1]:.4f} of them now"
-        refusals = [answer.refusal for answer in self.answers if answer.refusal]
-        cut_off = sum(answer.cut_off for answer in self.answers)
-        found = [
-            f"{config.model}: {len(self.answers)} judgements ({len(self.answers) - len(asked)} from the cache), "
-            f"{whole[0]:,} tokens in and {whole[1]:,} out; asked now: {now[0]:,} and {now[1]:,}{dollars}."
+            paid = (tokens_in * price_in + tokens_out * price_out) / 1e6
+            paid_now = (tokens_in_now * price_in + tokens_out_now * price_out) / 1e6
+            dollars = f"; {paid:.4f} dollars in all, {paid_now:.4f} of them now"
+        notes = [
+            *self.about,
+            f"{config.model}: {len(self.answers)} judgements ({num_cached} from the cache), {tokens_in:,} tokens in and "
+            f"{tokens_out:,} out; asked now: {tokens_in_now:,} and {tokens_out_now:,}{dollars}.",
         ]
+        refusals = [answer.refusal for answer in self.answers if answer.refusal]
         if refusals:
-            found.append(
+            notes.append(
                 f"{len(refusals)} requests were refused and count as unreadable votes; the first: {refusals[0]}"
             )
-        if cut_off:
-            found.append(f"{cut_off} judgements were cut off at the limit of new tokens.")
-        return (*self.about, *found)
+        num_cut_off = sum(answer.cut_off for answer in self.answers)
+        if num_cut_off:
+            notes.append(f"{num_cut_off} judgements were cut off at the limit of new tokens.")
+        return tuple(notes)
 
-    def _body(self, question: Question) -> dict[str, Any]:
-        """Return the request for one judgement; each has a seed of its own, so that votes differ and repeat."""
-        example, first, turn = question
-        seed = hashlib.sha256(f"{self.protocol.seed}/{example.key}/{turn}".encode()).digest()
+    def _body(self, question: PairQuestion) -> dict[str, Any]:
+        """Return the request for one judgement; each has its own seed, so that votes differ and repeat."""
+        candidates = question.candidates
+        comparison = question.comparison
+        seed = hashlib.sha256(f"{self.protocol.seed}/{comparison.label}".encode()).digest()
+        conversation = asked_about(self.prompt.ask, candidates, comparison.shown)
         request = {
             "model": self.config.model,
-            "messages": messages(self.prompt.ask(example, first), example.images, example.identity),
+            "messages": messages(conversation, candidates.images, candidates.identity),
             "max_tokens": self.prompt.max_new_tokens,
             "temperature": self.prompt.temperature,
             "top_p": self.prompt.top_p,
@@ -153,17 +170,13 @@ class EndpointJudge:
         return {name: value for name, value in request.items() if value is not None}
 
 
-def endpoint_judge(
-    config: EndpointConfig, benchmark: Benchmark, protocol: ProtocolConfig
-) -> EndpointJudge:
-    """Return the judge for a benchmark."""
-    if benchmark.prompt is not None:
-        return EndpointJudge(config, benchmark.prompt, protocol)
-    note = f"{benchmark.name} publishes no prompt that shows both responses; asked with the words of Multimodal RewardBench."
-    return EndpointJudge(config, GENERAL_PROMPT, protocol, (note,))
+def _tokens(answers: Sequence[Answer]) -> tuple[int, int]:
+    """Return the tokens that were sent for answers, and those that were written."""
+    num_input = sum(answer.input_tokens for answer in answers)
+    num_output = sum(answer.output_tokens for answer in answers)
+    return num_input, num_output
 
 
-def load_endpoint_judge(path: Path, runtime: Runtime, config: EndpointConfig) -> LoadedJudge:
+def load_endpoint_judge(path: Path, runtime: Runtime, config: EndpointConfig) -> EndpointJudge:
     """Return the judge behind the endpoint that `config` names."""
-    judge_for = partial(endpoint_judge, config)
-    return LoadedJudge(Tournament(judge_for(PREFERENCE_FOLDER, ProtocolConfig())), judge_for)
+    return EndpointJudge(config, GENERAL_PROMPT, ProtocolConfig())

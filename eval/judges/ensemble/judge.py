@@ -1,4 +1,7 @@
-"""Ensembles of scalar reward models: one score from several, by a plain mean or by weights that validation data give.
+"""Ensembles: several judges that score, as one.
+
+A score of the ensemble is a plain mean of its members' scores, or a weighted sum whose numbers come
+from preference records:
 
     type: ensemble
     members: [runs/a/checkpoint-300, runs/b/checkpoint-200]     # from the working directory; backbones may differ
@@ -12,21 +15,20 @@ or by validation margin (81.4 both), which it takes from 1,000 pairs drawn from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from mmrm.data.arrays import Floats
 from mmrm.data.errors import CheckpointError
-from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.benchmark import Benchmark, Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from mmrm.eval.candidates import Candidates, Example, Ranking, Verdict
+from mmrm.eval.candidates import Candidates, Example, Scores, Usage
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.ensemble.config import EnsembleConfig
-from mmrm.eval.judges.judge import Judge, NotedJudge, Ranker
-from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.judge import Judge, JudgeInfo
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import ProtocolConfig
@@ -42,99 +44,106 @@ class Combination:
     standings: tuple[str, ...]
     """How each member does on the validation data; empty strings without any."""
 
+    def combine(self, members: Sequence[Scores]) -> tuple[float, ...]:
+        """Return one score for each response from the members' scores of these responses."""
+        values = np.array([scores.values for scores in members], dtype=np.float64)
+        weights = self.weights[:, None]
+        offsets = self.offsets[:, None]
+        scales = self.scales[:, None]
+        combined: Floats = (weights * (values - offsets) / scales).sum(axis=0)
+        return tuple(combined.tolist())
+
 
 @dataclass(frozen=True, slots=True)
 class EnsembleJudge:
     """Several judges that score, as one."""
 
     config: EnsembleConfig
-    members: Sequence[NotedJudge]
+    members: Sequence[Judge]
     combination: Combination
 
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return the combined scores of every example; what is not finite stays so."""
-        ways, scores = self.combination, _scores(self.members, examples, journal)
-        weights, offsets, scales = (
-            column[:, None, None] for column in (ways.weights, ways.offsets, ways.scales)
-        )
-        combined = (weights * (scores - offsets) / scales).sum(axis=0)
-        return [Verdict(scores=(one, two)) for one, two in combined.tolist()]
+    @property
+    def info(self) -> JudgeInfo:
+        """An ensemble scores; it writes if one of its members does."""
+        return JudgeInfo(writes=any(member.info.writes for member in self.members))
 
-    def notes(self) -> tuple[str, ...]:
-        """Say how the members are combined, and what must be said of each."""
-        parts = zip(
-            self.combination.weights, self.config.members, self.combination.standings, strict=True
-        )
-        sum_of = " + ".join(f"{weight:.3f} x {name}{standing}" for weight, name, standing in parts)
-        return f"Ensemble, {self.config.combine}: {sum_of}.", *(
-            note for member in self.members for note in member.notes()
-        )
+    def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> EnsembleJudge:
+        """Return the ensemble of the members for a benchmark."""
+        members = [member.under(protocol, benchmark) for member in self.members]
+        return replace(self, members=members)
 
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the combined scores of each; what is not finite stays so."""
+        scores_by_member = score_by_members(self.members, batch, journal)
+        ensemble_scores: list[Scores] = []
+        for members in zip(*scores_by_member, strict=True):
+            seconds = sum(scores.usage.seconds for scores in members)
+            values = self.combination.combine(members)
+            ensemble_scores.append(Scores(values, members=members, usage=Usage(seconds=seconds)))
+        return ensemble_scores
 
-@dataclass(frozen=True, slots=True)
-class EnsembleRanker:
-    """Ranks by the combined scores of its members."""
-
-    members: Sequence[Ranker]
-    combination: Combination
-
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Return a ranking for each, in order; all ranks must call together."""
-        ways = self.combination
-        parts = [
-            journal.of(f"member {number} of {len(self.members)}")
-            for number in range(1, len(self.members) + 1)
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return how the members are combined, and what must be said about each."""
+        terms = [
+            f"{weight:.3f} x {name}{standing}"
+            for weight, name, standing in zip(
+                self.combination.weights,
+                self.config.members,
+                self.combination.standings,
+                strict=True,
+            )
         ]
-        each = [
-            member.rank(candidates, part) for member, part in zip(self.members, parts, strict=True)
-        ]
-        scores = [
-            np.array([ranking.scores for ranking in found], dtype=np.float64)
-            for found in zip(*each, strict=True)
-        ]
-        weights, offsets, scales = (
-            column[:, None] for column in (ways.weights, ways.offsets, ways.scales)
-        )
-        return [
-            Ranking(tuple((weights * (found - offsets) / scales).sum(axis=0).tolist()))
-            for found in scores
-        ]
+        notes = [f"Ensemble, {self.config.combine}: {' + '.join(terms)}."]
+        for index, member in enumerate(self.members):
+            notes += member.notes([combined.members[index] for combined in scores])
+        return tuple(notes)
+
+
+def score_by_members(
+    members: Sequence[Judge], batch: Sequence[Candidates], journal: Journal
+) -> list[list[Scores]]:
+    """Return the scores by each member, which keep what they judged in parts of the journal."""
+    scores: list[list[Scores]] = []
+    for number, member in enumerate(members, start=1):
+        part = journal.of(f"member {number} of {len(members)}")
+        scores.append(member.score_batch(batch, part))
+    return scores
 
 
 def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination:
-    """Return how `members` are combined, judging the validation data where `config` asks for it; all ranks call together.
+    """Return how `members` are combined; all ranks call together.
 
-    Raises: CheckpointError for members that the validation data give no usable number; UserError for unusable records.
+    Judges the validation data if `config` names any.
+
+    Raises:
+        CheckpointError: The validation data give a member no usable number.
+        UserError: The validation data cannot be used.
     """
-    n = len(members)
-    worth, offsets, scales = np.ones(n), np.zeros(n), np.ones(n)
+    num_members = len(members)
+    worth = np.ones(num_members)
+    offsets = np.zeros(num_members)
+    scales = np.ones(num_members)
     if config.validation is None:
-        return Combination(worth / n, offsets, scales, ("",) * n)
+        return Combination(worth / num_members, offsets, scales, ("",) * num_members)
     examples = PREFERENCE_FOLDER.load(Location(location=config.validation)).examples
-    scores, rows = _scores(members, examples, SILENT), np.arange(len(examples))
-    for name, found in zip(config.members, scores, strict=True):
-        unusable = int((~np.isfinite(found)).any(axis=1).sum())
-        if unusable or found.std() == 0:
-            what = (
-                f"{unusable} of {len(rows)} pairs get no finite scores"
-                if unusable
-                else "all scores are equal"
-            )
-            raise CheckpointError(
-                f"{name}: on the validation data {what}; the checkpoint is broken or the wrong one."
-            )
+    scores = _validation_scores(members, examples)
+    _refuse_unusable(config.members, scores)
+    rows = np.arange(len(examples))
     better = np.array([example.better for example in examples])
     margins = scores[:, rows, better] - scores[:, rows, 1 - better]
-    accuracy, margin = (margins > 0).mean(axis=1), margins.mean(axis=1)  # a tie is wrong
-    each = zip(accuracy, margin, strict=True)
+    accuracy = (margins > 0).mean(axis=1)  # a tie is wrong
+    mean_margin = margins.mean(axis=1)
     standings = tuple(
-        f" (validation: {right:.3f} right, margin {mean:.4g}, {len(rows)} pairs)"
-        for right, mean in each
+        f" (validation: {right:.3f} right, margin {margin:.4g}, {len(rows)} pairs)"
+        for right, margin in zip(accuracy, mean_margin, strict=True)
     )
     if config.combine == "standardised":
-        offsets, scales = scores.mean(axis=(1, 2)), scores.std(axis=(1, 2))
+        offsets = scores.mean(axis=(1, 2))
+        scales = scores.std(axis=(1, 2))
+    elif config.combine == "accuracy":
+        worth = accuracy
     else:
-        worth = accuracy if config.combine == "accuracy" else margin
+        worth = mean_margin
     for name, value in zip(config.members, worth, strict=True):
         if value <= 0:
             raise CheckpointError(
@@ -144,32 +153,41 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     return Combination(worth / worth.sum(), offsets, scales, standings)
 
 
-def _scores(members: Sequence[Judge], examples: Sequence[Example], journal: Journal) -> Floats:
-    """Return the members' scores, (members, examples, 2) fp64."""
-    parts = [
-        journal.of(f"member {number} of {len(members)}") for number in range(1, len(members) + 1)
+def _validation_scores(members: Sequence[Judge], examples: Sequence[Example]) -> Floats:
+    """Return the members' scores of the validation data, (members, examples, 2) fp64."""
+    values = [
+        [scores.values for scores in scores_of_member]
+        for scores_of_member in score_by_members(members, examples, SILENT)
     ]
-    judged = (member.judge(examples, part) for member, part in zip(members, parts, strict=True))
-    found = [[verdict.scores for verdict in verdicts] for verdicts in judged]
-    return np.array(found, dtype=np.float64).reshape(len(members), len(examples), 2)
+    return np.array(values, dtype=np.float64).reshape(len(members), len(examples), 2)
 
 
-def load_ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> LoadedJudge:
-    """Return the ensemble that `config` names, with its members loaded."""
-    places = [Path(member).expanduser() for member in config.members]
-    for place in places:
-        member = judge_config(place)
-        if member.compares:
+def _refuse_unusable(names: Sequence[str], scores: Floats) -> None:
+    """Raise CheckpointError for a member without finite scores, or whose scores are all equal."""
+    for name, scores_of_member in zip(names, scores, strict=True):
+        num_unusable = int((~np.isfinite(scores_of_member)).any(axis=1).sum())
+        if num_unusable:
+            fault = f"{num_unusable} of {len(scores_of_member)} pairs get no finite scores"
+        elif scores_of_member.std() == 0:
+            fault = "all scores are equal"
+        else:
+            continue
+        raise CheckpointError(
+            f"{name}: on the validation data {fault}; the checkpoint is broken or the wrong one."
+        )
+
+
+def load_ensemble(path: Path, runtime: Runtime, config: EnsembleConfig) -> EnsembleJudge:
+    """Return the ensemble that `config` names, with its members loaded.
+
+    Raises: CheckpointError for a member that compares responses and gives no scores.
+    """
+    member_paths = [Path(member).expanduser() for member in config.members]
+    for member_path in member_paths:
+        if judge_config(member_path).compares:
             raise CheckpointError(
-                f"{path}: {place} compares responses and gives no scores, so that it cannot be a member."
+                f"{path}: {member_path} compares responses and gives no scores, so that it cannot be a member."
             )
-    members = [load_judge(place, runtime) for place in places]
-    combined = combination(
-        config, [member.benchmark(PREFERENCE_FOLDER, ProtocolConfig()) for member in members]
-    )
-    return LoadedJudge(
-        EnsembleRanker([member.ranker for member in members], combined),
-        lambda benchmark, protocol: EnsembleJudge(
-            config, [one.benchmark(benchmark, protocol) for one in members], combined
-        ),
-    )
+    members = [load_judge(member_path, runtime).judge for member_path in member_paths]
+    benchmark_members = [member.under(ProtocolConfig(), PREFERENCE_FOLDER) for member in members]
+    return EnsembleJudge(config, members, combination(config, benchmark_members))

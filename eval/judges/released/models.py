@@ -2,7 +2,7 @@
 
 A row says what no checkpoint says of itself. A generative one has the stock class of its family, in the released key layout or in
 the current one; a scalar one brings its head beside it, in `value_head.safetensors`. To add one, add a row to `RELEASED` and its
-name to `ReleasedModel`, its texts to `released_templates.py`, and a judge file to `recipes/judges/`.
+name to `ReleasedModel`, its texts to `templates.py`, and a judge file to `recipes/judges/`.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,13 @@ from mmrm.data.errors import CheckpointError
 from mmrm.data.prompts import R1_REWARD
 from mmrm.data.storage.files import read_json
 from mmrm.eval.judges.checkpoint import Runtime, fetched, load_checkpoint
-from mmrm.eval.judges.generative.judge import (
-    GenerativeJudge,
-    load_writer,
-    refuse_equal_votes,
-    tournament_ranker,
-)
-from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.pointwise import PointJudge, points_ranker
+from mmrm.eval.judges.generative.judge import GenerativeJudge, load_writer
+from mmrm.eval.judges.packed_judge import PackedJudge
+from mmrm.eval.judges.pointwise import PointJudge
 from mmrm.eval.judges.released import templates as templates
 from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
 from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
-from mmrm.eval.judges.scalar.judge import ScalarJudge, scalar_ranker
-from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import HeadConfig, SamplingConfig
 
@@ -96,58 +90,85 @@ RELEASED: dict[ReleasedModel, Released] = {
 """The rows; docs/evaluation.md says where each was read, and what its authors measured."""
 
 
-def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> LoadedJudge:
+def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> PackedJudge:
     """Return the judge of a row with the weights of a checkpoint.
 
     Raises: CheckpointError for a checkpoint of another family, and for sampling settings of a judge that writes nothing.
     """
-    row, folder = RELEASED[config.model], fetched(Path(config.checkpoint).expanduser())
-    file = folder / "config.json"
-    kind = read_json(file).get("model_type") if file.is_file() else None
-    if kind != row.family:
-        raise CheckpointError(
-            f"{path}: {folder} holds {f'a {kind!r} model' if kind else 'no config.json'}; `model: {config.model}` is asked of a "
-            f"whole {row.family!r} checkpoint, adapters merged. Give the hub id that recipes/judges/ names, or a copy of it."
-        )
-    about: tuple[str, ...] = (
-        f"Asked and read as the row {config.model} of eval/judges/released/models.py says.",
-    )
-    written = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
+    row = RELEASED[config.model]
+    folder = fetched(Path(config.checkpoint).expanduser())
+    _refuse_other_family(path, folder, config.model, row.family)
+    note = f"Asked and read as the row {config.model} of eval/judges/released/models.py says."
     if isinstance(row.way, HeadConfig):
-        if written:
-            raise CheckpointError(
-                f"{path}: {', '.join(sorted(written))}: {config.model} writes nothing; remove it."
-            )
-        found = load_checkpoint(folder, runtime, partial(load_scalar, head=row.way), row.sees)
-        judge = ScalarJudge(found.model, found.packed, row.way.read, about)
-        return LoadedJudge(scalar_ranker(judge), lambda benchmark, protocol: judge)
-    found = load_checkpoint(folder, runtime, load_writer, row.sees)
+        return _scalar_judge(path, folder, runtime, config, row, row.way, note)
+    checkpoint = load_checkpoint(folder, runtime, load_writer, row.sees)
     sampling = SamplingConfig(
         temperature=config.temperature,
         top_p=config.top_p,
         max_new_tokens=config.max_new_tokens or row.max_new_tokens,
     )
-    file = folder / "generation_config.json"
-    penalty = (
-        (read_json(file).get("repetition_penalty") or 1.0)
-        if row.penalised and file.is_file()
-        else 1.0
-    )
+    penalty = _repetition_penalty(folder) if row.penalised else 1.0
+    notes: tuple[str, ...] = (note,)
     if penalty != 1:
-        about = (*about, f"Repetition penalty {penalty}, as its generation_config.json says.")
-    writing: dict[str, Any] = {"model": found.model, "packed": found.packed, "sampling": sampling}
-    writing |= {"about": about, "penalty": penalty}
+        penalty_note = f"Repetition penalty {penalty}, as its generation_config.json says."
+        notes = (note, penalty_note)
     if isinstance(row.way, PointTemplate):
-        points = partial(PointJudge, **writing, way=row.way)
-        return LoadedJudge(
-            points_ranker(points(seed=0)), lambda benchmark, protocol: points(seed=protocol.seed)
+        return PointJudge(
+            model=checkpoint.model,
+            packed=checkpoint.packed,
+            sampling=sampling,
+            penalty=penalty,
+            template=row.way,
+            about=notes,
         )
-    pairs = partial(_pairs, row.way, writing)
-    return LoadedJudge(
-        tournament_ranker(pairs(ProtocolConfig())), lambda benchmark, protocol: pairs(protocol)
+    return GenerativeJudge(
+        model=checkpoint.model,
+        packed=checkpoint.packed,
+        sampling=sampling,
+        penalty=penalty,
+        ask=row.way.ask,
+        read=row.way.read,
+        about=notes,
     )
 
 
-def _pairs(way: PairTemplate, writing: dict[str, Any], protocol: ProtocolConfig) -> GenerativeJudge:
-    refuse_equal_votes(writing["sampling"], protocol)
-    return GenerativeJudge(**writing, ask=way.ask, read=way.read, protocol=protocol)
+def _refuse_other_family(path: Path, folder: Path, model: ReleasedModel, family: str) -> None:
+    """Raise CheckpointError unless a folder holds a whole checkpoint of a family."""
+    file = folder / "config.json"
+    kind = read_json(file).get("model_type") if file.is_file() else None
+    if kind != family:
+        held = f"a {kind!r} model" if kind else "no config.json"
+        raise CheckpointError(
+            f"{path}: {folder} holds {held}; `model: {model}` is asked of a whole {family!r} checkpoint, adapters merged. Give "
+            "the hub id that recipes/judges/ names, or a copy of it."
+        )
+
+
+def _scalar_judge(
+    path: Path,
+    folder: Path,
+    runtime: Runtime,
+    config: ReleasedJudgeConfig,
+    row: Released,
+    head: HeadConfig,
+    note: str,
+) -> ScalarJudge:
+    """Return a released scalar reward model; raises CheckpointError for settings of what it writes."""
+    sampling_settings = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
+    if sampling_settings:
+        raise CheckpointError(
+            f"{path}: {', '.join(sorted(sampling_settings))}: {config.model} writes nothing; remove it."
+        )
+    checkpoint = load_checkpoint(folder, runtime, partial(load_scalar, head=head), row.sees)
+    return ScalarJudge(
+        model=checkpoint.model, packed=checkpoint.packed, read=head.read, about=(note,)
+    )
+
+
+def _repetition_penalty(folder: Path) -> float:
+    """Return the penalty that a checkpoint's generation_config.json names; 1 is none."""
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        return 1.0
+    penalty: float | None = read_json(file).get("repetition_penalty")
+    return penalty or 1.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mmrm.data.preference import Message, placeholders, text
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between
-from mmrm.eval.candidates import Candidates, Example, Side
+from mmrm.eval.candidates import Candidates, Side
 
 OPENING_TAG = re.compile("<answer>")
 CLOSING_TAG = re.compile("</answer>")
@@ -33,11 +33,15 @@ class PairTemplate:
     read: Callable[[str], Side | None]
     """The position (0 first, 1 second) that a judgement names; None where it names none."""
 
-    def ask(self, example: Example, first: Side) -> tuple[Message, ...]:
-        """Return the conversation that shows `example` with the response `first` as the first one."""
-        shown = {"first": example.responses[first], "second": example.responses[1 - first]}
-        asked = filled(self.text, {"question": question(example.prompt), **shown})
-        return (text("user", asked, placeholders(example.prompt)),)
+    def ask(self, pair: Candidates, first: Side) -> tuple[Message, ...]:
+        """Return the conversation that shows two responses, the one with index `first` first."""
+        contents = {
+            "question": question(pair.prompt),
+            "first": pair.responses[first],
+            "second": pair.responses[1 - first],
+        }
+        asked = filled(self.text, contents)
+        return (text("user", asked, placeholders(pair.prompt)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,17 @@ class PointTemplate:
     mark: str = ""
     """What stands for the images before the question; the images themselves then follow the text."""
 
-    def ask(self, one: Candidates) -> tuple[Message, ...]:
-        """Return the conversation that shows the only response of `one`."""
-        images, asked = placeholders(one.prompt), question(one.prompt)
-        if images and self.mark and self.mark.strip() not in asked:
+    def ask(self, candidates: Candidates, response: str) -> tuple[Message, ...]:
+        """Return the conversation that shows one response to the prompt of `candidates`."""
+        num_images = placeholders(candidates.prompt)
+        asked = question(candidates.prompt)
+        if num_images and self.mark and self.mark.strip() not in asked:
             asked = self.mark + asked
-        turn = text(
-            "user", filled(self.text, {"question": asked, "response": one.responses[0]}), images
-        )
+        filled_text = filled(self.text, {"question": asked, "response": response})
+        turn = text("user", filled_text, num_images)
         if self.mark:
-            turn["content"] = [*turn["content"][images:], *turn["content"][:images]]
+            # `text` puts the images first; here they follow the text.
+            turn["content"] = [*turn["content"][num_images:], *turn["content"][:num_images]]
         return (turn,)
 
 
@@ -87,13 +92,17 @@ def boxed(judgement: str) -> Side | None:
 
     LLaVA-Critic-R1's prompt asks for both; its authors publish no reader, so that this one is ours.
     """
-    box = judgement.rpartition("\\boxed{")[2].partition("}")[0] if "\\boxed{" in judgement else None
-    overall = OVERALL.findall(judgement)[-1:]
-    return _only(set(overall if box is None else POSITION.findall(box)))
+    if "\\boxed{" in judgement:
+        box = judgement.rpartition("\\boxed{")[2].partition("}")[0]
+        return _only(set(POSITION.findall(box)))
+    return _only(set(OVERALL.findall(judgement)[-1:]))
 
 
 def _only(named: set[str]) -> Side | None:
-    return 0 if named == {"1"} else 1 if named == {"2"} else None
+    """Return the position if exactly one is named."""
+    if named == {"1"}:
+        return 0
+    return 1 if named == {"2"} else None
 
 
 def final_score(judgement: str) -> float:

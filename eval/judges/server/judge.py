@@ -1,75 +1,79 @@
-"""A reward model behind eval/serve.py as a judge in this process: its scores come over HTTP, by the client of eval/adapters/."""
+"""A reward model behind eval/serve.py as a judge in this process.
+
+Its scores come over HTTP, by the client of eval/adapters/.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from mmrm.data.errors import EndpointError
 from mmrm.eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
-from mmrm.eval.candidates import Candidates, Ranking, Verdict
+from mmrm.eval.benchmarks.benchmark import Benchmark
+from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.loaded import LoadedJudge
+from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.server.config import ServerConfig
-from mmrm.eval.protocol import journal_key
+from mmrm.eval.protocol import ProtocolConfig, journal_key
 from mmrm.models.distributed import gather, rank, world_size
 
 
 @dataclass(frozen=True, slots=True)
 class ServedJudge:
-    """Ranks by the scores of a server; ranks share the work."""
+    """Takes the scores of a server as they are; ranks share the work."""
 
     server: RewardServer
 
-    @classmethod
-    def of(cls, config: ServerConfig) -> ServedJudge:
-        """Return the judge that a YAML file names."""
-        return cls(RewardServer(config.url, timeout=config.timeout_seconds))
+    @property
+    def info(self) -> JudgeInfo:
+        """The server gives scores, and this process writes nothing."""
+        return JudgeInfo()
 
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Return a ranking for each; all ranks must call together.
+    def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> ServedJudge:
+        """Return the same judge: what it is asked depends on no protocol."""
+        return self
 
-        Raises: EndpointError on all ranks where one of them gets no scores.
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the scores of each; all ranks must call together.
+
+        Raises: EndpointError on all ranks if one of them gets no scores.
         """
-        keys = list(map(journal_key, candidates))
+        keys = list(map(journal_key, batch))
         with journal.judging(keys, tuple[float, ...], len(keys)) as judging:
-            todo = [place for place in range(len(keys)) if place not in judging.found]
-            own = todo[rank() :: world_size()]
-            found = self._scores([candidates[place] for place in own])
-            for part in gather(
-                found if isinstance(found, str) else dict(zip(own, found, strict=True))
-            ):
+            missing = [index for index in range(len(keys)) if index not in judging.found]
+            share = missing[rank() :: world_size()]
+            values = self._values([batch[index] for index in share])
+            own: dict[int, tuple[float, ...]] | str
+            own = values if isinstance(values, str) else dict(zip(share, values, strict=True))
+            for part in gather(own):
                 if isinstance(part, str):
                     raise EndpointError(part)
                 judging.add(part)
-        return [Ranking(judging.found[place]) for place in range(len(keys))]
+        return [Scores(judging.found[index]) for index in range(len(keys))]
 
-    def _scores(self, candidates: Sequence[Candidates]) -> list[tuple[float, ...]] | str:
-        """Return the scores of each, or why there are none."""
+    def _values(self, batch: Sequence[Candidates]) -> list[tuple[float, ...]] | str:
+        """Return the scores of each, or the reason why there are none."""
         rows = [
-            (sendable(one.prompt, one.images), response)
-            for one in candidates
-            for response in one.responses
+            (sendable(candidates.prompt, candidates.images), response)
+            for candidates in batch
+            for response in candidates.responses
         ]
         try:
-            scores = iter(asyncio.run(self.server.score(rows)))
+            values = iter(asyncio.run(self.server.score(rows)))
         except RewardServerError as error:
             return str(error)
-        return [tuple(next(scores) for _ in one.responses) for one in candidates]
+        return [tuple(islice(values, len(candidates.responses))) for candidates in batch]
 
-    def judge(self, examples: Sequence[Candidates], journal: Journal = SILENT) -> list[Verdict]:
-        """Return the scores of the responses to each example."""
-        return [Verdict(scores=found.scores) for found in self.rank(examples, journal)]
-
-    def notes(self) -> tuple[str, ...]:
-        """Return which checkpoint the server said that it holds."""
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return which checkpoint the server holds, by its own answers."""
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
 
 
-def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> LoadedJudge:
+def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> ServedJudge:
     """Return the judge behind the server that `config` names."""
-    judge = ServedJudge.of(config)
-    return LoadedJudge(judge, lambda benchmark, protocol: judge)
+    return ServedJudge(RewardServer(config.url, timeout=config.timeout_seconds))

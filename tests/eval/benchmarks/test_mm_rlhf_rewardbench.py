@@ -14,7 +14,7 @@ from mmrm.data.preference import placeholders
 from mmrm.eval.benchmarks.benchmark import Location, reward_records
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import official_score as score
-from mmrm.eval.candidates import Verdict
+from mmrm.eval.candidates import Scores
 from tests.eval.make import png
 
 load = MM_RLHF_REWARDBENCH.load
@@ -134,7 +134,7 @@ def test_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("yifanzhang114/MM-RLHF-RewardBench",), {"repo_type": "dataset", "revision": "0d285ab"})
     ]
     assert [example.group for example in found.examples] == ["mcq", "video"]
-    records = reward_records(found.examples, [Verdict(scores=(1.0, 0.0))] * 2)
+    records = reward_records(found.examples, [Scores((1.0, 0.0))] * 2)
     assert ["image" in record for record in records] == [True, False]
     assert official_score(records)["overall_stats"]["total"] == 2
 

@@ -21,7 +21,7 @@ from mmrm.eval.benchmarks.multimodal_rewardbench import (
     read,
 )
 from mmrm.eval.benchmarks.multimodal_rewardbench import official_score as score
-from mmrm.eval.candidates import Side, Verdict, Vote
+from mmrm.eval.candidates import Scores, Side, Vote
 from tests.eval.make import png
 
 CATEGORIES = [
@@ -263,19 +263,19 @@ def test_rewards_have_no_coin() -> None:
 @pytest.mark.parametrize(
     ("verdict", "output"),
     [
-        (Verdict(scores=(1.0, 2.0)), "[[B]]"),
-        (Verdict(scores=(1.0, 1.0)), "No verdict."),
-        (Verdict(votes=(Vote("well, [[B]]", 0, 1),)), "well, [[B]]"),
-        (Verdict(votes=(Vote("well, [[B]]", 1, 0),)), "[[A]]"),
-        (Verdict(votes=(Vote("<answer>2</answer>", 0, 1),)), "[[B]]"),
-        (Verdict(votes=(Vote("I cannot say", 0, None),)), "I cannot say"),
-        (Verdict(votes=(Vote("[[A]]", 0, 0), Vote("[[B]]", 1, 0))), "[[A]]"),
-        (Verdict(votes=(Vote("[[A]]", 0, 0), Vote("[[A]]", 1, 1))), "No verdict."),
-        (Verdict(votes=(Vote("[[A]]", 0, 0), Vote("?", 1, None))), "No verdict."),
+        (Scores((1.0, 2.0)), "[[B]]"),
+        (Scores((1.0, 1.0)), "No verdict."),
+        (Scores(votes=(Vote((0, 1), 1, "well, [[B]]"),)), "well, [[B]]"),
+        (Scores(votes=(Vote((1, 0), 0, "well, [[B]]"),)), "[[A]]"),
+        (Scores(votes=(Vote((0, 1), 1, "<answer>2</answer>"),)), "[[B]]"),
+        (Scores(votes=(Vote((0, 1), None, "I cannot say"),)), "I cannot say"),
+        (Scores(votes=(Vote((0, 1), 0, "[[A]]"), Vote((1, 0), 0, "[[B]]"))), "[[A]]"),
+        (Scores(votes=(Vote((0, 1), 0, "[[A]]"), Vote((1, 0), 1, "[[A]]"))), "No verdict."),
+        (Scores(votes=(Vote((0, 1), 0, "[[A]]"), Vote((1, 0), None, "?"))), "No verdict."),
     ],
 )
 def test_the_official_format_has_one_judgement_a_row(
-    verdict: Verdict, output: str, tmp_path: Path
+    verdict: Scores, output: str, tmp_path: Path
 ) -> None:
     example = load(write_file(tmp_path)).examples[1]
     (record,) = official_records([example], [verdict])
@@ -290,7 +290,7 @@ def test_the_official_format_has_one_judgement_a_row(
 def test_written_predictions_score_as_the_verdicts_do(tmp_path: Path) -> None:
     examples = load(write_file(tmp_path)).examples
     sides: list[Side] = [0, 0, 0, 1]
-    verdicts = [Verdict(scores=(1.0 - side, float(side))) for side in sides]
+    verdicts = [Scores((1.0 - side, float(side))) for side in sides]
     assert official_score(official_records(examples, verdicts))["all"]["correct"] == 3
     assert (
         RULES["r1_reward"].score(reward_records(examples, verdicts))["detail"]["all"]["correct"]

@@ -21,6 +21,7 @@ from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.suite.suite import evaluate
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
+from tests.eval.doubles import scores_under
 from tests.eval.make import png
 from tests.models import tiny
 
@@ -110,10 +111,16 @@ def test_a_row_with_a_control_token_is_unavailable_and_the_others_keep_their_fig
         BackboneConfig(path=str(tiny.checkpoint(tmp_path / "base")), dtype="float32"), HeadConfig()
     ).eval()
     tiny.stir(model.head, 0.5)
-    judge = ScalarJudge(model, Packed(tiny.encoder(), model.device, 4096), "end_of_turn")
+    judge = ScalarJudge(
+        model=model, packed=Packed(tiny.encoder(), model.device, 4096), read="end_of_turn"
+    )
     found = [
         evaluate(
-            one.examples, judge.judge(one.examples), BENCHMARKS[name], ProtocolConfig(), one.origin
+            one.examples,
+            scores_under(judge, one.examples),
+            BENCHMARKS[name],
+            ProtocolConfig(),
+            one.origin,
         )
         for one in (plain, mixed)
     ]

@@ -19,7 +19,7 @@ from mmrm.eval.benchmarks.vl_rewardbench import (
     reward_records,
 )
 from mmrm.eval.benchmarks.vl_rewardbench_scoring import RULES, official_score
-from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.candidates import Example, Scores, Vote
 from tests.eval.make import png
 
 load = VL_REWARDBENCH.load
@@ -150,7 +150,7 @@ def test_r1_rewards_copy_gets_an_order_that_says_nothing(tmp_path: Path) -> None
     assert [example.better for example in load(Location(location=str(tmp_path))).examples] == [
         example.better for example in found.examples
     ]
-    records = official_records(found.examples, [Verdict(scores=(1.0, 0.0))] * 60)
+    records = official_records(found.examples, [Scores((1.0, 0.0))] * 60)
     assert {record["response"][record["ranking"].index(0)] for record in records} == {"yes"}
 
 
@@ -258,11 +258,11 @@ def test_an_answer_other_than_one_and_two_is_unreadable() -> None:
 
 def test_votes_are_written_as_the_official_script_writes_them(tmp_path: Path) -> None:
     example = load(in_parquet(tmp_path)).examples[1]  # the second response is the better one
-    said = Vote("Overall Judgment: **Answer 1** is better.", 1, 1)
-    other_form = Vote("Therefore, Answer 1 is better? No. <answer>2</answer>", 0, 1)
-    nothing = Vote("Therefore Answer 2 is better, or not. <answer></answer>", 0, None)
-    third = Vote("Overall Judgment: Answer 3 is better.", 0, None)
-    records = official_records([example], [Verdict(votes=(said, other_form, nothing, third))])
+    said = Vote((1, 0), 1, "Overall Judgment: **Answer 1** is better.")
+    other_form = Vote((0, 1), 1, "Therefore, Answer 1 is better? No. <answer>2</answer>")
+    nothing = Vote((0, 1), None, "Therefore Answer 2 is better, or not. <answer></answer>")
+    third = Vote((0, 1), None, "Overall Judgment: Answer 3 is better.")
+    records = official_records([example], [Scores(votes=(said, other_form, nothing, third))])
     texts = [said.text, "Overall Judgment: Answer 2 is better.", "", third.text]
     assert [record["meta"]["filter_choice"] for record in records] == texts
     assert [record["meta"]["filter_number"] for record in records] == [1, 2, -1, 3]
@@ -284,14 +284,14 @@ def test_votes_are_written_as_the_official_script_writes_them(tmp_path: Path) ->
         "reject": 0,
         "doesntMatch": 1,
     }
-    assert reward_records([example], [Verdict(votes=(said, other_form, nothing, third))])[0][
+    assert reward_records([example], [Scores(votes=(said, other_form, nothing, third))])[0][
         "rewards"
     ] == [2, 2]
 
 
 def test_scores_are_written_as_the_sentence_that_the_prompt_asks_for(tmp_path: Path) -> None:
     examples = load(in_parquet(tmp_path)).examples
-    verdicts = [Verdict(scores=pair) for pair in ((2.5, 1.0), (0.0, 0.25), (0.0, 1.0), (3.0, 3.0))]
+    verdicts = [Scores(pair) for pair in ((2.5, 1.0), (0.0, 0.25), (0.0, 1.0), (3.0, 3.0))]
     figures = official_score(official_records(examples, verdicts))["detail"]["k=1"]
     assert figures["classes"] == {"agree": 2, "reject": 1, "doesntMatch": 1, "other": 0}
     records = reward_records(examples, verdicts)
@@ -302,7 +302,7 @@ def test_scores_are_written_as_the_sentence_that_the_prompt_asks_for(tmp_path: P
         [3.0, 3.0],
     ]
     assert records[1]["chosen"] == "second"
-    assert reward_records(examples[:1], [Verdict(scores=(float("nan"), 0.0))])[0]["rewards"] == [
+    assert reward_records(examples[:1], [Scores((float("nan"), 0.0))])[0]["rewards"] == [
         0,
         1,
     ]

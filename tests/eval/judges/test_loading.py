@@ -24,7 +24,6 @@ from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
 from mmrm.eval.judges.scalar.judge import ScalarJudge
-from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import CARD
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig, checkpoint_at
@@ -32,6 +31,7 @@ from mmrm.models.encoder import Span
 from mmrm.train.recipe.sections import LoraConfig as LoraSection
 from mmrm.train.runs.model import add_adapters
 from tests.eval import run_folders
+from tests.eval.doubles import scores_under
 from tests.models import stock, tiny
 from tests.models.exactness import RELATIVE
 
@@ -54,8 +54,8 @@ def examples(world: Path) -> tuple[Example, ...]:
 
 
 def judged(path: Path, world: Path) -> Scores:
-    judge = load_judge(path, CPU).benchmark(VL_REWARDBENCH, ProtocolConfig())
-    return [verdict.scores for verdict in judge.judge(examples(world))]
+    judge = load_judge(path, CPU).judge
+    return [scores.values for scores in scores_under(judge, examples(world))]
 
 
 def inside(model: Any, world: Path, **backbone: Any) -> Scores:
@@ -70,8 +70,9 @@ def inside(model: Any, world: Path, **backbone: Any) -> Scores:
         **{name: value for name, value in backbone.items() if name not in ("path", "dtype")}
     )
     encoder.image_processor = tiny.image_processor(backbone["min_pixels"], 1003520)
-    judge = ScalarJudge(model.eval(), Packed(encoder, CPU.device, 300), "end_of_turn")
-    return [verdict.scores for verdict in judge.judge(examples(world))]
+    packed = Packed(encoder, CPU.device, 300)
+    judge = ScalarJudge(model=model.eval(), packed=packed, read="end_of_turn")
+    return [scores.values for scores in scores_under(judge, examples(world))]
 
 
 def copied(world: Path, tmp_path: Path) -> Path:

@@ -165,6 +165,7 @@ def test_evaluating_leaves_the_dice_of_training_alone(model: nn.Module, workers:
 def test_no_gradients_are_kept(model: nn.Module) -> None:
     kept: list[bool] = []
     handle = model.register_forward_hook(lambda *called: kept.append(called[2].requires_grad))
-    ScalarJudge(model, Packed(ENCODER, CPU, 500), "end_of_turn").judge([example("a"), example("b")])
+    judge = ScalarJudge(model=model, packed=Packed(ENCODER, CPU, 500), read="end_of_turn")
+    judge.score_batch([example("a"), example("b")])
     handle.remove()
     assert kept == [False]

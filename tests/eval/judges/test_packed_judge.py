@@ -4,7 +4,6 @@ import io
 import json
 import math
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,12 @@ from PIL import Image
 from mmrm.data.errors import NonFiniteError, RecordError
 from mmrm.data.preference import text
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from mmrm.eval.candidates import Ranking, Vote
+from mmrm.eval.candidates import Scores, Vote
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.generative.judge import GenerativeJudge, tournament_ranker
-from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.generative.judge import GenerativeJudge
+from mmrm.eval.judges.loading import LoadedJudge, load_judge
 from mmrm.eval.judges.messages import candidates_of
-from mmrm.eval.judges.packed_judge import PackedRanker
-from mmrm.eval.judges.tournament import Tournament, pairs, won
+from mmrm.eval.judges.tournament import comparisons, scores_from_votes
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
@@ -99,20 +96,21 @@ def test_several_prompts_are_ranked_as_one_at_a_time_and_as_in_an_evaluation(
         candidates_of(f"What is in {n}?", RESPONSES[: n + 1], pictures(n % 3), f"row {n}")
         for n in range(5)
     ]
-    found = loaded.ranker.rank(asked)
-    assert [len(one.scores) for one in found] == [1, 2, 3, 4, 5]
+    found = loaded.judge.score_batch(asked)
+    assert [len(one.values) for one in found] == [1, 2, 3, 4, 5]
     for one, ranking in zip(asked, found, strict=True):
-        assert ranking.scores == pytest.approx(loaded.ranker.rank([one])[0].scores, rel=RELATIVE)
-    example = pairs(asked[1])[0]
-    evaluated = loaded.benchmark(PREFERENCE_FOLDER, ProtocolConfig()).judge([example])[0].scores
-    assert evaluated == pytest.approx(found[1].scores, rel=RELATIVE)
+        alone = loaded.judge.score_batch([one])[0]
+        assert ranking.values == pytest.approx(alone.values, rel=RELATIVE)
+    of_benchmark = loaded.judge.under(ProtocolConfig(), PREFERENCE_FOLDER)
+    evaluated = of_benchmark.score_batch([asked[1]])[0]
+    assert evaluated.values == pytest.approx(found[1].values, rel=RELATIVE)
 
 
 @pytest.mark.slow
 def test_a_judge_compares_every_two_in_both_orders(checkpoints: dict[str, Path]) -> None:
     loaded = judge(checkpoints["generative"])
     ranking = loaded.rank("What is it?", RESPONSES, pictures(1))
-    assert ranking.judgements == len(ranking.texts) == 5 * 4
+    assert ranking.usage.judgements == len(ranking.texts) == 5 * 4
     compared = loaded.compare("What is it?", RESPONSES[0], RESPONSES[1], pictures(1))
     assert compared.texts == ranking.texts[:2]
     with pytest.raises(RecordError, match="a judge compares"):
@@ -132,39 +130,43 @@ def test_equal_responses_are_compared_once_by_a_greedy_judge_only(
         "max_new_tokens": 6,
     }
     file.write_text(json.dumps(settings))
-    found = judge(file).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
+    found = judge(file).judge
     assert isinstance(found, GenerativeJudge)
-    always_first = replace(
-        found, read=lambda text: 0
-    )  # so that what is named depends on who was shown first
+    # so that the response that is named depends on the one that is shown first
+    always_first = replace(found, read=lambda text: 0)
     five = candidates_of("What is it?", ["b", "a", "b", "a", "b"], pictures(1))
-    ranker = tournament_ranker(always_first)
-    assert len(ranker.split(five)) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
-    assert ranker.rank([five]) == Tournament(always_first).rank([five])
-    assert ranker.rank([five])[0].scores == (0.5,) * 5
+    units = always_first.units(five)
+    assert len(units) == (20 if temperature else 4)  # (b, a), (a, b), (b, b), (a, a)
+    [scores] = always_first.score_batch([five])
+    assert [vote.shown for vote in scores.votes] == [one.shown for one in comparisons(five)]
+    assert scores.values == (0.5,) * 5
+    for vote in scores.votes:
+        first, second = vote.shown
+        shown_once = replace(five, responses=(five.responses[first], five.responses[second]))
+        if not temperature:
+            [alone] = always_first.score_batch([shown_once])
+            assert vote.text == alone.votes[0].text
 
 
 def test_a_tournament_counts_what_is_named_and_half_what_cannot_be_read() -> None:
     three = candidates_of("x", ["a", "b", "c"])
-    names = {(0, 1): (0, 0), (0, 2): (0, None), (1, 2): (1, 0)}
+    named = [0, 0, 0, None, 2, 1]  # of (0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)
     votes = [
-        Vote("", 0, names[pair][first])  # type: ignore[arg-type]
-        for pair in combinations(range(3), 2)
-        for first in (0, 1)
+        Vote(comparison.shown, response, "")
+        for comparison, response in zip(comparisons(three), named, strict=True)
     ]
-    found = won(three, votes)
-    assert found.scores == (3.5 / 4, 1 / 4, 1.5 / 4)
-    assert (found.order, found.judgements, found.unread) == ([0, 2, 1], 6, 1)
-    tied = Tournament(PositionFollower(ProtocolConfig())).rank([three])[
-        0
-    ]  # names whichever is shown first
-    assert (tied.scores, tied.margin) == ((0.5, 0.5, 0.5), 0.0)
+    found = scores_from_votes(three, votes)
+    assert found.values == (3.5 / 4, 1 / 4, 1.5 / 4)
+    assert found.order == [0, 2, 1]
+    assert (found.usage.judgements, found.usage.unread) == (6, 1)
+    [tied] = PositionFollower().score_batch([three])  # names the response that is shown first
+    assert (tied.values, tied.margin) == ((0.5, 0.5, 0.5), 0.0)
 
 
 def test_order_and_margin() -> None:
-    assert Ranking((1.0, 3.0, 3.0, 2.0)).order == [1, 2, 3, 0]
-    assert Ranking((1.0, 3.0, 2.5)).margin == 0.5
-    assert Ranking((1.0,)).margin is None
+    assert Scores((1.0, 3.0, 3.0, 2.0)).order == [1, 2, 3, 0]
+    assert Scores((1.0, 3.0, 2.5)).margin == 0.5
+    assert Scores((1.0,)).margin is None
 
 
 def test_every_form_of_an_image_gives_the_same_score(
@@ -209,9 +211,9 @@ def test_control_tokens_and_scores_that_are_no_numbers_are_refused(
             loaded.score([{"role": "user", "content": content}], ["a"])
     with pytest.raises(RecordError, match=r"response 1 holds '<\|image_pad\|>'"):
         loaded.score("x", ["fine", "<|image_pad|>"])
-    assert isinstance(loaded.ranker, PackedRanker)
+    scalar: Any = loaded.judge
     with torch.no_grad():
-        for parameter in loaded.ranker.run.__self__.model.head.parameters():  # type: ignore[attr-defined]
+        for parameter in scalar.model.head.parameters():
             parameter.fill_(math.nan)
     with pytest.raises(NonFiniteError, match="no finite numbers"):
         loaded.score("x", ["a", "b"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import torch
 
 from mmrm.data.preference import Preference, Truth
 from mmrm.data.synthetic.source import ShapesConfig
-from mmrm.eval.candidates import Candidates, Ranking
-from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.policies.answering import (
     Answerer,
@@ -29,6 +26,7 @@ from mmrm.eval.policies.answering import (
 from mmrm.eval.policies.policy_runs import load_questions
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
+from tests.eval.doubles import LengthJudge
 from tests.eval.make import png
 from tests.models import tiny
 from tests.models.exactness import RELATIVE
@@ -43,16 +41,6 @@ ONE = Answers(
     right=(True, True, False, True, False),
     cut_off=(False, False, False, False, True),
 )
-
-
-class Lengths:
-    """Scores answers by their length."""
-
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Return the lengths."""
-        return [
-            Ranking(tuple(float(len(response)) for response in one.responses)) for one in candidates
-        ]
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +129,7 @@ def test_log_probabilities_are_the_stock_models(
 
 
 def test_scores_and_files(answerer: Answerer, questions: list[Preference], tmp_path: Path) -> None:
-    answers = scored(questions, answerer.answer(questions), Lengths())
+    answers = scored(questions, answerer.answer(questions), LengthJudge())
     assert [found.scores for found in answers] == [
         tuple(float(len(text)) for text in found.texts) for found in answers
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mmrm.eval.candidates import Verdict
+from mmrm.eval.candidates import Scores
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_content import read_run
@@ -15,7 +15,7 @@ from tests.eval.make import example, png, votes
 from tests.eval.suite.test_suite import ORIGIN, PLAIN
 
 
-def page_of(folder: Path, verdict: Verdict) -> str:
+def page_of(folder: Path, verdict: Scores) -> str:
     """Return the page of a run with three checkpoints, whose forty rows are of ten images."""
     examples = [example(str(row), images=(png(size=(8, 6 + row // 4)),)) for row in range(40)]
     benchmark = replace(PLAIN, item=None)
@@ -36,14 +36,14 @@ def test_a_judge_that_compares_has_its_chance_at_a_quarter(tmp_path: Path) -> No
 
 
 def test_a_model_that_scores_has_its_chance_at_a_half(tmp_path: Path) -> None:
-    text = page_of(tmp_path, Verdict(scores=(1.0, 0.0)))
+    text = page_of(tmp_path, Scores((1.0, 0.0)))
     assert 'class="level" x1="50.0%"' in text
     assert 'x1="25.0%"' not in text
     assert "chance: 50.0 %</li>" in text
 
 
 def test_the_page_says_what_intervals_are_over(tmp_path: Path) -> None:
-    text = page_of(tmp_path, Verdict(scores=(1.0, 0.0)))
+    text = page_of(tmp_path, Scores((1.0, 0.0)))
     assert (
         "95 % interval over rows: 40 rows of 10 items, which tell as much as 10 independent" in text
     )

@@ -12,7 +12,7 @@ import pytest
 from mmrm.data.errors import PredictionsError
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.official_scores import IDS, score_file
 from mmrm.eval.results.predictions import write_predictions
@@ -376,10 +376,8 @@ def test_our_own_predictions_score_as_what_they_were_written_from(
             identity, 1 if number % 2 else 0, group="mcq", id=identity, ID=identity, **row
         )
         examples.append(Example(**{**fields(made), "identity": f"{name}:{number} ({identity})"}))
-    verdicts = [
-        Verdict(scores=pair) for pair in ((1.0, 0.0), (0.5, 0.5), (math.nan, 1.0), (0.0, 1.0))
-    ]
-    for last in (Verdict(scores=(1.0, 0.0)), votes(0, None)):
+    verdicts = [Scores(pair) for pair in ((1.0, 0.0), (0.5, 0.5), (math.nan, 1.0), (0.0, 1.0))]
+    for last in (Scores((1.0, 0.0)), votes(0, None)):
         found = [*verdicts, last]
         protocol = ProtocolConfig()
         write_predictions(examples, found, benchmark, protocol, tmp_path / name)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.candidates import Verdict
+from mmrm.eval.candidates import Scores
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.intervals import paired_difference
 from mmrm.eval.results.predictions import contents, difference, predictions_in, write_predictions
@@ -24,9 +24,9 @@ EXAMPLES = [
     example("c", id="j", image="long/2"),
 ]
 VERDICTS = [
-    Verdict(scores=(0.25, 0.75), critiques=("bad", "good")),
-    Verdict(scores=(math.nan, 1.0)),
-    Verdict(scores=(1.0, 1.0)),
+    Scores((0.25, 0.75), texts=("bad", "good")),
+    Scores((math.nan, 1.0)),
+    Scores((1.0, 1.0)),
 ]
 
 
@@ -158,8 +158,8 @@ def test_rows_of_one_item_count_as_dependent_in_a_comparison(tmp_path: Path) -> 
         )
         for row in range(60)
     ]
-    first = [Verdict(scores=(float(row % 12 < 9), 0.5)) for row in range(60)]
-    second = [Verdict(scores=(float(row % 12 < 3), 0.5)) for row in range(60)]
+    first = [Scores((float(row % 12 < 9), 0.5)) for row in range(60)]
+    second = [Scores((float(row % 12 < 3), 0.5)) for row in range(60)]
     for name, verdicts in (("first", first), ("second", second)):
         write_predictions(examples, verdicts, BENCHMARK, ProtocolConfig(), tmp_path / name)
     one, other = (lines(tmp_path / name / "predictions.jsonl") for name in ("first", "second"))

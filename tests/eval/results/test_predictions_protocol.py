@@ -12,7 +12,7 @@ import pytest
 from mmrm.data.errors import PredictionsError
 from mmrm.eval.benchmarks.benchmark import Origin
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.candidates import Example, Verdict, Vote
+from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig, presentations
 from mmrm.eval.results.official_scores import score_file
 from mmrm.eval.results.predictions import OWN, read_predictions, write_predictions
@@ -24,7 +24,7 @@ from tests.eval.make import example
 FOLDER = BENCHMARKS["preference_folder"]
 BOTH = ProtocolConfig()
 WINNER_FIRST = ProtocolConfig(order="winner_first")
-Judging = Callable[[Sequence[Example], ProtocolConfig], list[Verdict]]
+Judging = Callable[[Sequence[Example], ProtocolConfig], list[Scores]]
 
 
 def examples() -> list[Example]:
@@ -41,17 +41,17 @@ def examples() -> list[Example]:
     ]
 
 
-def name_the_first(rows: Sequence[Example], protocol: ProtocolConfig) -> list[Verdict]:
+def name_the_first(rows: Sequence[Example], protocol: ProtocolConfig) -> list[Scores]:
     """Return the verdicts of a judge that always names the response it is shown first."""
     return [
-        Verdict(votes=tuple(Vote("1", first, first) for first in presentations(row, protocol)))
+        Scores(votes=tuple(Vote(shown, shown[0], "1") for shown in presentations(row, protocol)))
         for row in rows
     ]
 
 
-def prefer_the_better(rows: Sequence[Example], protocol: ProtocolConfig) -> list[Verdict]:
+def prefer_the_better(rows: Sequence[Example], protocol: ProtocolConfig) -> list[Scores]:
     """Return the verdicts of a scalar judge that is always right."""
-    return [Verdict(scores=(float(row.better == 0), float(row.better == 1))) for row in rows]
+    return [Scores((float(row.better == 0), float(row.better == 1))) for row in rows]
 
 
 def evaluated(folder: Path, protocol: ProtocolConfig, judge: Judging = name_the_first) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.data.errors import UserError
-from mmrm.eval.candidates import Side, Verdict
+from mmrm.eval.candidates import Scores, Side
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.result import outcomes, worst_mistakes
 from tests.eval.make import example, votes
@@ -28,7 +28,7 @@ BOTH = ProtocolConfig()
     ],
 )
 def test_scores(scores: tuple[float, float], better: Side, state: str) -> None:
-    assert _state(Verdict(scores=scores), better, BOTH) == state
+    assert _state(Scores(scores), better, BOTH) == state
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_round_in_both_orders_is_two_votes() -> None:
 )
 def test_every_row_is_exactly_one_of_four(scores: list[tuple[float, float]], better: Side) -> None:
     examples = [example(str(row), better) for row in range(len(scores))]
-    found = outcomes(examples, [Verdict(scores=pair) for pair in scores], BOTH)
+    found = outcomes(examples, [Scores(pair) for pair in scores], BOTH)
     wrong = (found.wrong > 0).astype(int)
     assert np.array_equal(
         found.correct.astype(int) + found.tie.astype(int) + found.unparsable.astype(int) + wrong,
@@ -80,9 +80,7 @@ def test_every_row_is_exactly_one_of_four(scores: list[tuple[float, float]], bet
 
 
 def test_ties_are_worth_what_the_protocol_says() -> None:
-    found = outcomes(
-        [example("a"), example("b")], [Verdict(scores=(1, 1)), Verdict(scores=(math.nan, 1))], BOTH
-    )
+    found = outcomes([example("a"), example("b")], [Scores((1, 1)), Scores((math.nan, 1))], BOTH)
     assert [list(found.credit(ties)) for ties in ("wrong", "half", "right")] == [
         [0, 0],
         [0.5, 0],
@@ -93,7 +91,7 @@ def test_ties_are_worth_what_the_protocol_says() -> None:
 def test_the_worst_mistakes_come_first() -> None:
     examples = [example(str(row)) for row in range(5)]
     scores = [(0.0, 1.0), (0.0, 9.0), (5.0, 0.0), (0.0, 0.0), (0.0, 3.0)]
-    found = outcomes(examples, [Verdict(scores=pair) for pair in scores], BOTH)
+    found = outcomes(examples, [Scores(pair) for pair in scores], BOTH)
     assert worst_mistakes(found) == [1, 4, 0]
     assert worst_mistakes(found, 1) == [1]
     found = outcomes(examples[:3], [votes(1, 0), votes(1, 1), votes(None, 1)], BOTH)
@@ -102,14 +100,14 @@ def test_the_worst_mistakes_come_first() -> None:
 
 def test_verdicts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="1 verdicts for 2 examples"):
-        outcomes([example("a"), example("b")], [Verdict(scores=(1, 0))], BOTH)
+        outcomes([example("a"), example("b")], [Scores((1, 0))], BOTH)
     with pytest.raises(UserError, match=r"test:a: .* asks for \[0, 1\]"):
         outcomes([example("a")], [votes(0)], BOTH)
     with pytest.raises(UserError, match=r"shown first \[1, 0\]"):
         outcomes([example("a")], [votes(0, 0, order=(1, 0))], BOTH)
 
 
-def _state(verdict: Verdict, better: Side, protocol: ProtocolConfig) -> str:
+def _state(verdict: Scores, better: Side, protocol: ProtocolConfig) -> str:
     found = outcomes([example("a", better)], [verdict], protocol)
     for state in ("correct", "tie", "unparsable"):
         if getattr(found, state)[0]:

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 
 from mmrm.eval.serving.app import application
-from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.models import tiny
 
 
 @asynccontextmanager
 async def opened(
-    judging: ServedRanker, **settings: Any
+    judging: JudgeToServe, **settings: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     """Serve `judging`; the settings are those of `Service`."""
     service = Service(lambda: judging, **settings)
@@ -33,7 +33,7 @@ async def opened(
 
 
 def serving(
-    judging: ServedRanker,
+    judging: JudgeToServe,
     use: Callable[[httpx.AsyncClient, Service], Awaitable[None]],
     **settings: Any,
 ) -> None:

@@ -16,7 +16,7 @@ from tests.eval import run_folders
 from tests.models import tiny
 
 if TYPE_CHECKING:
-    from mmrm.eval.serving.service import ServedRanker
+    from mmrm.eval.serving.service import JudgeToServe
 
 BUDGETS = {"scalar": 600, "critic": 5000, "generative": 5000}
 
@@ -42,7 +42,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def judges(places: dict[str, Path]) -> dict[str, ServedRanker]:
+def judges(places: dict[str, Path]) -> dict[str, JudgeToServe]:
     """Return each kind, loaded."""
     from mmrm.eval.serving.service import load_served
 

@@ -17,13 +17,13 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.eval.serving.app import application
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from mmrm.eval.suite.fingerprint import judge_digest
 from tests.eval.serving.client import data_uri, group, png, serving
 
 
 def asked(
-    judging: ServedRanker, body: Any, path: str = "/v1/rewards", **settings: Any
+    judging: JudgeToServe, body: Any, path: str = "/v1/rewards", **settings: Any
 ) -> tuple[int, Any]:
     """Return status and content of the answer to one request."""
     found: list[Any] = []
@@ -88,13 +88,13 @@ LIMITED = RequestLimits(body=100_000, groups=3, responses=3, compared=2, images=
     ],
 )
 def test_what_is_malformed_or_too_large_is_refused(
-    judges: dict[str, ServedRanker], body: Any, status: int, said: str
+    judges: dict[str, JudgeToServe], body: Any, status: int, said: str
 ) -> None:
     found, answer = asked(judges["scalar"], body, limits=LIMITED)
     assert (found, said in answer["error"]["message"]) == (status, True), answer
 
 
-def test_a_bad_group_harms_no_other(judges: dict[str, ServedRanker]) -> None:
+def test_a_bad_group_harms_no_other(judges: dict[str, JudgeToServe]) -> None:
     status, answer = asked(
         judges["scalar"], {"groups": [group(), {"messages": 3}, group(images=1), 7]}
     )
@@ -107,7 +107,7 @@ def test_a_bad_group_harms_no_other(judges: dict[str, ServedRanker]) -> None:
     assert "group 1" in answer["error"]["message"]
 
 
-def test_the_answer_word_for_word(judges: dict[str, ServedRanker]) -> None:
+def test_the_answer_word_for_word(judges: dict[str, JudgeToServe]) -> None:
     status, answer = asked(
         judges["scalar"], {"model": "scalar", "groups": [group("x", "b", "a", images=1)]}
     )
@@ -135,7 +135,7 @@ def test_the_answer_word_for_word(judges: dict[str, ServedRanker]) -> None:
 
 
 def test_scores_are_normalised_by_the_checkpoints_own_reference(
-    judges: dict[str, ServedRanker],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     judging = judges["scalar"]
     scaled = replace(
@@ -147,7 +147,7 @@ def test_scores_are_normalised_by_the_checkpoints_own_reference(
     assert one["normalised"] == pytest.approx([(score - 2) / 4 for score in one["scores"]])
 
 
-def test_a_judge_that_compares_says_how_often(judges: dict[str, ServedRanker]) -> None:
+def test_a_judge_that_compares_says_how_often(judges: dict[str, JudgeToServe]) -> None:
     limits = RequestLimits(compared=3)
     _, answer = asked(
         judges["generative"],
@@ -161,7 +161,7 @@ def test_a_judge_that_compares_says_how_often(judges: dict[str, ServedRanker]) -
 
 
 def test_paths_of_images_stay_below_the_media_folder(
-    judges: dict[str, ServedRanker], tmp_path: Path
+    judges: dict[str, JudgeToServe], tmp_path: Path
 ) -> None:
     root, outside = tmp_path / "media", tmp_path / "secret.png"
     root.mkdir()
@@ -211,7 +211,7 @@ def test_paths_of_images_stay_below_the_media_folder(
     serving(judges["scalar"], use, media_root=root)
 
 
-def test_a_key_is_required_but_for_load_balancers(judges: dict[str, ServedRanker]) -> None:
+def test_a_key_is_required_but_for_load_balancers(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for headers in (
             {},
@@ -235,7 +235,7 @@ def test_a_key_is_required_but_for_load_balancers(judges: dict[str, ServedRanker
     serving(judges["scalar"], use, key="key")
 
 
-def test_a_full_queue_says_when_to_come_again(judges: dict[str, ServedRanker]) -> None:
+def test_a_full_queue_says_when_to_come_again(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         service.groups = 3
         answer = await client.post("/v1/rewards", json={"groups": [group()] * 2})
@@ -248,7 +248,7 @@ def test_a_full_queue_says_when_to_come_again(judges: dict[str, ServedRanker]) -
     serving(judges["scalar"], use, limits=RequestLimits(queue=4, groups=4))
 
 
-def test_states_and_what_is_served(judges: dict[str, ServedRanker]) -> None:
+def test_states_and_what_is_served(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         assert (await client.get("/ready")).json() == {"status": "ready"}
         [model] = (await client.get("/v1/models")).json()["data"]
@@ -284,7 +284,7 @@ def test_states_and_what_is_served(judges: dict[str, ServedRanker]) -> None:
 
 
 def test_what_a_client_that_went_away_asked_for_is_not_computed(
-    judges: dict[str, ServedRanker],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     sent: list[Any] = []
 
@@ -315,7 +315,7 @@ def test_what_a_client_that_went_away_asked_for_is_not_computed(
         batcher, gone = service.running.batcher, threading.Event()
         batcher.model.submit(gone.wait)
         await application(service)(scope, receive, send)
-        assert batcher.waiting[0].found.cancelled()
+        assert batcher.waiting[0].result.cancelled()
         gone.set()
         assert sent[0]["status"] == 400
         assert (service.requests, service.groups) == (0, 0)
@@ -325,8 +325,8 @@ def test_what_a_client_that_went_away_asked_for_is_not_computed(
     serving(judges["scalar"], use)
 
 
-def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, ServedRanker]) -> None:
-    def load() -> ServedRanker:
+def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, JudgeToServe]) -> None:
+    def load() -> JudgeToServe:
         raise ValueError("broken")
 
     async def main() -> None:
@@ -340,7 +340,7 @@ def test_a_judge_that_cannot_be_loaded_ends_the_server(judges: dict[str, ServedR
 
 
 def test_a_fingerprint_is_of_the_weights(
-    judges: dict[str, ServedRanker], places: dict[str, Path]
+    judges: dict[str, JudgeToServe], places: dict[str, Path]
 ) -> None:
     assert judge_digest(places["scalar"]) == judges["scalar"].served.fingerprint
     assert (

@@ -13,12 +13,12 @@ import torch
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from mmrm.eval.candidates import Candidates, Verdict
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import ServedRanker, Service
-from mmrm.models.packing.groups import PackedBatch
+from mmrm.eval.serving.service import JudgeToServe, Service
+from tests.eval.doubles import watched
 from tests.eval.serving.client import at_once, data_uri, group, serving
 from tests.eval.serving.conftest import BUDGETS
 from tests.models.exactness import RELATIVE
@@ -64,7 +64,7 @@ def groups(rng: random.Random, number: int, most: int) -> list[dict[str, Any]]:
     ("kind", "number", "most"), [("scalar", 24, 9), ("critic", 10, 4), ("generative", 4, 3)]
 )
 def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
-    judges: dict[str, ServedRanker], places: dict[str, Any], kind: str, number: int, most: int
+    judges: dict[str, JudgeToServe], places: dict[str, Any], kind: str, number: int, most: int
 ) -> None:
     rng = random.Random(1)
     offline = load_judge(places[kind], Runtime(torch.device("cpu"), BUDGETS[kind]))
@@ -79,10 +79,10 @@ def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
             [found] = (await client.post("/v1/rewards", json={"groups": [asked[place]]})).json()[
                 "groups"
             ]
-            assert found["scores"] == pytest.approx(expected[place].scores, rel=RELATIVE)
+            assert found["scores"] == pytest.approx(expected[place].values, rel=RELATIVE)
             assert (found["judgements"], found["unread"]) == (
-                expected[place].judgements,
-                expected[place].unread,
+                expected[place].usage.judgements,
+                expected[place].usage.unread,
             )
 
         await at_once(service, [ask(place) for place in rng.sample(range(number), number)], number)
@@ -92,7 +92,7 @@ def test_scores_are_those_of_an_evaluation_in_any_order_of_arrival(
 
 
 def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_requests(
-    judges: dict[str, ServedRanker],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     question = "What is in the picture? Name everything that you see there, from left to right and from top to bottom, please."
     asked = group(question, *(f"{n} squares" for n in range(8)), images=1)
@@ -116,29 +116,23 @@ def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_reques
     serving(judges["scalar"], use)
 
 
-def broken(judging: ServedRanker, fails: Any) -> ServedRanker:
-    """Return a judge that calls `fails` with the row's candidates and what it found."""
-    run = judging.ranker.run
-
-    def wrapped(batch: PackedBatch, items: Sequence[Candidates]) -> Sequence[Verdict]:
-        found: Sequence[Verdict] = fails(items, run(batch, items))
-        return found
-
-    return replace(judging, ranker=replace(judging.ranker, run=wrapped))
+def broken(judging: JudgeToServe, fails: Any) -> JudgeToServe:
+    """Return a judge that calls `fails` with the row's units and what it found."""
+    return replace(judging, judge=watched(judging.judge, after_run=fails))
 
 
 @pytest.mark.parametrize("how", ["not finite", "fails"])
 def test_a_group_that_breaks_its_row_harms_no_other(
-    judges: dict[str, ServedRanker], how: str
+    judges: dict[str, JudgeToServe], how: str
 ) -> None:
     """NaN of one group may reach others through a masked product; an out of memory is the whole row's."""
 
-    def fails(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:
-        if not any("poison" in response for one in items for response in one.responses):
-            return found
+    def fails(units: Sequence[Unit], results: list[UnitResult]) -> list[UnitResult]:
+        if not any("poison" in response for unit in units for response in unit.responses):
+            return results
         if how == "fails":
             raise RuntimeError("out of memory, /secret/path")
-        return [Verdict(scores=(float("nan"),) * len(one.scores or ())) for one in found]
+        return [UnitResult((float("nan"),) * len(result.values)) for result in results]
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         asked = [
@@ -162,7 +156,7 @@ def test_a_group_that_breaks_its_row_harms_no_other(
     serving(broken(judges["scalar"], fails), use)
 
 
-def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedRanker]) -> None:
+def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         asked = [group("x" * 3000), group("y")]
         first, second = (await client.post("/v1/rewards", json={"groups": asked})).json()["groups"]
@@ -178,41 +172,40 @@ def test_what_is_larger_than_a_row_is_refused_alone(judges: dict[str, ServedRank
     serving(judges["scalar"], use, limits=RequestLimits(tokens=900))
 
 
-def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, ServedRanker]) -> None:
+def test_work_that_nobody_waits_for_is_dropped(judges: dict[str, JudgeToServe]) -> None:
     seen: list[int] = []
 
-    def slow(items: Sequence[Candidates], found: list[Verdict]) -> list[Verdict]:
-        seen.extend(len(one.responses) for one in items)
+    def slow(units: Sequence[Unit], results: list[UnitResult]) -> list[UnitResult]:
+        seen.extend(len(unit.shown) for unit in units)
         time.sleep(0.2)
-        return found
+        return results
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         assert service.running is not None
         batcher = service.running.batcher
         lane = batcher.new_lane()
         asked = [service.running.intake(group(f"{n}", *("ab"[: n + 1])), "row") for n in range(2)]
-        first = asyncio.create_task(batcher.rank(asked[0], lane))
+        first = asyncio.create_task(batcher.score(asked[0], lane))
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(batcher.rank(asked[1], lane))
+        second = asyncio.create_task(batcher.score(asked[1], lane))
         await asyncio.sleep(0.05)
         second.cancel()
         await first
-        assert len((await batcher.rank(asked[0], lane)).ranking.scores) == 1
+        assert len((await batcher.score(asked[0], lane)).scores.values) == 1
         assert seen == [1, 1]
 
     serving(broken(judges["scalar"], slow), use)
 
 
 def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
-    judges: dict[str, ServedRanker],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     judging = judges["scalar"]
     encoded: list[str] = []
 
-    def slow(candidates: Candidates) -> Any:
-        encoded.append(candidates.responses[0])
+    def slow(unit: Unit) -> None:
+        encoded.append(unit.responses[0])
         time.sleep(0.01)
-        return judging.ranker.encode(candidates)
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         async def ask(*groups: dict[str, Any]) -> None:
@@ -227,18 +220,17 @@ def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
         assert len(encoded) == 101
         assert encoded.index("small") < 50
 
-    serving(replace(judging, ranker=replace(judging.ranker, encode=slow)), use)
+    serving(replace(judging, judge=watched(judging.judge, before_encode=slow)), use)
 
 
 def test_a_prompt_beyond_the_limit_is_tokenised_once_and_not_for_each_response(
-    judges: dict[str, ServedRanker],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     judging = judges["scalar"]
     num_responses: list[int] = []
 
-    def counting(candidates: Candidates) -> Any:
-        num_responses.append(len(candidates.responses))
-        return judging.ranker.encode(candidates)
+    def counting(unit: Unit) -> None:
+        num_responses.append(len(unit.shown))
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         asked = group("x" * 3000, *"abcdefgh")
@@ -247,5 +239,5 @@ def test_a_prompt_beyond_the_limit_is_tokenised_once_and_not_for_each_response(
         assert num_responses == [1]
 
     limits = RequestLimits(tokens=900)
-    counted = replace(judging, ranker=replace(judging.ranker, encode=counting))
+    counted = replace(judging, judge=watched(judging.judge, before_encode=counting))
     serving(counted, use, limits=limits)

@@ -9,7 +9,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.data.errors import RecordError
 from mmrm.eval.serving.dialects import response_of
-from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.eval.serving.client import data_uri, group, serving
 from tests.models.exactness import RELATIVE
 
@@ -27,7 +27,7 @@ async def scores(client: httpx.AsyncClient, *groups: Any) -> list[float]:
 
 
 @pytest.mark.numerics
-def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None:
+def test_classify_in_chat_form_is_vllms(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         content = [
             {"type": "image_url", "image_url": {"url": data_uri()}},
@@ -74,7 +74,7 @@ def test_classify_in_chat_form_is_vllms(judges: dict[str, ServedRanker]) -> None
 
 @pytest.mark.numerics
 def test_classify_in_text_form_takes_what_the_template_renders(
-    judges: dict[str, ServedRanker],
+    judges: dict[str, JudgeToServe],
 ) -> None:
     """Verl posts it so."""
 
@@ -94,7 +94,7 @@ def test_classify_in_text_form_takes_what_the_template_renders(
 
 
 @pytest.mark.numerics
-def test_rerank_is_vllms(judges: dict[str, ServedRanker]) -> None:
+def test_rerank_is_vllms(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path in ("/rerank", "/v1/rerank"):
             answer = (
@@ -130,7 +130,7 @@ async def use_tournament(client: httpx.AsyncClient, service: Service) -> None:
 
 
 @pytest.mark.numerics
-def test_get_reward_is_openrlhfs(judges: dict[str, ServedRanker]) -> None:
+def test_get_reward_is_openrlhfs(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         ends = ["<|im_end|>\n", "<|im_end|><|endoftext|><|endoftext|>", ""]
         queries = [f"{RENDERED}{response}{end}" for response, end in zip("aba", ends, strict=True)]
@@ -222,7 +222,7 @@ def test_a_text_that_cannot_be_told_is_refused(query: str, prompt: str | None, s
         response_of(query, prompt)
 
 
-def test_a_marker_is_a_place_or_refused_with_status_422(judges: dict[str, ServedRanker]) -> None:
+def test_a_marker_is_a_place_or_refused_with_status_422(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         marked = group("<image>What is it?", "a", "b", images=1)
         assert await scores(client, marked) == await scores(

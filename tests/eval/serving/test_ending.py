@@ -18,17 +18,17 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from mmrm.eval.candidates import Candidates, Verdict
+from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.serving import app
 from mmrm.eval.serving.app import Server
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import ServedRanker, Service
-from mmrm.models.packing.groups import PackedBatch
+from mmrm.eval.serving.service import JudgeToServe, Service
+from tests.eval.doubles import watched
 from tests.eval.serving.client import group
 
 
 @contextmanager
-def listening(judging: ServedRanker, limits: RequestLimits) -> Iterator[tuple[Server, int]]:
+def listening(judging: JudgeToServe, limits: RequestLimits) -> Iterator[tuple[Server, int]]:
     """Run a server on a free port in a thread, and end it at last."""
     service = Service(lambda: judging, limits)
     server = Server(service)
@@ -47,18 +47,16 @@ def listening(judging: ServedRanker, limits: RequestLimits) -> Iterator[tuple[Se
 
 
 def blocked(
-    judging: ServedRanker, begun: threading.Event, goes_on: threading.Event
-) -> ServedRanker:
+    judging: JudgeToServe, begun: threading.Event, goes_on: threading.Event
+) -> JudgeToServe:
     """Return a judge whose model computes until `goes_on` is set."""
-    run = judging.ranker.run
 
-    def blocking(batch: PackedBatch, items: Sequence[Candidates]) -> Sequence[Verdict]:
+    def blocking(units: Sequence[Unit], results: list[UnitResult]) -> list[UnitResult]:
         begun.set()
         goes_on.wait(60)
-        found: Sequence[Verdict] = run(batch, items)
-        return found
+        return results
 
-    return replace(judging, ranker=replace(judging.ranker, run=blocking))
+    return replace(judging, judge=watched(judging.judge, after_run=blocking))
 
 
 def is_closed_while_sending(connection: socket.socket, byte: bytes) -> bool:
@@ -73,7 +71,7 @@ def is_closed_while_sending(connection: socket.socket, byte: bytes) -> bool:
 
 
 def test_headers_that_come_byte_by_byte_close_the_connection(
-    judges: dict[str, ServedRanker], monkeypatch: pytest.MonkeyPatch
+    judges: dict[str, JudgeToServe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "HEADER_SECONDS", 0.5)
     with listening(judges["scalar"], RequestLimits()) as (_, port):
@@ -91,7 +89,7 @@ def test_headers_that_come_byte_by_byte_close_the_connection(
 
 
 def test_headers_of_a_second_request_are_timed_too(
-    judges: dict[str, ServedRanker], monkeypatch: pytest.MonkeyPatch
+    judges: dict[str, JudgeToServe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "HEADER_SECONDS", 0.5)
     with listening(judges["scalar"], RequestLimits()) as (_, port):
@@ -102,7 +100,7 @@ def test_headers_of_a_second_request_are_timed_too(
             assert is_closed_while_sending(connection, b"G")
 
 
-def test_a_server_ends_although_its_model_still_computes(judges: dict[str, ServedRanker]) -> None:
+def test_a_server_ends_although_its_model_still_computes(judges: dict[str, JudgeToServe]) -> None:
     begun, goes_on = threading.Event(), threading.Event()
     answers: list[Any] = []
     judging = blocked(judges["scalar"], begun, goes_on)

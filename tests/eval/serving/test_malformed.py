@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.eval.serving.dialects import DIALECTS
-from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.eval.serving.client import group, serving
 from tests.eval.serving.malformed import SOUND, malformed
 
@@ -50,7 +50,7 @@ ANY = st.recursive(
 )
 
 
-def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, ServedRanker]) -> None:
+def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, JudgeToServe]) -> None:
     rng = random.Random(0)
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:
@@ -78,7 +78,7 @@ def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, ServedRa
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_json_makes_the_server_fail(
-    judges: dict[str, ServedRanker], bodies: list[tuple[str, Any]]
+    judges: dict[str, JudgeToServe], bodies: list[tuple[str, Any]]
 ) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         for path, body in bodies:

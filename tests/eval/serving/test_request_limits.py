@@ -23,7 +23,7 @@ from mmrm.eval import score
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.serving.request_limits import RequestLimits
 from mmrm.eval.serving.request_reader import Intake
-from mmrm.eval.serving.service import ServedRanker, Service
+from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.eval.serving.client import data_uri, group, serving
 
 PARTS = [{"type": "text", "text": "x"}]
@@ -103,7 +103,7 @@ def test_values_are_counted_outside_of_strings(content: bytes, number: int) -> N
     assert count_values(content) == number
 
 
-def test_a_request_of_too_many_values_is_not_read(judges: dict[str, ServedRanker]) -> None:
+def test_a_request_of_too_many_values_is_not_read(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         body = b'{"groups": [' + b"[]," * 2000 + b"[]]}"
         answer = await client.post("/v1/rewards", content=body)
@@ -121,7 +121,7 @@ def test_a_key_twice_is_found_in_linear_time() -> None:
         parse_json(content)
 
 
-def test_requests_together_hold_no_more_than_is_allowed(judges: dict[str, ServedRanker]) -> None:
+def test_requests_together_hold_no_more_than_is_allowed(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         large = {"groups": [group() | {"images": [data_uri()]}]}
         service.held = 9_000  # of requests that are being answered

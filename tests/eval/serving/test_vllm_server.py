@@ -25,13 +25,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrm.data.preference import texts
-from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.backbone import load_encoder, load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
+from tests.eval.doubles import scores_under
 from tests.eval.make import example
 from tests.models import tiny
 
@@ -159,10 +158,8 @@ def score(client: httpx.Client, request: dict[str, Any]) -> float:
 
 
 def test_served_scores_are_those_of_our_judge(checkpoint: Path, served: httpx.Client) -> None:
-    judge = load_judge(checkpoint, Runtime(torch.device("cpu"))).benchmark(
-        PREFERENCE_FOLDER, ProtocolConfig()
-    )
-    wanted = [value for verdict in judge.judge(EXAMPLES) for value in verdict.scores or ()]
+    judge = load_judge(checkpoint, Runtime(torch.device("cpu"))).judge
+    wanted = [value for scores in scores_under(judge, EXAMPLES) for value in scores.values]
     requests = [asked(row, response) for row in EXAMPLES for response in row.responses]
     raw = [one | {"use_activation": flag} for one in requests for flag in (False, True)]
     with ThreadPoolExecutor(8) as clients:

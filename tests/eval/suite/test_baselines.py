@@ -22,17 +22,17 @@ def test_what_the_content_blind_judges_prefer() -> None:
         example("a", responses=("long one", "short")),
         example("b", responses=("same", "size")),
     ]
-    assert [verdict.scores for verdict in baseline("longest", examples)] == [(8, 5), (4, 4)]
-    assert [verdict.scores for verdict in baseline("shortest", examples)] == [(-8, -5), (-4, -4)]
-    assert [verdict.scores for verdict in baseline("first", examples)] == [(1, 0), (1, 0)]
+    assert [verdict.values for verdict in baseline("longest", examples)] == [(8, 5), (4, 4)]
+    assert [verdict.values for verdict in baseline("shortest", examples)] == [(-8, -5), (-4, -4)]
+    assert [verdict.values for verdict in baseline("first", examples)] == [(1, 0), (1, 0)]
     assert set(BASELINES) == {"longest", "shortest", "first", "random"}
 
 
 def test_the_coin_depends_on_the_row_and_the_seed_alone() -> None:
     examples = [example(str(row)) for row in range(400)]
-    found = [verdict.scores for verdict in baseline("random", examples)]
-    assert found == [verdict.scores for verdict in baseline("random", examples[::-1])][::-1]
-    assert found != [verdict.scores for verdict in baseline("random", examples, seed=1)]
+    found = [verdict.values for verdict in baseline("random", examples)]
+    assert found == [verdict.values for verdict in baseline("random", examples[::-1])][::-1]
+    assert found != [verdict.values for verdict in baseline("random", examples, seed=1)]
     assert 150 < found.count((1.0, 0.0)) < 250
 
 

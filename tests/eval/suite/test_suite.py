@@ -13,7 +13,7 @@ import pytest
 from mmrm.data.errors import PredictionsError
 from mmrm.eval.benchmarks.benchmark import Benchmark, Origin, Record, ScoringRule
 from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
-from mmrm.eval.candidates import Example, Verdict
+from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.intervals import share_interval, wilson
 from mmrm.eval.results.result import Result, figures, outcomes
@@ -25,7 +25,7 @@ def refuse(records: Sequence[Record | None]) -> dict[str, object]:
     raise PredictionsError("this rule cannot")
 
 
-def no_records(examples: Sequence[Example], verdicts: Sequence[Verdict]) -> list[Record]:
+def no_records(examples: Sequence[Example], verdicts: Sequence[Scores]) -> list[Record]:
     return []
 
 
@@ -48,7 +48,7 @@ EXAMPLES = [
     example("c", 0, ("same!", "size!"), "x", item=2),
     example("d", 0, ("longer", "short"), "y", images=(png(),), item=2),
 ]
-SCORES = [Verdict(scores=pair) for pair in ((2.0, 1.0), (3.0, 1.0), (1.0, 1.0), (0.5, 0.0))]
+SCORES = [Scores(pair) for pair in ((2.0, 1.0), (3.0, 1.0), (1.0, 1.0), (0.5, 0.0))]
 
 
 def test_every_figure_by_hand() -> None:
@@ -177,16 +177,16 @@ def test_a_judge_that_follows_the_position_is_all_ties_in_both_orders_and_all_ri
     [
         SCORES,
         [votes(0, 1), votes(None, 0), votes(1, 1), votes(0, 0)],
-        [Verdict(scores=(math.nan, 1.0))] * 4,
+        [Scores((math.nan, 1.0))] * 4,
     ],
 )
-def test_a_result_survives_json(verdicts: list[Verdict]) -> None:
+def test_a_result_survives_json(verdicts: list[Scores]) -> None:
     result = evaluate(EXAMPLES, verdicts, PLAIN, ProtocolConfig(), ORIGIN)
     assert Result.model_validate_json(result.model_dump_json()) == result
 
 
 def test_rows_without_a_finite_score_are_in_no_diagnosis_but_in_every_figure() -> None:
-    verdicts = [*SCORES[:3], Verdict(scores=(math.nan, 0.0))]
+    verdicts = [*SCORES[:3], Scores((math.nan, 0.0))]
     result = evaluate(EXAMPLES, verdicts, PLAIN, ProtocolConfig(), ORIGIN)
     assert (result.micro.n, result.micro.unparsable, result.groups["y"].accuracy) == (4, 1, 0.0)
     assert result.margins is not None
@@ -200,7 +200,7 @@ def seconds_to_evaluate(num_rows: int) -> float:
         example(str(row), 0, ("a" * (row % 7), "b" * (row % 5)), f"g{row % 6}", item=row // 3)
         for row in range(num_rows)
     ]
-    verdicts = [Verdict(scores=(row % 3, row % 2)) for row in range(num_rows)]
+    verdicts = [Scores((row % 3, row % 2)) for row in range(num_rows)]
     seconds = []
     for _ in range(3):
         begun = time.thread_time()
@@ -226,7 +226,7 @@ def test_rows_that_show_one_image_or_prompt_are_one_item() -> None:
         example(str(row // 4), images=(png(size=(8, 6 + row // 4)),) if row < 20 else ())
         for row in range(40)
     ]
-    verdicts = [Verdict(scores=(float(row // 4 < 7), 0.5)) for row in range(40)]
+    verdicts = [Scores((float(row // 4 < 7), 0.5)) for row in range(40)]
     benchmark = replace(PLAIN, item=None)
     found = evaluate(shared, verdicts, benchmark, ProtocolConfig(), ORIGIN)
     assert (found.micro.n, found.micro.accuracy, found.micro.items) == (40, 0.7, 10)
@@ -251,7 +251,7 @@ def test_items_that_share_an_image_are_not_independent() -> None:
     shared = [
         example(str(row), images=(png(size=(8, 6 + row // 2)),), item=row) for row in range(4)
     ]
-    verdicts = [Verdict(scores=(float(row < 2), 0.5)) for row in range(4)]
+    verdicts = [Scores((float(row < 2), 0.5)) for row in range(4)]
     found = evaluate(shared, verdicts, PLAIN, ProtocolConfig(), ORIGIN)
     assert found.clusters is not None
     assert (found.clusters.n, found.clusters.items) == (4, 2)
@@ -260,7 +260,7 @@ def test_items_that_share_an_image_are_not_independent() -> None:
 @pytest.mark.parametrize(
     ("judged", "protocol", "chance"),
     [
-        (Verdict(scores=(1.0, 0.0)), ProtocolConfig(), 0.5),
+        (Scores((1.0, 0.0)), ProtocolConfig(), 0.5),
         (votes(0, 0), ProtocolConfig(), 0.25),
         (votes(0, 0), ProtocolConfig(ties="half"), 0.5),
         (votes(0, 0), ProtocolConfig(ties="right"), 0.75),
@@ -269,7 +269,7 @@ def test_items_that_share_an_image_are_not_independent() -> None:
     ],
 )
 def test_the_chance_of_a_judge_is_that_of_a_coin_for_each_judgement(
-    judged: Verdict, protocol: ProtocolConfig, chance: float
+    judged: Scores, protocol: ProtocolConfig, chance: float
 ) -> None:
     found = evaluate([example("a")], [judged], replace(PLAIN, item=None), protocol, ORIGIN)
     assert found.chance == chance

@@ -103,7 +103,7 @@ def test_a_checkpoint_is_the_judge_that_it_was_trained_to_be(tmp_path: Path, fam
         load(at(start), **extra).save_pretrained(tmp_path / kind)
         tiny.encoder(family).save_pretrained(tmp_path / kind)
         judge = load_judge(tmp_path / kind, Runtime(torch.device("cpu")))
-        assert judge.rank("What?", ["Red", "Blue"]).scores if kind == "scalar" else judge
+        assert judge.rank("What?", ["Red", "Blue"]).values if kind == "scalar" else judge
     architecture = json.loads((tmp_path / "generative" / "config.json").read_text())[
         "architectures"
     ]

@@ -10,15 +10,17 @@ from mmrm.data.errors import UserError
 from mmrm.data.preference import Message, Preference, text
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import critiques_of, with_critique
-from mmrm.eval.candidates import Example, Verdict
-from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
+from mmrm.eval.candidates import Candidates, Scores
+from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout
+from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import gather, rank, world_size
 from mmrm.models.encoder import Encoder
 from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.critic.objective import JointCritique
 from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
-from mmrm.train.methods.method import SupervisedMethod, WritingUsage
+from mmrm.train.methods.method import SupervisedMethod
 from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.steps import MixtureRecords, TrainingExample, shared_costs
 from mmrm.train.supervised.whole_weights import whole_weights
@@ -131,19 +133,11 @@ class CriticMethod(SupervisedMethod):
         """Return the critic that writes its own critiques, greedily."""
         return CriticJudge(
             model=unwrapped(model),
-            encode=CritiqueEncoder(
-                self.encoder, "own", self.config.written_critiques.request, forgiving=forgiving
-            ),
+            critique=CritiqueLayout("own", self.config.written_critiques.request),
+            forgiving=forgiving,
             packed=self.packed(),
             sampling=SamplingConfig(max_new_tokens=self.config.critique_max_tokens),
         )
-
-    def writing_usage(self, judge: CriticJudge) -> WritingUsage:
-        """Return what a critic wrote, in tokens and as figures."""
-        spent = judge.spent
-        if not spent.judgements:
-            return WritingUsage()
-        return WritingUsage(spent.tokens, spent.figures())
 
     def trainer(self, **trainer: Any) -> Trainer:
         """Return the packed trainer, which writes the critic's own critiques on the way."""
@@ -151,9 +145,10 @@ class CriticMethod(SupervisedMethod):
         if self.store is None:
             return packed_trainer
 
-        def write(model: Any, examples: Sequence[Example]) -> Sequence[Verdict]:
+        def write(model: Any, batch: Sequence[Candidates]) -> Sequence[Scores]:
+            judge = self.judge(model, forgiving=True)
             with whole_weights(packed_trainer.model_wrapped):
-                return self.judge(model, forgiving=True).judge(examples)
+                return judge.under(ProtocolConfig(), PREFERENCE_FOLDER).score_batch(batch)
 
         packed_trainer.add_callback(WriteCritiques(self.store, self.steps, self.mixture, write))
         return packed_trainer

@@ -25,7 +25,7 @@ from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.storage.content import record_key
 from mmrm.data.storage.files import read_json, write_whole
-from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.eval.candidates import Candidates, Scores, candidates_from_record
 from mmrm.models.distributed import barrier, gather, rank
 from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.supervised.steps import StepDataset
@@ -33,8 +33,8 @@ from mmrm.train.supervised.steps import StepDataset
 CONTENT_KEY = re.compile(r"[0-9a-f]{64}")
 """A key as `record_key` returns it."""
 
-Write = Callable[[Any, Sequence[Example]], Sequence[Verdict]]
-"""(critic, examples) -> verdicts with critiques; called on all ranks together."""
+Write = Callable[[Any, Sequence[Candidates]], Sequence[Scores]]
+"""(critic, batch) -> scores, whose texts are the critiques; called on all ranks together."""
 
 WAIT_SECONDS = 0.2
 
@@ -166,16 +166,16 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         indices = dict.fromkeys(self.steps.global_indices(window))
         records = [self.mixture.load(index, lambda record: record) for index in indices]
         records = [record for record in records if self.store.own(record.identity)]
-        examples = [as_example(record) for record in records]
+        batch = [candidates_from_record(record) for record in records]
 
         model = rest["model"]
         was_training = model.training
         model.eval()
-        verdicts = self.write(model, examples)
+        scores_of_batch = self.write(model, batch)
         model.train(was_training)
         critiques_by_record = {}
-        for record, verdict in zip(records, verdicts, strict=True):
-            if verdict.critiques:
-                critiques_by_record[record_key(record)] = verdict.critiques
+        for record, scores in zip(records, scores_of_batch, strict=True):
+            if scores.texts:
+                critiques_by_record[record_key(record)] = scores.texts
         if rank() == 0:
             write_whole(path, json.dumps(critiques_by_record))

@@ -22,7 +22,7 @@ from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Encoder
 from mmrm.train.methods.language_model.config import LanguageModelConfig
-from mmrm.train.methods.method import Method, SupervisedMethod, WritingUsage
+from mmrm.train.methods.method import Method, SupervisedMethod
 from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.steps import (
@@ -173,16 +173,7 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
         packed=method.packed(),
         sampling=evaluation.judging,
         ask=by_template(template),
-        protocol=evaluation.protocol,
     )
-
-
-def judgements_written(judge: GenerativeJudge) -> WritingUsage:
-    """Return what a judge has written so far, in tokens and as figures."""
-    spent = judge.spent
-    if not spent.judgements:
-        return WritingUsage()
-    return WritingUsage(spent.tokens, spent.figures())
 
 
 class LanguageModelMethod(SupervisedMethod):
@@ -223,10 +214,6 @@ class LanguageModelMethod(SupervisedMethod):
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
-
-    def writing_usage(self, judge: GenerativeJudge) -> WritingUsage:
-        """Return what a judge wrote, in tokens and as figures."""
-        return judgements_written(judge)
 
 
 class LanguageModelling(Objective):

@@ -26,4 +26,4 @@ class NaiveMethod(SupervisedMethod):
 
     def judge(self, model: Any) -> Judge:
         """Return the judge that scores both responses."""
-        return ScalarJudge(model, self.packed(), self.recipe.head.read)
+        return ScalarJudge(model=model, packed=self.packed(), read=self.recipe.head.read)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mmrm.data.config.registry import load
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.policies.answering import readable
 from mmrm.eval.verifiers import states
 from mmrm.models.encoder import Encoder
@@ -13,24 +13,24 @@ from mmrm.train.reinforce.policy.reward_terms import AnswerBatch, RewardTerm, Te
 from mmrm.train.reinforce.rollouts import Prompt
 
 
-def reward_terms(config: PolicyConfig, rankers: Mapping[int, Ranker]) -> list[RewardTerm]:
+def reward_terms(config: PolicyConfig, judges: Mapping[int, Judge]) -> list[RewardTerm]:
     """Return the parts of the reward in the recipe's order.
 
     Args:
         config: The section of the recipe.
-        rankers: The loaded judges, by the index of their part in `config.rewards`.
+        judges: The loaded judges, by the index of their part in `config.rewards`.
 
     Raises:
         UserError: If a judge lacks what the form of its scores needs.
     """
     terms: list[RewardTerm] = []
-    first_judge = min(rankers, default=None)
+    first_judge = min(judges, default=None)
     for index, term in enumerate(config.rewards):
         judge_column = "judge" if index == first_judge else f"judge_{index}"
         setting = TermSetting(
             key=f"method.rewards.{index}",
             max_new_tokens=config.max_new_tokens,
-            ranker=rankers.get(index),
+            judge=judges.get(index),
             judge_column=judge_column,
         )
         terms.append(load(term.implementation)(term, setting))
@@ -45,13 +45,11 @@ class AnswerReward:
 
     __name__ = "answer"
 
-    def __init__(
-        self, config: PolicyConfig, rankers: Mapping[int, Ranker], encoder: Encoder
-    ) -> None:
-        """Make the parts of the reward. `rankers` are their judges by index in `config.rewards`."""
+    def __init__(self, config: PolicyConfig, judges: Mapping[int, Judge], encoder: Encoder) -> None:
+        """Make the parts of the reward. `judges` are their judges by index in `config.rewards`."""
         self.group_size = config.num_generations
         self.encoder = encoder
-        self.terms = reward_terms(config, rankers)
+        self.terms = reward_terms(config, judges)
 
     def __call__(
         self,

@@ -9,7 +9,7 @@ from torch import nn
 from mmrm.data.preference import Preference
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.policies.answering import (
     Answerer,
@@ -54,10 +54,10 @@ class PolicyMethod(ReinforceMethod):
         """
         self.prompts = PolicyQuestions(self.mixture, self.encoder, self.config.max_prompt_tokens)
         runtime = Runtime(device(), self.packed().token_budget)
-        self.rankers: dict[int, Ranker] = {}
+        self.judges: dict[int, Judge] = {}
         for index, term in enumerate(self.config.rewards):
             if term.judge_path is not None:
-                self.rankers[index] = load_judge(term.judge_path, runtime).ranker
+                self.judges[index] = load_judge(term.judge_path, runtime).judge
         cache = self.mixture.config.cache_folder
         self.questions = {
             source.label: load_questions(source, cache)
@@ -68,7 +68,7 @@ class PolicyMethod(ReinforceMethod):
 
     def reward(self) -> tuple[AnswerReward, None]:
         """Return the reward of answers. No model is asked that trl has to place on the device."""
-        return AnswerReward(self.config, self.rankers, self.encoder), None
+        return AnswerReward(self.config, self.judges, self.encoder), None
 
     def examine(self, model: nn.Module, folder: Path) -> dict[str, float]:
         """Have the policy answer every set of questions, and write its answers into `folder`.
@@ -110,7 +110,7 @@ class PolicyMethod(ReinforceMethod):
                 unwrapped(model), self.packed(), sampling, self.recipe.evaluation.samples
             )
             answers = answerer.answer(questions, journal)
-        ranker = next(iter(self.rankers.values()), None)
-        if ranker is None:
+        judge = next(iter(self.judges.values()), None)
+        if judge is None:
             return answers
-        return scored(questions, answers, ranker, journal.of("scored"))
+        return scored(questions, answers, judge, journal.of("scored"))

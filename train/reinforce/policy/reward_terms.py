@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import UserError
-from mmrm.eval.judges.judge import Ranker
+from mmrm.eval.judges.judge import Judge
 from mmrm.eval.policies.answering import candidates
 from mmrm.eval.selection.candidate_scores import reference_of
 from mmrm.eval.selection.score_forms import FORMS
@@ -69,7 +69,7 @@ class TermSetting:
     """The key of its section, such as `method.rewards.0`."""
     max_new_tokens: int
     """The longest answer, in tokens."""
-    ranker: Ranker | None
+    judge: Judge | None
     """The judge at `judge_path` of its section. None if it asks no judge."""
     judge_column: str
     """The name of the column of the judge's scores."""
@@ -94,8 +94,8 @@ class JudgeReward(RewardTerm):
 
     def __init__(self, config: JudgeTerm, setting: TermSetting) -> None:
         super().__init__(config, setting)
-        assert setting.ranker is not None, f"{setting.key}: the judge is loaded before the reward"
-        self.ranker = setting.ranker
+        assert setting.judge is not None, f"{setting.key}: the judge is loaded before the reward"
+        self.judge = setting.judge
         self.form = FORMS[config.form]
         reference = reference_of(Path(config.path))
         if reference is None and "mean" in self.form.needs:
@@ -115,12 +115,12 @@ class JudgeReward(RewardTerm):
             assert question is not None, "a policy's prompt holds the question"
             requests.append(candidates(question, answers.texts[group]))
         with alone():
-            rankings = self.ranker.rank(requests)
+            scores_by_group = self.judge.score_batch(requests)
 
         scores: list[float] = []
         rewards: list[float] = []
-        for group, ranking in zip(groups, rankings, strict=True):
-            group_scores = list(ranking.scores)
+        for group, group_result in zip(groups, scores_by_group, strict=True):
+            group_scores = list(group_result.values)
             if self.config.shuffled:
                 place = answers.prompts[group.start].place
                 random.Random(f"shuffled/{place}").shuffle(group_scores)

@@ -6,8 +6,7 @@ from typing import Any
 from mmrm.eval.judges.generative.judge import GenerativeJudge
 from mmrm.models.backbone import load_encoder, load_language_model
 from mmrm.models.config import BackboneConfig
-from mmrm.train.methods.language_model.method import generative_judge, judgements_written
-from mmrm.train.methods.method import WritingUsage
+from mmrm.train.methods.language_model.method import generative_judge
 from mmrm.train.reinforce.method import ReinforceMethod
 from mmrm.train.reinforce.stable_reinforce.config import (
     CheckpointJudge,
@@ -39,10 +38,6 @@ class StableReinforceMethod(ReinforceMethod):
     def judge(self, model: Any) -> GenerativeJudge:
         """Return the judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
-
-    def writing_usage(self, judge: GenerativeJudge) -> WritingUsage:
-        """Return what a judge wrote, in tokens and as figures."""
-        return judgements_written(judge)
 
     @property
     def largest_reward(self) -> float:

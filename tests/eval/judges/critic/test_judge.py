@@ -15,22 +15,22 @@ from mmrm.data.errors import RecipeError
 from mmrm.data.preference import Message, text
 from mmrm.data.prompts import with_critique
 from mmrm.data.synthetic.world import ShapesWorld
-from mmrm.eval.candidates import Example, Verdict, as_example
-from mmrm.eval.critique_ablation import checked
+from mmrm.eval.candidates import Example, Scores
+from mmrm.eval.critique_ablation import _right_first, checked
 from mmrm.eval.critique_ablation import main as ablation
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
-from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder, critic_judge
+from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout, critic_judge
+from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.judges.writing import JudgingCost
-from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
 from mmrm.models.generation import Generation
 from mmrm.models.packing.groups import PackedBatch
+from tests.eval.doubles import JudgeOfBenchmark
 from tests.models import tiny
 from tests.models.exactness import RELATIVE, assert_exact
 from tests.train.ranks import run_ranks
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 LIMIT = 6
 WORLD = ShapesWorld("demo", 0, "benchmark")
-EXAMPLES = [as_example(WORLD.item(index).preference()) for index in range(7)]
+EXAMPLES = [_right_first(WORLD.item(index)) for index in range(7)]
 ASKED = "judge the response."
 
 
@@ -65,22 +65,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judge(
     checkpoint: Path, mode: Any = "own", given: Any = None, budget: int = 4096, **settings: Any
-) -> CriticJudge:
+) -> JudgeOfBenchmark:
     config = CriticJudgeConfig(type="critic", checkpoint=str(checkpoint), **settings)
     found = load_checkpoint(checkpoint, Runtime(torch.device("cpu"), budget), load_critic)
-    return critic_judge(found, config, given or mode)
+    return JudgeOfBenchmark(critic_judge(found, config, given or mode))
 
 
-def scores(verdicts: list[Verdict]) -> torch.Tensor:
-    return torch.tensor([verdict.scores for verdict in verdicts])
+def scores(verdicts: list[Scores]) -> torch.Tensor:
+    return torch.tensor([verdict.values for verdict in verdicts])
 
 
-def alone(judging: CriticJudge, messages: tuple[Message, ...], example: Example) -> float:
+def alone(judging: JudgeOfBenchmark, messages: tuple[Message, ...], example: Example) -> float:
     """Score one conversation by itself."""
-    encoder = judging.encode.encoder
+    encoder = judging.judging.packed.encoder
     group = encoder.encode(pictures(example), [encoder.render(messages)], "end_of_turn")
     with torch.no_grad():
-        return float(judging.model(**encoder.pack([group]).joint_inputs())[0])
+        return float(judging.judging.model(**encoder.pack([group]).joint_inputs())[0])
 
 
 def pictures(example: Example) -> list[Any]:
@@ -103,17 +103,15 @@ def test_its_own_critiques_are_shown_and_scored_where_they_end(
     monkeypatch.setattr(writing, "generate", watched)
     own, tokenizer, read_again = judge(checkpoint, budget=300), tiny.tokenizer(), 0
     for example, verdict in zip(EXAMPLES, own.judge(EXAMPLES), strict=True):
-        assert verdict.critiques is not None
-        assert verdict.scores is not None
         for side, response in enumerate(example.responses):
             one, critique, score = (
                 written[f"0/{example.key}/{side}"],
-                verdict.critiques[side],
-                verdict.scores[side],
+                verdict.texts[side],
+                verdict.values[side],
             )
             assert critique == tokenizer.decode(one.ids)
             assert score == pytest.approx(
-                float(own.model.scores(one.end_hidden[None]).detach()), rel=RELATIVE
+                float(own.judging.model.scores(one.end_hidden[None]).detach()), rel=RELATIVE
             )
             if tokenizer(critique)["input_ids"] == list(
                 one.ids
@@ -158,14 +156,14 @@ def test_what_judging_cost_is_counted(checkpoint: Path) -> None:
     for judging, limit in ((whole, LIMIT), (short, 3)):
         judging.judge(EXAMPLES)
         spent = judging.spent
-        assert (spent.judgements, spent.critiques) == (7, 14)
+        assert (len(judging.scores), spent.critiques) == (7, 14)
         assert 0 < spent.truncated < 14
         assert judging.notes()[1:] == (
             f"{spent.truncated} of 14 critiques were cut off by the limit of {limit} tokens and scored as they are.",
         )
     assert 14 < short.spent.tokens < whole.spent.tokens <= 14 * (LIMIT + 1)
     assert short.spent.truncated > whole.spent.truncated
-    figures = short.spent.figures()
+    figures = cost_figures(short.scores)
     assert figures["truncated"] == short.spent.truncated / 14
     assert figures["tokens_per_critique"] == short.spent.tokens / 14
     assert figures["generated_tokens_per_second"] == pytest.approx(
@@ -183,7 +181,7 @@ def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> 
     verdicts = whole.judge(EXAMPLES)
     first.judge(EXAMPLES[:3], journal)
     again = rest.judge(EXAMPLES, journal)
-    assert [one.critiques for one in again] == [one.critiques for one in verdicts]
+    assert [one.texts for one in again] == [one.texts for one in verdicts]
     assert_exact(scores(again), scores(verdicts))
     assert rest.notes() == whole.notes()
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + len(EXAMPLES)
@@ -207,7 +205,7 @@ def test_given_critiques_and_none(checkpoint: Path) -> None:
             wanted = alone(first, (*example.prompt, text("assistant", response)), example)
             assert float(bare[n, side]) == pytest.approx(wanted, rel=RELATIVE)
     assert len(first.notes()) == len(second.notes()) == 1
-    assert set(first.spent.figures()) == {"seconds_per_judgement"}
+    assert set(cost_figures(first.scores)) == {"seconds_per_judgement"}
 
 
 @pytest.mark.numerics
@@ -218,13 +216,13 @@ def test_scores_of_several_critiques_are_averaged(
     found = several.judge(EXAMPLES)
     assert several.spent.critiques == 42
     drawn: list[torch.Tensor] = []
-    score = several.model.scores
+    score = several.judging.model.scores
 
     def watched(pooled: torch.Tensor) -> torch.Tensor:
         drawn.append(score(pooled))
         return drawn[-1]
 
-    monkeypatch.setattr(several.model, "scores", watched)
+    monkeypatch.setattr(several.judging.model, "scores", watched)
     again = several.judge(EXAMPLES)
     assert again == found  # the draws depend on the seed alone
     draws = torch.cat(drawn).view(-1, 2, 3)
@@ -242,9 +240,9 @@ def test_a_forgiving_encoder_replaces_what_cannot_be_encoded(checkpoint: Path) -
     strict = judge(checkpoint)
     with pytest.raises(ValueError, match="demo-benchmark:0"):
         strict.judge([broken])
-    forgiving = replace(strict, encode=replace(strict.encode, forgiving=True), spent=JudgingCost())
-    assert forgiving.judge([broken, EXAMPLES[1]])[1].scores == pytest.approx(
-        strict.judge(EXAMPLES[1:2])[0].scores, rel=RELATIVE
+    forgiving = JudgeOfBenchmark(replace(strict.judging, forgiving=True))
+    assert forgiving.judge([broken, EXAMPLES[1]])[1].values == pytest.approx(
+        strict.judge(EXAMPLES[1:2])[0].values, rel=RELATIVE
     )
 
 
@@ -255,12 +253,9 @@ def test_vision_tokens_are_never_written(checkpoint: Path) -> None:
         ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
     )
     with torch.no_grad():
-        judging.model.lm_head.weight[marks] *= 50.0
+        judging.judging.model.lm_head.weight[marks] *= 50.0
     for verdict in judging.judge(EXAMPLES[:3]):
-        assert verdict.critiques is not None
-        assert not any(
-            "<|vi" in critique or "<|image" in critique for critique in verdict.critiques
-        )
+        assert not any("<|vi" in critique or "<|image" in critique for critique in verdict.texts)
 
 
 def on_ranks(checkpoint: str, target: str) -> None:
@@ -275,8 +270,8 @@ def on_ranks(checkpoint: str, target: str) -> None:
             judging = judge(Path(checkpoint), mode, given if mode == "given" else None, budget=300)
             verdicts = judging.judge(EXAMPLES)
             cost = judging.spent
-            spent = cost.judgements, cost.critiques, cost.tokens, cost.truncated
-            found[mode] = [scores(verdicts).tolist(), [one.critiques for one in verdicts], spent]
+            spent = cost.critiques, cost.tokens, cost.truncated
+            found[mode] = [scores(verdicts).tolist(), [one.texts for one in verdicts], spent]
         if rank() == 1:
             Path(target).write_text(json.dumps(found))
 
@@ -293,11 +288,8 @@ def test_two_ranks_give_the_figures_of_one(checkpoint: Path, tmp_path: Path) -> 
         verdicts = one.judge(EXAMPLES)
         values, critiques, spent = found[mode]
         assert_exact(values, scores(verdicts))
-        assert [None if pair is None else tuple(pair) for pair in critiques] == [
-            verdict.critiques for verdict in verdicts
-        ]
+        assert [tuple(pair) for pair in critiques] == [verdict.texts for verdict in verdicts]
         assert tuple(spent) == (
-            one.spent.judgements,
             one.spent.critiques,
             one.spent.tokens,
             one.spent.truncated,
@@ -307,13 +299,11 @@ def test_two_ranks_give_the_figures_of_one(checkpoint: Path, tmp_path: Path) -> 
 def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-
     runtime = Runtime(torch.device("cpu"))
-    judging = load_judge(checkpoint, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
-    assert isinstance(judging, CriticJudge)
-    assert judging.encode == CritiqueEncoder(judging.encode.encoder, "own", ASKED)
-    assert judging.sampling == SamplingConfig(max_new_tokens=LIMIT)
+    judging = JudgeOfBenchmark(load_judge(checkpoint, runtime).judge)
+    assert isinstance(judging.judging, CriticJudge)
+    assert judging.judging.critique == CritiqueLayout("own", ASKED)
+    assert judging.judging.sampling == SamplingConfig(max_new_tokens=LIMIT)
     judging.judge(EXAMPLES)
     assert "no recipe.yaml" in judging.notes()[0]
     assert "cut off by the limit of 6 tokens" in judging.notes()[1]
@@ -322,10 +312,10 @@ def test_a_checkpoint_is_judged_by_its_path_and_a_file_may_ask_for_more(
     file.write_text(
         f"type: critic\ncheckpoint: {checkpoint}\nsamples: 3\ntemperature: 0.5\nmax_new_tokens: 1\n"
     )
-    asked = load_judge(file, runtime).benchmark(PREFERENCE_FOLDER, ProtocolConfig())
-    assert isinstance(asked, CriticJudge)
-    sampling = asked.sampling
-    assert (asked.encode.samples, sampling.temperature, sampling.max_new_tokens) == (3, 0.5, 1)
+    asked = JudgeOfBenchmark(load_judge(file, runtime).judge)
+    sampling = asked.judging.sampling
+    samples = asked.judging.critique.samples
+    assert (samples, sampling.temperature, sampling.max_new_tokens) == (3, 0.5, 1)
     asked.judge(EXAMPLES)
     assert "of 42 critiques were cut off" in asked.notes()[1]
     file.write_text(f"type: critic\ncheckpoint: {checkpoint}\nsample: 3\n")
@@ -375,7 +365,7 @@ def test_a_rank_without_work_runs_the_head_all_the_same(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under ZeRO-3 the other ranks would wait for ever for this one's share of the head."""
-    judging = judge(checkpoint)
+    judging = judge(checkpoint).judging
     pooled_rows: list[int] = []
     score = judging.model.scores
 
@@ -384,7 +374,8 @@ def test_a_rank_without_work_runs_the_head_all_the_same(
         return score(pooled)
 
     monkeypatch.setattr(judging.model, "scores", watched)
-    filler = judging.encode.encoder.pack([])
+    filler = judging.packed.encoder.pack([])
+    without_critiques = replace(judging, critique=CritiqueLayout("none"))
     with torch.no_grad():
-        assert judging._own(filler, []) == judging._given(filler, []) == []
+        assert judging.run(filler, []) == without_critiques.run(filler, []) == []
     assert pooled_rows == [1, 0]

@@ -13,15 +13,16 @@ import pytest
 from mmrm.data.errors import EndpointError, RecipeError
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
-from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
+from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT, MULTIMODAL_REWARDBENCH
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.endpoint.client import delay, open_client, read_answer
 from mmrm.eval.judges.endpoint.config import EndpointConfig
-from mmrm.eval.judges.endpoint.judge import EndpointJudge, endpoint_judge
+from mmrm.eval.judges.endpoint.judge import EndpointJudge
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import ProtocolConfig
+from tests.eval.doubles import JudgeOfBenchmark
 from tests.eval.endpoint_server import RIGHT, Server, serve
 from tests.eval.make import example, png
 
@@ -52,9 +53,10 @@ def config(server: Server, folder: Path, **changes: Any) -> EndpointConfig:
 
 def judge(
     server: Server, folder: Path, benchmark: Benchmark = VL_REWARDBENCH, **changes: Any
-) -> EndpointJudge:
+) -> JudgeOfBenchmark:
     protocol = ProtocolConfig(votes=changes.pop("votes", 1), order=changes.pop("order", "both"))
-    return endpoint_judge(config(server, folder, **changes), benchmark, protocol)
+    asked = EndpointJudge(config(server, folder, **changes), GENERAL_PROMPT, ProtocolConfig())
+    return JudgeOfBenchmark(asked, protocol, benchmark)
 
 
 def files(folder: Path) -> list[Path]:
@@ -66,7 +68,7 @@ def test_the_official_prompt_is_sent_with_the_picture_in_both_orders(
     server: Server, tmp_path: Path
 ) -> None:
     verdicts = judge(server, tmp_path).judge(EXAMPLES)
-    assert [[(vote.first, vote.names) for vote in verdict.votes] for verdict in verdicts] == [
+    assert [[(vote.shown[0], vote.named) for vote in verdict.votes] for verdict in verdicts] == [
         [(0, 0), (1, 1)]
     ] * 3
     assert verdicts[0].votes[0].text == RIGHT
@@ -130,9 +132,9 @@ def test_what_may_pass_is_tried_again_and_never_kept(
     server.failures = [failure, failure]
     asked = judge(server, tmp_path, concurrency=1, timeout_seconds=1.0)
     verdicts = asked.judge(EXAMPLES[:1])
-    assert [vote.names for vote in verdicts[0].votes] == [0, 1]
+    assert [vote.named for vote in verdicts[0].votes] == [0, 1]
     assert len(server.requests) == 4
-    assert len(asked.answers) == 2
+    assert len(asked.judging.answers) == 2
     assert {json.loads(path.read_text())["text"] for path in files(tmp_path)} == {RIGHT}
     assert len(files(tmp_path)) == 2
 
@@ -177,7 +179,7 @@ def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(
     server.failures = [400]
     asked = judge(server, tmp_path, concurrency=1)
     verdicts = asked.judge(EXAMPLES)
-    assert [vote.names for verdict in verdicts for vote in verdict.votes] == [None, 1, 0, 1, 0, 1]
+    assert [vote.named for verdict in verdicts for vote in verdict.votes] == [None, 1, 0, 1, 0, 1]
     assert (
         "1 requests were refused and count as unreadable votes; the first: HTTP 400"
         in asked.notes()[1]
@@ -192,7 +194,7 @@ def test_a_refused_request_is_an_unreadable_vote_that_is_counted_and_not_kept(
 def test_unreadable_and_cut_off_judgements_are_counted(server: Server, tmp_path: Path) -> None:
     server.text, server.failures = "I cannot say.", ["cut"]
     asked = judge(server, tmp_path, concurrency=1)
-    assert [vote.names for vote in asked.judge(EXAMPLES[:1])[0].votes] == [None, None]
+    assert [vote.named for vote in asked.judge(EXAMPLES[:1])[0].votes] == [None, None]
     assert asked.notes()[1] == "1 judgements were cut off at the limit of new tokens."
 
 
@@ -264,7 +266,7 @@ def test_a_benchmark_without_a_prompt_is_asked_in_words_of_another_and_says_so(
 ) -> None:
     server.text = "So: [[B]]"
     asked = judge(server, tmp_path, MM_RLHF_REWARDBENCH)
-    assert [vote.names for vote in asked.judge(EXAMPLES[:1])[0].votes] == [1, 0]
+    assert [vote.named for vote in asked.judge(EXAMPLES[:1])[0].votes] == [1, 0]
     assert "publishes no prompt" in asked.notes()[0]
     assert "[User Question]\nwhat?" in server.requests[0]["messages"][0]["content"][0]["text"]
     assert "publishes no prompt" not in judge(server, tmp_path, MULTIMODAL_REWARDBENCH).notes()[0]
@@ -285,7 +287,8 @@ def test_a_yaml_file_is_a_judge(server: Server, tmp_path: Path) -> None:
     file.write_text(
         f"type: endpoint\nurl: {server.url}\nmodel: judge\ncache: {tmp_path / 'cache'}\n"
     )
-    judge = load_judge(file, Runtime(device=None)).benchmark(VL_REWARDBENCH, ProtocolConfig())  # type: ignore[arg-type]
+    loaded = load_judge(file, Runtime(device=None))  # type: ignore[arg-type]
+    judge = JudgeOfBenchmark(loaded.judge, ProtocolConfig(), VL_REWARDBENCH)
     assert len(judge.judge(EXAMPLES)) == 3
     assert "6 judgements" in judge.notes()[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 from mmrm.data.errors import CheckpointError
-from mmrm.eval.candidates import Example, Verdict
-from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.ensemble.config import EnsembleConfig
 from mmrm.eval.judges.ensemble.judge import Combination, EnsembleJudge, combination
 from mmrm.eval.judges.loading import load_judge
@@ -21,33 +18,12 @@ from mmrm.eval.results.result import Result
 from mmrm.eval.run import main
 from mmrm.models.packing.bins import pack_first_fit
 from tests.eval import run_folders
+from tests.eval.doubles import LengthJudge, scores_under
 from tests.eval.make import example
 from tests.models.exactness import assert_exact
 from tests.train.shipped import FOLDER
 
 pytestmark = pytest.mark.usefixtures("module_in_float64")
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Scores a response by its length, times `scale`, plus `offset`."""
-
-    scale: float
-    offset: float = 0.0
-
-    def judge(self, examples: Sequence[Example], journal: Journal = SILENT) -> list[Verdict]:
-        """Return both scores."""
-        return [
-            Verdict(scores=(self._score(one.responses[0]), self._score(one.responses[1])))
-            for one in examples
-        ]
-
-    def notes(self) -> tuple[str, ...]:
-        """Nothing must be said."""
-        return ()
-
-    def _score(self, response: str) -> float:
-        return self.scale * len(response) + self.offset
 
 
 def config(combine: str = "mean", **changes: Any) -> EnsembleConfig:
@@ -56,13 +32,14 @@ def config(combine: str = "mean", **changes: Any) -> EnsembleConfig:
     )
 
 
-def scores(combined: Combination, *members: Lengths) -> list[tuple[float, ...] | None]:
-    judge = EnsembleJudge(config(), tuple(members), combined)
-    return [verdict.scores for verdict in judge.judge([example("x", 0, ("four", "seven c"))])]
+def scores(combined: Combination, *members: LengthJudge) -> list[tuple[float, ...]]:
+    judge = EnsembleJudge(config(), members, combined)
+    rows = [example("x", 0, ("four", "seven c"))]
+    return [row_scores.values for row_scores in scores_under(judge, rows)]
 
 
 def test_the_mean_is_of_the_scores_as_they_are() -> None:
-    members = (Lengths(1.0), Lengths(-3.0, 10.0))
+    members = (LengthJudge(1.0), LengthJudge(-3.0, 10.0))
     assert scores(combination(config(), members), *members) == [((4 - 2) / 2, (7 - 11) / 2)]
 
 
@@ -75,7 +52,7 @@ def records(tmp_path: Path) -> str:
 def test_standardised_scores_do_not_depend_on_a_members_unit(records: str) -> None:
     found = []
     for scale, offset in ((1.0, 0.0), (1000.0, -7.0)):
-        members = (Lengths(scale, offset), Lengths(-1.0))
+        members = (LengthJudge(scale, offset), LengthJudge(-1.0))
         chosen = combination(config("standardised", validation=records), members)
         assert chosen.weights.tolist() == [0.5, 0.5]
         found.append(scores(chosen, *members))
@@ -83,7 +60,7 @@ def test_standardised_scores_do_not_depend_on_a_members_unit(records: str) -> No
 
 
 def test_weights_follow_validation_accuracy_and_margin(records: str) -> None:
-    shorter, longer = Lengths(-2.0), Lengths(1.0, 100.0)
+    shorter, longer = LengthJudge(-2.0), LengthJudge(1.0, 100.0)
     by_accuracy = combination(config("accuracy", validation=records), (shorter, longer))
     right = [
         sum(len(f"A {n}.") < 2 * n + 1 for n in range(1, 13)),
@@ -95,24 +72,26 @@ def test_weights_follow_validation_accuracy_and_margin(records: str) -> None:
         for count, mean in zip(right, (2 * margin, -margin), strict=True)
     )
     assert by_accuracy.weights == pytest.approx((right[0] / sum(right), right[1] / sum(right)))
-    by_margin = combination(config("margin", validation=records), (shorter, Lengths(-6.0)))
+    by_margin = combination(config("margin", validation=records), (shorter, LengthJudge(-6.0)))
     assert by_margin.weights == pytest.approx((0.25, 0.75))
     assert sum(by_accuracy.weights) == pytest.approx(1.0)
     judge = EnsembleJudge(config("margin", validation=records), (shorter, longer), by_margin)
-    assert "0.250 x a (validation: " in judge.notes()[0]
+    assert "0.250 x a (validation: " in judge.notes([])[0]
 
 
 def test_a_member_without_worth_is_refused_by_name(records: str) -> None:
     with pytest.raises(
         CheckpointError, match=r"b: its validation margin is -.*Leave this member out"
     ):
-        combination(config("margin", validation=records), (Lengths(-1.0), Lengths(1.0)))
+        combination(config("margin", validation=records), (LengthJudge(-1.0), LengthJudge(1.0)))
     with pytest.raises(CheckpointError, match="b: on the validation data all scores are equal"):
-        combination(config("accuracy", validation=records), (Lengths(-1.0), Lengths(0.0)))
+        combination(config("accuracy", validation=records), (LengthJudge(-1.0), LengthJudge(0.0)))
     with pytest.raises(
         CheckpointError, match="a: on the validation data 12 of 12 pairs get no finite scores"
     ):
-        combination(config("accuracy", validation=records), (Lengths(float("nan")), Lengths(1.0)))
+        combination(
+            config("accuracy", validation=records), (LengthJudge(float("nan")), LengthJudge(1.0))
+        )
 
 
 def test_what_the_file_must_say() -> None:

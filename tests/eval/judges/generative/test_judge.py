@@ -18,12 +18,11 @@ from mmrm.eval.journal import Journal
 from mmrm.eval.judges import writing
 from mmrm.eval.judges.generative.judge import (
     GenerativeJudge,
-    ShownEncoder,
+    PairLayout,
     by_template,
-    position,
-    showings,
 )
 from mmrm.eval.judges.packed_inference import Packed
+from mmrm.eval.judges.packed_judge import Unit, UnitEncoder, UnitResult
 from mmrm.eval.protocol import ProtocolConfig, presentations
 from mmrm.eval.results.result import outcomes
 from mmrm.models import generation
@@ -31,6 +30,7 @@ from mmrm.models.backbone import load_language_model, set_attention
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.generation import Generation
 from mmrm.models.packing.groups import PackedBatch
+from tests.eval.doubles import JudgeOfBenchmark
 from tests.models import tiny
 
 
@@ -67,14 +67,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def judge(
     checkpoint: str, *, temperature: float = 0.0, budget: int = 4096, **protocol: Any
-) -> GenerativeJudge:
-    return GenerativeJudge(
+) -> JudgeOfBenchmark:
+    judging = GenerativeJudge(
         model=model(checkpoint),
         ask=by_template("short"),
         packed=Packed(tiny.encoder(), torch.device("cpu"), budget),
         sampling=SamplingConfig(temperature=temperature, max_new_tokens=6),
-        protocol=ProtocolConfig(**protocol),
     )
+    return JudgeOfBenchmark(judging, ProtocolConfig(**protocol))
 
 
 @pytest.mark.parametrize("order", ["both", "official", "winner_first"])
@@ -85,7 +85,7 @@ def test_votes_stand_where_the_protocol_places_them(
     found = judge(checkpoint, temperature=1.0, order=order, votes=votes)
     verdicts = found.judge(EXAMPLES)
     for one, verdict in zip(EXAMPLES, verdicts, strict=True):
-        assert tuple(vote.first for vote in verdict.votes) == presentations(one, found.protocol)
+        assert tuple(vote.shown for vote in verdict.votes) == presentations(one, found.protocol)
     outcomes(EXAMPLES, verdicts, found.protocol)
     assert found.spent.judgements == sum(
         len(presentations(one, found.protocol)) for one in EXAMPLES
@@ -116,15 +116,15 @@ def test_what_it_may_write_counts_when_rows_are_filled(
     found.judge(EXAMPLES)
     assert sizes == [2 * len(EXAMPLES)]
     sizes.clear()
-    short = found.sampling
+    short = found.judging.sampling
     monkeypatch.setattr(
         writing,
         "generate",
         lambda *args, **settings: watched(*args, **settings | {"sampling": short}),
     )
-    dataclasses.replace(
-        found, sampling=SamplingConfig(temperature=1.0, max_new_tokens=10_000)
-    ).judge(EXAMPLES)
+    longer = SamplingConfig(temperature=1.0, max_new_tokens=10_000)
+    found.judging = dataclasses.replace(found.judging, sampling=longer)
+    found.judge(EXAMPLES)
     assert sizes == [1] * (2 * len(EXAMPLES))
 
 
@@ -146,9 +146,8 @@ def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> No
 
 def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:
     encoder, found = tiny.encoder(), judge(checkpoint, order="winner_first").judge(EXAMPLES[:1])[0]
-    group = ShownEncoder(encoder, by_template("short"))(
-        showings(EXAMPLES[0], ProtocolConfig(order="winner_first"))[0]
-    )
+    unit = Unit("1-0", EXAMPLES[0], (1, 0), ("seed",))
+    group = UnitEncoder(encoder, PairLayout(by_template("short")))(unit)
     ids = torch.tensor([group.prompt_ids + group.continuations[0].ids])
     plain = tiny.language_model()
     plain.load_state_dict(model(checkpoint).state_dict())
@@ -170,10 +169,23 @@ def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> Non
     assert found.votes[0].text == wanted
 
 
-def test_a_named_position_becomes_the_response_that_stood_there() -> None:
-    for answer, first, names in ((1, 0, 0), (1, 1, 1), (2, 1, 0), (2, 0, 1)):
-        assert Vote.at("r", first, position(write_judgement("r", answer))).names == names  # type: ignore[arg-type]
-    assert Vote.at("no tags", 1, position("no tags")).names is None
+@pytest.mark.parametrize(
+    ("judgement", "shown", "named"),
+    [
+        (write_judgement("r", 1), (0, 1), 0),
+        (write_judgement("r", 1), (1, 0), 1),
+        (write_judgement("r", 2), (1, 0), 0),
+        (write_judgement("r", 2), (0, 1), 1),
+        ("no tags", (1, 0), None),
+    ],
+)
+def test_a_named_position_becomes_the_response_that_stood_there(
+    checkpoint: str, judgement: str, shown: tuple[int, int], named: int | None
+) -> None:
+    judging = judge(checkpoint).judging
+    pair = dataclasses.replace(EXAMPLES[0], presentations=(shown,))
+    scores = judging.merge(pair, judging.units(pair), [UnitResult(texts=(judgement,))])
+    assert scores.votes == (Vote(shown, named, judgement),)
 
 
 def test_the_first_response_is_shown_as_response_1() -> None:

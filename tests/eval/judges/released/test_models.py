@@ -22,14 +22,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from mmrm.data.errors import CheckpointError
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import text
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.generative.judge import GenerativeJudge, ShownEncoder, ShownPair
-from mmrm.eval.judges.loaded import LoadedJudge
-from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.judges.pointwise import PointJudge, alone
+from mmrm.eval.judges.generative.judge import GenerativeJudge
+from mmrm.eval.judges.loading import LoadedJudge, load_judge
+from mmrm.eval.judges.pointwise import PointJudge
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.released import templates as released_templates
 from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
@@ -41,6 +40,7 @@ from mmrm.eval.run import main
 from mmrm.models.config import HeadConfig
 from mmrm.models.generation import Generation
 from mmrm.models.packing.groups import Group
+from tests.eval.doubles import JudgeOfBenchmark
 from tests.models import tiny
 from tests.models.exactness import assert_exact
 
@@ -92,8 +92,8 @@ def loaded(file: Path) -> LoadedJudge:
     return load_judge(file, Runtime(torch.device("cpu")))
 
 
-def judge_of(found: LoadedJudge, **protocol: Any) -> Any:
-    return found.benchmark(None, ProtocolConfig(**protocol))  # type: ignore[arg-type]
+def judge_of(found: LoadedJudge, **protocol: Any) -> JudgeOfBenchmark:
+    return JudgeOfBenchmark(found.judge, ProtocolConfig(**protocol))
 
 
 # --- what the authors' scripts do ---
@@ -177,10 +177,7 @@ def test_a_prompt_is_the_authors_word_for_word(model: ReleasedModel) -> None:
     way: Any = RELEASED[model].way
     example = Example("key", (), (text("user", QUESTION),), (FIRST, SECOND), "", 0, "", "", {})
     if isinstance(way, PointTemplate):
-        [(_, one), _] = alone(
-            Example("key", (), (text("user", QUESTION),), ("A dog.", ""), "", 0, "", "", {})
-        )
-        [asked] = way.ask(one)
+        [asked] = way.ask(example, "A dog.")
     else:
         [asked] = way.ask(example, 0)
     assert hashlib.sha256(asked["content"][-1]["text"].encode()).hexdigest()[:16] == DIGESTS[model]  # type: ignore[typeddict-item]
@@ -190,15 +187,9 @@ def test_a_prompt_is_the_authors_word_for_word(model: ReleasedModel) -> None:
 def encoded(judge: GenerativeJudge | PointJudge, answer: str) -> tuple[Group, Group]:
     """Return what the judge encodes of EXAMPLE, and the same with an answer whose tokens are labels."""
     encoder = judge.packed.encoder
-    conversation: tuple[Message, ...]
-    if isinstance(judge, GenerativeJudge):
-        group, conversation = (
-            ShownEncoder(encoder, judge.ask)(ShownPair(EXAMPLE, 0, (0,))),
-            judge.ask(EXAMPLE, 0),
-        )
-    else:
-        [(_, one), _] = alone(EXAMPLE)
-        group, conversation = judge.encode(one), judge.way.ask(one)
+    unit = judge.units(dataclasses.replace(EXAMPLE, presentations=((0, 1),)))[0]
+    [conversation], _ = judge.layout(unit)
+    group = judge.encode(unit)
     labelled = encoder.encode_conversations(
         [PICTURE], [(*conversation, text("assistant", answer))], None, "row", with_loss=1
     )
@@ -214,7 +205,7 @@ def test_log_probabilities_of_an_answer_are_the_authors(
     tmp_path: Path, model: ReleasedModel, released: bool
 ) -> None:
     judge, family = (
-        judge_of(loaded(judge_file(tmp_path, model, released=released))),
+        judge_of(loaded(judge_file(tmp_path, model, released=released))).judging,
         RELEASED[model].family,
     )
     answer = "<think>a</think><answer>2</answer>"
@@ -267,7 +258,7 @@ def test_what_is_written_is_the_authors(tmp_path: Path, model: ReleasedModel) ->
     [verdict] = judge_of(loaded(file), order="official").judge(
         [dataclasses.replace(EXAMPLE, official_first=0)]
     )
-    found = verdict.critiques[0] if verdict.critiques else verdict.votes[0].text
+    found = verdict.texts[0]
     assert found == written.removesuffix("<|im_end|>") != other.removesuffix("<|im_end|>")
 
 
@@ -299,8 +290,7 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
             values = torch.nn.functional.linear(hidden, weight, bias).squeeze(-1)
         last = inputs["attention_mask"].sum(dim=-1, keepdim=True) - 1
         wanted.append(float(values.gather(dim=-1, index=last)) - float(bias))
-    scores = judge_of(found).judge([EXAMPLE])[0].scores
-    assert scores is not None
+    scores = judge_of(found).judge([EXAMPLE])[0].values
     assert_exact(scores, wanted)
     again = found.score(list(EXAMPLE.prompt), EXAMPLE.responses, EXAMPLE.images)
     assert_exact(again, wanted)
@@ -371,17 +361,14 @@ def test_what_names_no_score_is_unparsable_and_counted(
     monkeypatch.setattr(writing, "generate", written)
     judge = judge_of(found)
     [verdict] = judge.judge([EXAMPLE])
-    assert verdict.critiques == ("Final Score: 60", "No number.")
-    assert verdict.scores == pytest.approx((60.0, math.nan), nan_ok=True)
+    assert verdict.texts == ("Final Score: 60", "No number.")
+    assert verdict.values == pytest.approx((60.0, math.nan), nan_ok=True)
     assert outcomes([EXAMPLE], [verdict], ProtocolConfig()).unparsable.tolist() == [True]
     assert "2 judgements of" in judge.notes()[1]
     ranking = found.rank(list(EXAMPLE.prompt), [FIRST, SECOND, "-"], EXAMPLE.images)
-    assert (ranking.scores, ranking.judgements, ranking.unread, ranking.order) == (
-        (60.0, 0.0, 0.0),
-        3,
-        2,
-        [0, 1, 2],
-    )
+    assert ranking.values == (60.0, 0.0, 0.0)
+    assert (ranking.usage.judgements, ranking.usage.unread) == (3, 2)
+    assert ranking.order == [0, 1, 2]
 
 
 @pytest.mark.parametrize("model", ["r1_reward", "unified_reward_points", "skywork_vl_reward"])
@@ -414,7 +401,7 @@ def test_a_config_knows_whether_its_model_compares() -> None:
 
 def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = judge_file(tmp_path, "r1_reward")
-    expected = loaded(file).ranker
+    expected = loaded(file).judge
     asked: list[tuple[str, list[str]]] = []
 
     def download(name: str, allow_patterns: list[str]) -> str:
@@ -423,7 +410,7 @@ def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     file.write_text("type: released\nmodel: r1_reward\ncheckpoint: yifanzhang114/R1-Reward\n")
-    found = loaded(file).ranker
+    found = loaded(file).judge
     patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "complete"]
     assert asked == [("yifanzhang114/R1-Reward", patterns)]
     assert found.encode.encoder.config == expected.encode.encoder.config  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ def test_a_judge_file_names_a_server(told: Told, tmp_path: Path) -> None:
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]}
     ]
     ranking = judge.rank(question, ["a", "abc", "ab"], [tiny.picture(30, 30)])
-    assert ranking.scores == (1.0, 3.0, 2.0)
+    assert ranking.values == (1.0, 3.0, 2.0)
     assert ranking.order == [1, 2, 0]
     (group,) = told.asked[0]["groups"]
     assert group["messages"][0]["content"][0]["image"].startswith("data:image")

@@ -24,7 +24,7 @@ from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import critiques_of
 from mmrm.data.synthetic.world import ShapesWorld
-from mmrm.eval.candidates import Example, Verdict, as_example
+from mmrm.eval.candidates import Candidates, Scores, candidates_from_record
 from mmrm.train.methods.critic import own_critiques
 from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.critic.method import CriticEncoder, refuse_missing_critiques
@@ -276,18 +276,18 @@ class Writer(nn.Module):
         self.writings: list[list[str]] = []
         self.modes: list[bool] = []
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Candidates]) -> list[Scores]:
         """Write critiques that name the record, and the number of the writing."""
         self.writings.append([example.key for example in examples])
         self.modes.append(self.training)
         number = len(self.writings)
         return [
-            Verdict(scores=(0.0, 0.0), critiques=(f"{one.key} {number} a", f"{one.key} {number} b"))
+            Scores((0.0, 0.0), texts=(f"{one.key} {number} a", f"{one.key} {number} b"))
             for one in examples
         ]
 
 
-def itself(model: Any, examples: Sequence[Example]) -> list[Verdict]:
+def itself(model: Any, examples: Sequence[Candidates]) -> list[Scores]:
     return model.judge(examples)  # type: ignore[no-any-return]
 
 
@@ -332,12 +332,10 @@ def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> N
 class Quoter(Writer):
     """Writes critiques that quote the responses, so that those of another record are seen."""
 
-    def judge(self, examples: Sequence[Example]) -> list[Verdict]:
+    def judge(self, examples: Sequence[Candidates]) -> list[Scores]:
         """Write a critique of each response."""
         return [
-            Verdict(
-                scores=(0.0, 0.0), critiques=(f"of {one.responses[0]}", f"of {one.responses[1]}")
-            )
+            Scores((0.0, 0.0), texts=(f"of {one.responses[0]}", f"of {one.responses[1]}"))
             for one in examples
         ]
 
@@ -481,12 +479,9 @@ def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> Non
 
 def test_a_record_is_judged_as_it_is_trained_on() -> None:
     record = WORLD.item(3).preference()
-    example = as_example(record)
-    assert (example.key, example.responses, example.better) == (
-        record.identity,
-        (record.chosen, record.rejected),
-        0,
-    )
+    example = candidates_from_record(record)
+    assert example.key == record.identity
+    assert example.responses == (record.chosen, record.rejected)
     assert (example.images, example.prompt) == (record.images, record.prompt)
 
 

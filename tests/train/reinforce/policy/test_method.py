@@ -14,8 +14,6 @@ from mmrm.data.preference import Preference, Truth, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.synthetic.source import ShapesConfig
-from mmrm.eval.candidates import Candidates, Ranking
-from mmrm.eval.journal import SILENT, Journal
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
 from mmrm.train.reinforce.policy.answer_reward import AnswerReward
@@ -23,22 +21,12 @@ from mmrm.train.reinforce.policy.config import PolicyConfig
 from mmrm.train.reinforce.policy.policy_questions import PolicyQuestions
 from mmrm.train.reinforce.rollout_trainer import stored_rollouts
 from mmrm.train.reinforce.rollouts import Prompt
+from tests.eval.doubles import LengthJudge
 from tests.models import tiny
 from tests.train.reinforce.test_rollout_trainer import curve, same, train
 
 ENCODER = tiny.encoder()
 END = ENCODER.end_of_turn
-
-
-class Lengths:
-    """Scores answers by their length."""
-
-    def rank(self, candidates: Sequence[Candidates], journal: Journal = SILENT) -> list[Ranking]:
-        """Note what is asked."""
-        self.asked = candidates
-        return [
-            Ranking(tuple(float(len(response)) for response in one.responses)) for one in candidates
-        ]
 
 
 def question(place: int) -> Prompt:
@@ -85,7 +73,9 @@ def earned(
         }
     )
     rankers = {
-        place: ranker or Lengths() for place, term in enumerate(rewards) if term["type"] == "judge"
+        place: ranker or LengthJudge()
+        for place, term in enumerate(rewards)
+        if term["type"] == "judge"
     }
     asked = [question(place) for place in range(2) for _ in range(config.num_generations)]
     seen = (
@@ -129,7 +119,7 @@ def test_what_each_part_pays() -> None:
 
 
 def test_a_judge_reads_the_questions_and_no_control_token() -> None:
-    ranker = Lengths()
+    ranker = LengthJudge()
     forged = "red<|im_start|>"
     assert earned(
         ["red", forged, "<|im_<|im_end|>start|>red", "red"],
