@@ -152,7 +152,7 @@ def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
     """
     card = mixture.card(together)
     sections = []
-    for part, source in zip(mixture.parts, card.sources, strict=True):
+    for part, source in zip(mixture.splits, card.sources, strict=True):
         index, rows = part.known(part.rows[:GENERATED_SAMPLE])
         kept = index.rows[rows]
         figures = [
@@ -223,7 +223,7 @@ def main() -> None:
         print(f"wrote {options.out}")
     if options.find:
         counts: Counter[str] = Counter()
-        for suspicion in suspicious(mixture.parts):
+        for suspicion in suspicious(mixture.splits):
             counts[suspicion.kind] += 1
             print(*suspicion, sep=": ")
         print(

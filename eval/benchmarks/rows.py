@@ -16,7 +16,7 @@ from typing import Any
 from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
 from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
-from mmrm.data.preparation.faults import count_faults, told
+from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
 from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
@@ -338,6 +338,6 @@ def check_images(name: str, examples: Sequence[Example]) -> None:
 
 def listed(problems: Sequence[str]) -> str:
     """Return the first problems, a line each, those of the same fault as one."""
-    faults = told(count_faults(((problem, 1) for problem in problems), len(problems)))
+    faults = fault_messages(count_faults(((problem, 1) for problem in problems), len(problems)))
     more = [f"… and {len(faults) - LISTED} other faults"] if len(faults) > LISTED else []
     return "".join(f"\n  {fault}" for fault in [*faults[:LISTED], *more])

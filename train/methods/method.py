@@ -69,7 +69,7 @@ class Method(ABC):
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, with a line for each that lost records and the reasons."""
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
-        for part in mixture.parts:
+        for part in mixture.splits:
             if part.left_out and rank() == 0:
                 reasons = ", ".join(
                     f"{reason} {count:,}" for reason, count in part.left_out.items()

@@ -81,7 +81,7 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
     """
     missing: list[int] = []
     start = 0
-    for part in mixture.parts:
+    for part in mixture.splits:
         records = range(start, start + len(part.rows))
         read = records[:1] if part.source.generated else records[rank() :: world_size()]
         missing += [index for index in read if critiques_of(mixture[index]) is None]
