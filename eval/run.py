@@ -34,7 +34,8 @@ from mmrm.data.display.console import plain_console
 from mmrm.data.errors import PredictionsError, UserError
 from mmrm.data.storage.files import write_json
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.benchmarks.benchmark import EMBEDDED, Location
+from mmrm.eval.benchmarks.benchmark import Location
+from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.cli import add_shared, benchmark, command, processes, task_of
 from mmrm.eval.journal import Journal

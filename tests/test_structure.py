@@ -22,7 +22,7 @@ LAYERS = {
     "data": [
         *("errors", "arrays", "scanning", "markers", "regular_files", "config", "display", "video"),
         *("image_decoding", "preference", "limits", "rationales", "prompts", "images", "storage"),
-        *("synthetic", "sources", "preparation"),
+        *("sources", "preparation", "synthetic"),
     ],
     "models": [
         *("cancellation", "config", "distributed", "packing", "portable", "families"),
@@ -67,7 +67,7 @@ ROLES = {"config", "method", "objective", "judge", "registry"}
 """File names that occur once in each plug-in folder."""
 
 NAMED_TWICE = {
-    "shapes": "a command, and a source that moves once sources are found through a registry",
+    "source": "the base of all sources, and the source of the embedded world in its own folder",
     "methods": "two files that methods replace once they answer for themselves",
 }
 """Further file names that occur more than once, each with the reason."""

@@ -12,12 +12,14 @@ from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from operator import or_
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from mmrm.data.config.section import Section
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 def load(path: str) -> Any:
@@ -42,15 +44,20 @@ def is_installed(path: str) -> bool:
         return False
 
 
-def installed_sections(registry: Mapping[str, type[Section] | str]) -> list[type[Section]]:
-    """Return the classes of a registry whose wings are installed, in the registry's order."""
-    sections: list[type[Section]] = []
-    for row in registry.values():
+def installed_rows(registry: Mapping[str, type[SectionT] | str]) -> dict[str, type[SectionT]]:
+    """Return the classes of a registry whose wings are installed, by `type`, in its order."""
+    classes: dict[str, type[SectionT]] = {}
+    for name, row in registry.items():
         if not isinstance(row, str):
-            sections.append(row)
+            classes[name] = row
         elif is_installed(row):
-            sections.append(load(row))
-    return sections
+            classes[name] = load(row)
+    return classes
+
+
+def installed_sections(registry: Mapping[str, type[SectionT] | str]) -> list[type[SectionT]]:
+    """Return the classes of a registry whose wings are installed, in the registry's order."""
+    return list(installed_rows(registry).values())
 
 
 class OneOf:

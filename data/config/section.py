@@ -5,7 +5,8 @@ The sections themselves are defined next to the code that they configure.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -60,6 +61,10 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The values of keys that are names from a table, by key. The type of such a key is `str`, so
+    a schema for editors takes its values from here."""
 
     @field_validator("*")
     @classmethod

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
+from mmrm.data.config.registry import installed_rows
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.errors import ImageError, LeftOut, RecordError, UserError
 from mmrm.data.preference import EncodedImage, Preference, texts
@@ -29,9 +30,9 @@ from mmrm.data.video import COLUMNS
 TRIED = 32
 """Number of rows on which each type is tried."""
 FILES = {
-    get_args(kind.model_fields["type"].annotation)[0]: kind
-    for kind in SOURCES
-    if issubclass(kind, FilesConfig) and kind.PAIRS
+    name: kind
+    for name, kind in installed_rows(SOURCES).items()
+    if issubclass(kind, FilesConfig) and kind.has_responses
 }
 """Sources of pairs in files, by their `type`."""
 FORMATS = tuple(name for name, kind in FILES.items() if kind.model_fields["hub"].default is None)

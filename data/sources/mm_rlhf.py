@@ -24,7 +24,9 @@ FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
 class MmRlhfConfig(ImageFilesConfig):
     """The pairs without those marked as ties."""
 
-    FILES, VIDEOS = ("*dpo_pairs.jsonl",), True
+    FILES = ("*dpo_pairs.jsonl",)
+    VIDEOS = True
+    has_critiques = True
 
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"

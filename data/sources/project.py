@@ -33,6 +33,8 @@ class ProjectConfig(FormatConfig):
     """Files in this project's own format."""
 
     COLUMNS = REQUIRED
+    has_critiques = True
+    has_rationales = True
 
     type: Literal["project"]
     files: list[str] = Field(default=["*.jsonl", "*.json", "*.parquet", "*.arrow"])

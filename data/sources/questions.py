@@ -29,7 +29,8 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 class QuestionsConfig(FormatConfig):
     """Files of questions with known answers: what a policy is trained and evaluated on."""
 
-    PAIRS = False
+    has_responses = False
+    has_answers = True
 
     type: Literal["questions"]
     files: list[str] = Field(default=["*.jsonl", "*.json", "*.parquet", "*.arrow"])

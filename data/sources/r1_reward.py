@@ -32,6 +32,7 @@ class R1RewardConfig(FormatConfig):
 
     FILES = ("*.parquet", "*.jsonl", "*.json")
     COLUMNS = ("message", "image")
+    has_rationales = True
 
     type: Literal["r1_reward"]
     hub: str | None = "yifanzhang114/R1-Reward-RL"

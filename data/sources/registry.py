@@ -1,9 +1,12 @@
-"""All sources of preference records by the `type` in a recipe. A new one is a file beside this one, and a row here."""
+"""The sources of preference records, by the `type` in a recipe.
 
-from typing import TYPE_CHECKING, Annotated, Union
+To add a source, write a file next to this one and add its row to `SOURCES`. data/README.md lists
+the steps.
+"""
 
-from pydantic import Field
+from typing import Annotated
 
+from mmrm.data.config.registry import OneOf
 from mmrm.data.sources.helpsteer3 import HelpSteer3Config
 from mmrm.data.sources.llava_critic import LlavaCriticConfig
 from mmrm.data.sources.mm_rlhf import MmRlhfConfig
@@ -18,7 +21,6 @@ from mmrm.data.sources.questions import QuestionsConfig
 from mmrm.data.sources.r1_reward import R1RewardConfig
 from mmrm.data.sources.rlaif_v import RlaifVConfig
 from mmrm.data.sources.rlhf_v import RlhfVConfig
-from mmrm.data.sources.shapes import ShapesConfig
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.sources.sharegpt import ShareGptConfig
 from mmrm.data.sources.shp import ShpConfig
@@ -30,34 +32,33 @@ from mmrm.data.sources.ultrafeedback_binarized import UltraFeedbackBinarizedConf
 from mmrm.data.sources.vlfeedback import VlFeedbackConfig
 from mmrm.data.sources.wildvision_battle import WildVisionBattleConfig
 
-SOURCES: tuple[type[SourceConfig], ...] = (
-    HelpSteer3Config,
-    LlavaCriticConfig,
-    MmRlhfConfig,
-    MmifConfig,
-    MmprConfig,
-    MsSwiftConfig,
-    OlmoPreferenceConfig,
-    OmniAlignVDpoConfig,
-    PovidConfig,
-    ProjectConfig,
-    QuestionsConfig,
-    R1RewardConfig,
-    RlaifVConfig,
-    RlhfVConfig,
-    ShapesConfig,
-    ShareGptConfig,
-    ShpConfig,
-    SkyworkPreferenceConfig,
-    TrlConfig,
-    TuluPreferenceConfig,
-    UltraFeedbackConfig,
-    UltraFeedbackBinarizedConfig,
-    VlFeedbackConfig,
-    WildVisionBattleConfig,
-)
+SOURCES: dict[str, type[SourceConfig] | str] = {
+    "helpsteer3": HelpSteer3Config,
+    "llava_critic": LlavaCriticConfig,
+    "mm_rlhf": MmRlhfConfig,
+    "mmif": MmifConfig,
+    "mmpr": MmprConfig,
+    "ms_swift": MsSwiftConfig,
+    "olmo_preference": OlmoPreferenceConfig,
+    "omnialign_v_dpo": OmniAlignVDpoConfig,
+    "povid": PovidConfig,
+    "project": ProjectConfig,
+    "questions": QuestionsConfig,
+    "r1_reward": R1RewardConfig,
+    "rlaif_v": RlaifVConfig,
+    "rlhf_v": RlhfVConfig,
+    "shapes": "mmrm.data.synthetic.source:ShapesConfig",
+    "sharegpt": ShareGptConfig,
+    "shp": ShpConfig,
+    "skywork_preference": SkyworkPreferenceConfig,
+    "trl": TrlConfig,
+    "tulu_preference": TuluPreferenceConfig,
+    "ultrafeedback": UltraFeedbackConfig,
+    "ultrafeedback_binarized": UltraFeedbackBinarizedConfig,
+    "vlfeedback": VlFeedbackConfig,
+    "wildvision_battle": WildVisionBattleConfig,
+}
+"""The class of each type. A row that is an import path may be absent from the clone."""
 
-if TYPE_CHECKING:
-    AnySource = SourceConfig
-else:
-    AnySource = Annotated[Union[SOURCES], Field(discriminator="type")]  # noqa: UP007
+AnySource = Annotated[SourceConfig, OneOf(SOURCES)]
+"""The annotation of a recipe key that holds a source of any installed type."""

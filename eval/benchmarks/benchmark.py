@@ -15,6 +15,7 @@ from pydantic import model_validator
 
 from mmrm.data.config.section import Count, Section
 from mmrm.data.preference import Message
+from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.candidates import Example, Side, Verdict
 from mmrm.eval.protocol import draw
 
@@ -26,8 +27,6 @@ RowName = tuple[str, tuple[str, ...]]
 """A row's id, which several may share; with it the better response and the other one, or the row's identity, or nothing."""
 
 
-EMBEDDED = {"embedded": "demo", "embedded-medium": "medium", "embedded-hard": "hard"}
-"""Locations of this project's own editions, and the embedded world's level of each."""
 BUILT_IN = ("hub", *EMBEDDED)
 """Locations that are no paths."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import ClassVar
 
 from pydantic import field_validator, model_validator
 
@@ -22,6 +24,8 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 class BenchmarkConfig(Location):
     """A benchmark and where it lies."""
+
+    allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {"name": tuple(BENCHMARKS)}
 
     name: str
     """Which benchmark."""

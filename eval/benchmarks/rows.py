@@ -22,11 +22,9 @@ from mmrm.data.sources.shared.file_source import refuse_same_files, shards_probl
 from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
 from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.row_files import Row, open_rows
-from mmrm.data.synthetic.benchmark_files import edition
 from mmrm.data.video import ADVICE, COLUMNS, is_video_name
 from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
-    EMBEDDED,
     Known,
     LoadedBenchmark,
     Location,
@@ -34,6 +32,7 @@ from mmrm.eval.benchmarks.benchmark import (
     Record,
     differences,
 )
+from mmrm.eval.benchmarks.editions import EMBEDDED, edition_folder
 from mmrm.eval.candidates import Example
 
 LISTED, SHOWN = 20, 3
@@ -171,7 +170,7 @@ class Published:
                         self.hub, repo_type="dataset", revision=where.revision
                     )
             elif folder in EMBEDDED:
-                folder = str(edition(self.name, EMBEDDED[folder]))
+                folder = str(edition_folder(self.name, folder))
             found = find_files(folder, self.files, self.title)
             if where.location in EMBEDDED:
                 place = where.location

@@ -26,7 +26,6 @@ from mmrm.data.preference import Preference, texts
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.row_index import REASONS, prompt_key
 from mmrm.data.preparation.scan import scan
-from mmrm.data.sources.shared.file_source import FilesConfig
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.eval.results.run_folder import LAUNCHES, RECIPE
 from mmrm.models.portable.conversations import read_conversation
@@ -96,8 +95,7 @@ class TrainingPrompts:
         self._seen.add(data.digest)
         for source in data.sources:
             label = f"{name}, source {source.label}"
-            is_on_hub = isinstance(source, FilesConfig) and source.path is None
-            if is_on_hub and not fetch:
+            if source.is_on_hub and not fetch:
                 self.note(f"{label}: it is on the hub and was not fetched for this")
                 continue
             try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mmrm.data.sources.registry import SOURCES
 from mmrm.train.recipe.dry_run import dry_run
@@ -107,8 +107,7 @@ def valid(folder: Path) -> dict[str, Any]:
         "shapes": {"level": "demo", "rows": 6400},
         "povid": {"images": str(folder)},
     }
-    for source_type in SOURCES:
-        (kind,) = get_args(source_type.model_fields["type"].annotation)
+    for kind in SOURCES:
         hub = {} if kind == "shapes" else {"hub": "some/set"}
         base = bases.get(kind, "shapes/naive.yaml")
         source = read_recipe(

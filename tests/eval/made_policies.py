@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shapes import ShapesConfig
 from mmrm.data.storage.files import write_json
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval import overoptimisation
 from mmrm.eval.policies.answering import Answers, write_answers
 from mmrm.eval.policies.divergence import Point

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mmrm.data.errors import RecipeError
-from mmrm.data.sources.shapes import ShapesConfig
 from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.train.recipe.methods import JudgeTerm, PolicyConfig
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.runs.provenance import recipe_yaml

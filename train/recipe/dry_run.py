@@ -9,7 +9,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mmrm.data.display.console import plain_console
-from mmrm.data.sources.shared.file_source import FilesConfig
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.results.run_folder import HELD_OUT
@@ -28,7 +27,7 @@ from mmrm.train.recipe.cost import (
     step_cost,
 )
 from mmrm.train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
-from mmrm.train.recipe.epoch import UNKNOWN, epoch_records, known_steps, source_rows
+from mmrm.train.recipe.epoch import UNKNOWN, epoch_records, known_steps
 from mmrm.train.recipe.input_paths import absent
 from mmrm.train.recipe.memory import (
     GIB,
@@ -338,6 +337,6 @@ def number(value: int | None) -> str:
 def source_line(source: SourceConfig) -> str:
     """Return a source, where it lies and its size."""
     kind = "" if source.label == source.type else f" ({source.type})"
-    place = f" from {source.path or source.hub}" if isinstance(source, FilesConfig) else ""
-    rows, origin = source_rows(source)
+    place = "" if source.location is None else f" from {source.location}"
+    rows, origin = source.expected_rows()
     return f"{source.label}{kind}{place}: {number(rows)} rows ({origin})"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mmrm.data.errors import CheckpointError, UserError
 from mmrm.data.preparation.filters import read_fingerprints
-from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.manifest import verify_settings
 from mmrm.eval.benchmarks.benchmark import BUILT_IN
 from mmrm.eval.benchmarks.registry import BENCHMARKS
@@ -40,11 +40,9 @@ NEEDED = {
 def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield the key and the value of every path that a run reads."""
     yield from models(recipe)
-    for key, source in file_sources(recipe):
-        found = {name: dict(source).get(name) for name in ("path", "images")}
-        yield from (
-            (f"{key}.{name}", path) for name, path in found.items() if isinstance(path, str)
-        )
+    for key, source in sources(recipe):
+        for name, path in source.input_paths().items():
+            yield f"{key}.{name}", path
     for number, benchmark in enumerate(recipe.evaluation.benchmarks):
         if benchmark.location not in BUILT_IN:
             yield f"evaluation.benchmarks.{number}.location", benchmark.location
@@ -61,15 +59,12 @@ def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "data.filters.leave_out", recipe.data.filters.leave_out
 
 
-def file_sources(recipe: Recipe) -> Iterator[tuple[str, FilesConfig]]:
-    """Yield the key and the section of every source that reads files."""
-    for key, sources in (
-        ("data.sources", recipe.data.sources),
-        ("evaluation.questions", recipe.evaluation.questions),
-    ):
-        for number, source in enumerate(sources):
-            if isinstance(source, FilesConfig):
-                yield f"{key}.{number}", source
+def sources(recipe: Recipe) -> Iterator[tuple[str, SourceConfig]]:
+    """Yield the key and the section of every source."""
+    for index, source in enumerate(recipe.data.sources):
+        yield f"data.sources.{index}", source
+    for index, source in enumerate(recipe.evaluation.questions):
+        yield f"evaluation.questions.{index}", source
 
 
 def models(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -133,7 +128,7 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[tuple[str, ...]]:
         (key, partial(look_at_model, path)) for key, path in models(recipe)
     ]
     looks.append(("backbone.max_pixels", partial(look_at_limits, recipe.backbone)))
-    looks += [(key, source.look) for key, source in file_sources(recipe)]
+    looks += [(key, source.look) for key, source in sources(recipe)]
     for number, benchmark in enumerate(recipe.evaluation.benchmarks):
         looks.append(
             (f"evaluation.benchmarks.{number}", partial(BENCHMARKS[benchmark.name].look, benchmark))

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from mmrm.data.config.layers import Located
+from mmrm.data.config.registry import installed_rows
 from mmrm.data.config.validation import Path, dotted, written
 from mmrm.data.errors import Problem, UserError
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.sources.registry import SOURCES
 from mmrm.train.recipe.deepspeed_config import deepspeed_names, stage
 from mmrm.train.recipe.epoch import epoch_records
 from mmrm.train.recipe.input_paths import input_rules
@@ -22,13 +23,6 @@ from mmrm.train.recipe.methods import (
 )
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.sections import EvaluationConfig
-
-WITH_CRITIQUES = ("mm_rlhf", "project", "shapes")
-"""Types of sources whose records may hold critiques."""
-WITH_RATIONALES = ("project", "r1_reward", "shapes")
-"""Types of sources whose records may hold rationales."""
-WITH_ANSWERS = ("questions", "shapes")
-"""Types of sources whose records hold known answers."""
 
 Broken = Iterator[tuple[str, ...]]
 """For each broken rule a message and the keys that the rule reads, the one to look at first."""
@@ -123,10 +117,12 @@ def critic_rules(recipe: Recipe) -> Broken:
     if not method.score_weight and not method.cross_entropy_weight:
         message = "both weights of the critic are 0: nothing would be trained; raise score_weight or cross_entropy_weight"
         yield message, "method.score_weight", "method.cross_entropy_weight"
-    if method.records_without_critique == "refuse" and not types & set(WITH_CRITIQUES):
+    has_critiques = any(source.has_critiques for source in recipe.data.sources)
+    if method.records_without_critique == "refuse" and not has_critiques:
+        suitable = [name for name, kind in installed_rows(SOURCES).items() if kind.has_critiques]
         message = (
             f"the critic learns from critiques, and records of {', '.join(sorted(types))} hold none; add a source of type "
-            f"{', '.join(WITH_CRITIQUES[:-1])} or {WITH_CRITIQUES[-1]}, or set method.records_without_critique=score_only"
+            f"{', '.join(suitable[:-1])} or {suitable[-1]}, or set method.records_without_critique=score_only"
         )
         yield message, "method.records_without_critique", "method.type", "data.sources"
 
@@ -176,7 +172,7 @@ def policy_rules(recipe: Recipe) -> Broken:
         [source.type for source in recipe.data.sources],
     )
     if not isinstance(method, PolicyConfig):
-        if "questions" in types:
+        if not all(source.has_responses for source in recipe.data.sources):
             message = (
                 f"questions hold no responses, which the method {method.type} learns from; "
                 "take a source of preference pairs"
@@ -189,10 +185,12 @@ def policy_rules(recipe: Recipe) -> Broken:
                 "method.type",
             )
         return
-    if method.verified and (others := sorted({*types} - {*WITH_ANSWERS})):
+    with_answers = [name for name, kind in installed_rows(SOURCES).items() if kind.has_answers]
+    others = sorted({source.type for source in recipe.data.sources if not source.has_answers})
+    if method.verified and others:
         message = (
             f"a verifier compares answers with known ones, and records of {', '.join(others)} hold none; take sources of type "
-            f"{' or '.join(WITH_ANSWERS)}, or a reward without a verifier"
+            f"{' or '.join(with_answers)}, or a reward without a verifier"
         )
         yield message, "method.rewards", "data.sources"
     for number, term in enumerate(method.rewards):
@@ -216,8 +214,8 @@ def policy_rules(recipe: Recipe) -> Broken:
     ]
     asked += [("data.sources", kind) for kind in types if recipe.data.validation]
     for key, kind in asked:
-        if kind not in WITH_ANSWERS:
-            message = f"records of {kind} hold no known answer to compare with; take a source of type {' or '.join(WITH_ANSWERS)}"
+        if kind not in with_answers:
+            message = f"records of {kind} hold no known answer to compare with; take a source of type {' or '.join(with_answers)}"
             yield message, key, "data.validation", "method.type"
     if double := sorted(
         {name for name in recipe.question_sets if recipe.question_sets.count(name) > 1}
@@ -264,8 +262,9 @@ def optim_rules(recipe: Recipe) -> Broken:
 def length_rules(recipe: Recipe) -> Broken:
     """Check that there are records for every step, where their number is known before they are read."""
     data, size = recipe.data, recipe.optim.records_per_step
-    half = [source.rows // 2 for source in data.sources if isinstance(source, ShapesConfig)]
-    if len(half) == len(data.sources) and data.validation > sum(half):
+    half = [source.max_validation() or 0 for source in data.sources]
+    is_known = all(source.max_validation() is not None for source in data.sources)
+    if is_known and data.validation > sum(half):
         message = f"{data.validation:,} records cannot be withheld: at most half of each source, here {sum(half):,}; lower it"
         yield message, "data.validation", "data.sources"
         return
@@ -327,7 +326,7 @@ def language_model_rules(recipe: Recipe) -> Broken:
     if not isinstance(method, LanguageModelConfig):
         return
     if method.target == "judgement":
-        if not types & set(WITH_RATIONALES):
+        if not any(source.has_rationales for source in recipe.data.sources):
             message = (
                 f"a cold start learns from rationales, and records of {', '.join(sorted(types))} hold none; "
                 "annotate them (python eval/annotate.py --help) and take the files as a source of type project"

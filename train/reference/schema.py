@@ -16,10 +16,9 @@ from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, Field, TypeAdapter
 
+from mmrm.data.config.section import Section
 from mmrm.data.config.validation import members, sections
 from mmrm.data.sources.shared.source import SourceConfig
-from mmrm.data.synthetic.scenes import LEVELS, SPLITS
-from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.train.recipe.deepspeed_config import deepspeed_names
 from mmrm.train.recipe.recipe import Recipe
 
@@ -92,16 +91,15 @@ def of_models(annotation: Any, models: Sequence[type[BaseModel]]) -> Schema:
     schema = in_draft_7(TypeAdapter(annotation).json_schema(ref_template=f"{REF}{{model}}"))
     allowed = {
         ("Recipe", "deepspeed"): deepspeed_names(),
-        ("BenchmarkConfig", "name"): [*BENCHMARKS],
-        ("ShapesConfig", "level"): [*LEVELS],
-        ("ShapesConfig", "split"): [*SPLITS],
     }
     for section in {section for model in models for _, section in sections(model)}:
         own = schema["definitions"].get(section.__name__, schema)
+        names_by_key = section.allowed_values if issubclass(section, Section) else {}
         for key, found in own["properties"].items():
             found["description"] = description(section, key)
-            if names := allowed.get((section.__name__, key)):
-                found["enum"] = names
+            names = allowed.get((section.__name__, key)) or names_by_key.get(key)
+            if names:
+                found["enum"] = list(names)
     return {"$schema": DRAFT, **schema}
 
 

@@ -37,6 +37,18 @@ SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set, as the hub writes them: `test-00000-of-00003.parquet`."""
 MESSAGE = 1000
 """Characters of a message about a record: more would be the record itself."""
+ROWS_BY_HUB_ID = {
+    "OpenGVLab/MMPR-v1.2": 3_000_000,
+    "allenai/llama-3.1-tulu-3-8b-preference-mixture": 271_409,
+    "allenai/olmo-2-1124-7b-preference-mix": 378_341,
+    "nvidia/HelpSteer3": 38_459,
+    "openbmb/RLAIF-V-Dataset": 83_132,
+    "openbmb/UltraFeedback": 63_967,
+    "trl-lib/rlaif-v": 83_132,
+    "yifanzhang114/R1-Reward-RL": 17_261,
+}
+"""The rows of public data sets as their cards state them, for plans. The data card of a run has the
+number that was really read."""
 ODD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a value of a form that an adapter did not think of can raise: it costs its record, not the run."""
 
@@ -140,8 +152,6 @@ class FilesConfig(SourceConfig):
     LICENCE: ClassVar[str] = "not stated"
     VIDEOS: ClassVar[bool] = False
     """Rows may name videos, which `convert` then shows as frames, or leaves out."""
-    PAIRS: ClassVar[bool] = True
-    """Records are preference pairs; questions for a policy are none."""
     BRANCH: ClassVar[str | None] = None
     """The revision on the hub where the recipe names none."""
 
@@ -169,6 +179,30 @@ class FilesConfig(SourceConfig):
     def patterns(self) -> list[str]:
         """Which files belong to the source."""
         return [pattern.format(**dict(self)) for pattern in self.FILES]
+
+    @property
+    def location(self) -> str | None:
+        """The local path, or else the hub id."""
+        return self.path or self.hub
+
+    @property
+    def is_on_hub(self) -> bool:
+        """True if no local path is given."""
+        return self.path is None
+
+    def input_paths(self) -> dict[str, str]:
+        """Return the local path, if one is given, under its key."""
+        return {} if self.path is None else {"path": self.path}
+
+    def stated_rows(self) -> tuple[int | None, str]:
+        """Return the number of rows that the card of a public data set states.
+
+        Rows of several pairs each give a number of records that only reading them tells.
+        """
+        is_stated = self.is_on_hub and self.hub in ROWS_BY_HUB_ID
+        if is_stated and self.records_per_row == 1:
+            return ROWS_BY_HUB_ID[str(self.hub)], "stated by its card"
+        return super().stated_rows()
 
     @property
     def records_per_row(self) -> int:
@@ -246,6 +280,13 @@ class ImageFilesConfig(FilesConfig):
 
     Null takes the data set's archives of images, or else the folder of the data set or file.
     """
+
+    def input_paths(self) -> dict[str, str]:
+        """Return the local paths of the files and of their images under their keys."""
+        paths = super().input_paths()
+        if self.images is not None:
+            paths["images"] = self.images
+        return paths
 
     def look(self) -> None:
         """Look at the files, and at the images that the recipe names."""

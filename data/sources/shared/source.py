@@ -1,8 +1,12 @@
-"""What a source of preference records is: addressed by index, read lazily, documented by licence and revision."""
+"""The two classes behind every source: `Source`, its records by index, and `SourceConfig`, its keys.
+
+A recipe lists sources under `data.sources`. Each entry is a `SourceConfig`, told apart by `type`,
+and opens the `Source` that the mixture draws records from.
+"""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pydantic import Field
 
@@ -11,22 +15,33 @@ from mmrm.data.preference import Preference
 
 
 class Source(Protocol):
-    """Records by index. Opening one is quick and holds no more memory for more records; it pickles for worker processes."""
+    """Preference records by index.
+
+    A source can be pickled, because worker processes read from it. Opening a source is quick, and
+    the memory that it holds does not grow with the number of records.
+    """
 
     name: str
     """The name in the data card and in the identity of each record."""
     licence: str
+    """The licence that the data card states."""
     revision: str
     """The commit on the hub, or `local`."""
     generated: bool
-    """Records come from a generator of this project: right by construction, not read through before training."""
+    """True if a generator of this project makes the records. Such records are right by construction,
+    so they are not all read before training."""
 
     def __len__(self) -> int:
-        """Return the number of rows, those included that will be left out."""
+        """Return the number of rows, including those that will be left out."""
         ...
 
     def record(self, index: int) -> Preference:
-        """Return record `index`; raise LeftOut for a row left out by rule and RecordError for an unusable one."""
+        """Return the record at `index`.
+
+        Raises:
+            LeftOut: If a rule of the source leaves the row out.
+            RecordError: If the row cannot be used.
+        """
         ...
 
     def fingerprint(self) -> str:
@@ -35,7 +50,20 @@ class Source(Protocol):
 
 
 class SourceConfig(Section, ABC):
-    """What every source of a mixture has in common."""
+    """The keys that all sources share, and the answers that rules and plans need before opening one.
+
+    A class for one type of source adds its own keys, sets the class variables below if its records
+    hold more than two responses to a prompt, and implements `open`.
+    """
+
+    has_responses: ClassVar[bool] = True
+    """True if a record holds a chosen and a rejected response. Questions for a policy hold none."""
+    has_critiques: ClassVar[bool] = False
+    """True if records may hold a critique of each response."""
+    has_rationales: ClassVar[bool] = False
+    """True if records may hold a rationale of the preference."""
+    has_answers: ClassVar[bool] = False
+    """True if records hold a known answer, which a verifier compares responses with."""
 
     type: str
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
@@ -49,17 +77,63 @@ class SourceConfig(Section, ABC):
 
     @property
     def label(self) -> str:
-        """The name this source goes by."""
+        """The name of this source in the data card, in stages and in messages."""
         return self.name or self.type
 
     @property
     def settings(self) -> str:
-        """What decides how rows become records: all keys but the shares."""
+        """The keys that decide how rows become records, as JSON: all but the name and the shares."""
         return self.model_dump_json(exclude={"name", "weight", "cap", "repeat"})
+
+    @property
+    def location(self) -> str | None:
+        """The path or the hub id that records are read from; None if they are generated."""
+        return None
+
+    @property
+    def is_on_hub(self) -> bool:
+        """True if opening the source asks the hub."""
+        return False
+
+    def input_paths(self) -> dict[str, str]:
+        """Return the local paths that the source reads, by the key that names them."""
+        return {}
+
+    def look(self) -> None:
+        """Check the local files by name and kind, without reading them or asking the hub.
+
+        Raises:
+            UserError: If a file is missing or of a kind that cannot be read.
+        """
+
+    def stated_rows(self) -> tuple[int | None, str]:
+        """Return the number of rows, and how it is known before the files are read.
+
+        The number is None if only reading the files can tell. `cap` and `repeat` are not applied.
+        """
+        return None, "counted at the first reading"
+
+    def expected_rows(self) -> tuple[int | None, str]:
+        """Return the rows that an epoch draws before any is left out, and how the number is known.
+
+        The number is None if only reading the files can tell.
+        """
+        rows, origin = self.stated_rows()
+        if rows is None:
+            return None, origin
+        if self.cap is not None and self.cap < rows:
+            rows = self.cap
+            origin = f"{origin}, capped"
+        return round(rows * self.repeat), origin
+
+    def max_validation(self) -> int | None:
+        """Return the most records that can be withheld for validation; None if not yet known."""
+        return None
 
     @abstractmethod
     def open(self, cache: Path) -> Source:
-        """Open the source; derived files (indices, memory-mapped tables) go under `cache`.
+        """Open the source. Derived files (indices, memory-mapped tables) are written below `cache`.
 
-        Raises: UserError if its files are missing or not in the documented schema.
+        Raises:
+            UserError: If the files are missing or not in the documented schema.
         """

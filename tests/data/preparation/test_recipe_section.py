@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from mmrm.data.errors import RecipeError, UserError
 from mmrm.data.preparation.mixing import MixtureConfig
 from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
-from mmrm.data.sources.registry import SOURCES
 from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,12 +65,6 @@ RECIPES = [
 def test_a_wrong_section_is_refused(section: dict[str, Any], place: str) -> None:
     with pytest.raises(ValidationError, match=place):
         MixtureConfig.model_validate(section)
-
-
-def test_every_row_of_the_table_is_a_source_of_that_name() -> None:
-    for config in SOURCES:
-        (name,) = config.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
-        assert config.__module__ == f"mmrm.data.sources.{name}"
 
 
 def test_the_embedded_world_is_a_source(tmp_path: Path) -> None:

@@ -35,12 +35,7 @@ QUESTIONS = Sample(
 )
 
 
-def source_kind(config: type) -> str:
-    kind: str = config.model_fields["type"].annotation.__args__[0]  # type: ignore[attr-defined]
-    return kind
-
-
-KINDS = sorted(map(source_kind, SOURCES))
+KINDS = sorted(SOURCES)
 
 
 def records_of(kind: str, folder: Path, **settings: Any) -> Iterator[Preference]:

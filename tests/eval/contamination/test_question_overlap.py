@@ -14,7 +14,7 @@ from PIL import Image
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference, Truth, text
 from mmrm.data.preparation.mixing import MixtureConfig
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.contamination.question_overlap import (
     MOST_REPEATED,
     Question,

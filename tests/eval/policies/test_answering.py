@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mmrm.data.preference import Preference, Truth
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.candidates import Candidates, Ranking
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.packed_inference import Packed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.models import generation
 from mmrm.models import packed_generation as sampling
 from mmrm.models.backbone import load_language_model

@@ -16,7 +16,7 @@ from PIL import Image
 
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.judges.packed_inference import Packed

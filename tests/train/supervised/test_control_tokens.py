@@ -12,7 +12,7 @@ import pytest
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Encoder
 from mmrm.train.methods.critic.method import CriticEncoder

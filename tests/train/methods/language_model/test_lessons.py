@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.wording import compare_in_short
 from mmrm.data.synthetic.world import ShapesWorld, Turn
 from mmrm.models.packing.groups import Continuation, Group

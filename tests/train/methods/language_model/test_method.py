@@ -15,7 +15,7 @@ from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import conclusion, read
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.train.methods.language_model.method import (
     JudgementEncoder,

@@ -13,7 +13,7 @@ from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference, Truth, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.scan import BadRecordConfig
-from mmrm.data.sources.shapes import ShapesConfig
+from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.candidates import Candidates, Ranking
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.models.backbone import load_scalar

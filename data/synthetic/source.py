@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mmrm.data.config.section import Records
 from mmrm.data.preference import Preference
@@ -19,6 +19,14 @@ from mmrm.data.synthetic.world import ShapesWorld
 
 class ShapesConfig(SourceConfig):
     """Items of the embedded world."""
+
+    has_critiques = True
+    has_rationales = True
+    has_answers = True
+    allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {
+        "level": tuple(LEVELS),
+        "split": tuple(SPLITS),
+    }
 
     type: Literal["shapes"]
     level: str
@@ -34,32 +42,44 @@ class ShapesConfig(SourceConfig):
     kinds: list[str] | None = Field(default=None, min_length=1)
     """Question types, each as likely as the others; null takes all."""
 
-    @field_validator("level", "split")
+    @field_validator("level")
     @classmethod
-    def _exists(cls, name: str, info: ValidationInfo) -> str:
-        return _known(name, LEVELS if info.field_name == "level" else SPLITS)
+    def _level_exists(cls, level: str) -> str:
+        require_known(level, tuple(LEVELS))
+        return level
+
+    @field_validator("split")
+    @classmethod
+    def _split_exists(cls, split: str) -> str:
+        require_known(split, tuple(SPLITS))
+        return split
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> ShapesConfig:
-        for kind in self.kinds or []:
-            _known(kind, dict.fromkeys([*QUESTION_TYPES, *TEXT_TYPES]))
-        if (
-            self.kinds is not None
-            and self.text_only < 1
-            and not QUESTION_TYPES.keys() & set(self.kinds)
-        ):
+        if self.kinds is None:
+            return self
+        for kind in self.kinds:
+            require_known(kind, (*QUESTION_TYPES, *TEXT_TYPES))
+        has_image_kind = not QUESTION_TYPES.keys().isdisjoint(self.kinds)
+        has_text_kind = not TEXT_TYPES.keys().isdisjoint(self.kinds)
+        if self.text_only < 1 and not has_image_kind:
             raise ValueError(
                 f"kinds holds text questions only, so text_only must be 1 (it is {self.text_only})"
             )
-        if (
-            self.kinds is not None
-            and self.text_only > 0
-            and not TEXT_TYPES.keys() & set(self.kinds)
-        ):
+        if self.text_only > 0 and not has_text_kind:
             raise ValueError(
-                f"kinds holds no text question ({', '.join(TEXT_TYPES)}), so text_only must be 0 (it is {self.text_only})"
+                f"kinds holds no text question ({', '.join(TEXT_TYPES)}), so text_only must be 0 "
+                f"(it is {self.text_only})"
             )
         return self
+
+    def stated_rows(self) -> tuple[int | None, str]:
+        """Return the number of items that the recipe sets."""
+        return self.rows, "generated"
+
+    def max_validation(self) -> int | None:
+        """Return half of the items: at most half of a source is withheld."""
+        return self.rows // 2
 
     def open(self, cache: Path) -> Source:
         """Return the source; nothing is drawn yet."""
@@ -67,7 +87,7 @@ class ShapesConfig(SourceConfig):
 
 
 class ShapesSource:
-    """Items 0 … rows - 1 of one level and split of the embedded world."""
+    """Items 0 to rows - 1 of one level and split of the embedded world."""
 
     licence = "Apache-2.0"
     generated = True
@@ -86,15 +106,15 @@ class ShapesSource:
         return self.rows
 
     def record(self, index: int) -> Preference:
-        """Draw item `index`."""
+        """Draw the item at `index`."""
         return self.world.item(index).preference()
 
     def fingerprint(self) -> str:
-        """Return the world's code and level and this source's settings."""
+        """Return the digest of the world's code, its level and the settings of this source."""
         return f"{self.revision} {self._settings}"
 
 
-def _known(name: str, table: Mapping[str, object]) -> str:
-    if name not in table:
-        raise ValueError(f"{name!r} is not in the embedded world; it has {', '.join(table)}")
-    return name
+def require_known(name: str, names: Sequence[str]) -> None:
+    """Raise ValueError if the embedded world has nothing of this name."""
+    if name not in names:
+        raise ValueError(f"{name!r} is not in the embedded world; it has {', '.join(names)}")
