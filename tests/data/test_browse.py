@@ -166,5 +166,5 @@ def test_unusable_records_are_found_however_many_they_are(tmp_path: Path) -> Non
     (tmp_path / "r.yaml").write_text(json.dumps({"data": strict}))
     command = [sys.executable, str(ROOT / "data" / "browse.py"), str(tmp_path / "r.yaml"), "--find"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "cannot be used: project:1: an image 4000 pixels wide and 8 high" in done.stdout
+    assert "cannot be used: project:1: the image is 4000 pixels wide and 8 high" in done.stdout
     assert "in all: 3 cannot be used" in done.stdout
