@@ -27,7 +27,7 @@ from mmrm.data.storage.files import write_json
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.wording import CritiqueTruth, read_critique
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example, Verdict, as_example
 from mmrm.eval.cli import add_ranks, command, processes
@@ -61,7 +61,7 @@ def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 
 
 def truth_of_critiques(
-    items: Sequence[Item], examples: Sequence[Example], verdicts: Sequence[Verdict]
+    items: Sequence[WorldItem], examples: Sequence[Example], verdicts: Sequence[Verdict]
 ) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
     """Return how true the written critiques are, and the accuracy where both of a row are true and where one is not.
 

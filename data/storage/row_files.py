@@ -255,6 +255,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
 
     Raises: UserError if the file is damaged.
     """
+    require_regular(path)
     is_packed = path.suffix == ".gz"
     if not is_packed and not _is_json_list(path):
         return path
