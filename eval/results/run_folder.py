@@ -1,30 +1,33 @@
-"""What a report is made of, read from a run folder or from the output folder of a sweep: log, provenance and results."""
+"""Names of the files in run folders, checkpoints, sweeps and the folders of studies."""
 
 from pathlib import Path
 
 from mmrm.data.storage.manifest import JUDGE_CARD
 
-CARD, RECIPE, LAUNCHES = JUDGE_CARD, "recipe.yaml", "provenance.json"
-
-
-PROVENANCE, STATE, BEST = "provenance.json", "trainer_state.json", "best"
-
-
-SWEEP, ABLATION = "sweep.json", "ablation.json"
-"""What makes a folder that of a sweep, and that of a list of train/ablate.py."""
-
-
+CARD = JUDGE_CARD
+"""In a checkpoint: the judge that it is."""
+RECIPE = "recipe.yaml"
+"""In a run folder: the recipe with all its values."""
+LAUNCHES = "provenance.json"
+PROVENANCE = "provenance.json"
+"""In a run folder: the command, code and data of each launch of the run."""
+STATE = "trainer_state.json"
+"""In a checkpoint: the trainer's state with the log up to its step."""
+BEST = "best"
+"""In a run folder: a link to the best checkpoint."""
 LOG = "log.jsonl"
-"""Every line of a run's log as it comes; the states of checkpoints have it too, up to their step."""
+"""In a run folder: every line of the run's log, written when it occurs."""
 
-OVEROPTIMISATION, PREDICTORS = (
-    Path("overoptimisation", "figures.json"),
-    Path("predictors", "predictors.json"),
-)
-
+SWEEP = "sweep.json"
+"""The file by which the output folder of a sweep is recognised."""
+ABLATION = "ablation.json"
+"""The file by which the output folder of train/ablate.py is recognised."""
+OVEROPTIMISATION = Path("overoptimisation", "figures.json")
+"""In the folder of an ablation: the figures of eval/overoptimisation.py."""
+PREDICTORS = Path("predictors", "predictors.json")
+"""In the folder of an ablation: the figures of train/predictors.py."""
 
 HELD_OUT = "held_out"
 """Name of the evaluation on the records that `data.validation` withholds from training."""
-
 HELD_OUT_RECORDS = "validation.jsonl"
-"""The held-out records in this project's format, images included."""
+"""The held-out records in this project's format, with images."""
