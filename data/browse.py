@@ -132,7 +132,8 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
     values = values[values > 0]
     if not len(values):
         return f"{title}: there are no {of}."
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     if low == high:
         return f"{title}: {low:,} {unit} in all {len(values):,} {of}."
     # Edges are whole numbers, because of bars that are narrower than one most would be empty.

@@ -123,8 +123,11 @@ class DataCard:
     @property
     def total(self) -> dict[str, int]:
         """The sums of the counts over the sources."""
-        counts = [source.counts for source in self.sources]
-        return {name: sum(of_source[name] for of_source in counts) for name in counts[0]}
+        total: dict[str, int] = {}
+        for source in self.sources:
+            for name, count in source.counts.items():
+                total[name] = total.get(name, 0) + count
+        return total
 
     @property
     def shares_by_tenth(self) -> list[list[str]]:

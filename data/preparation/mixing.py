@@ -312,12 +312,11 @@ class Mixture:
         config = self.config
         stages = config.stages or [StageConfig(name="all")]
         pools_by_stage = [self._pools(stage) for stage in stages]
-        sizes = np.array(
-            [
-                stage.repeat * sum(pool.size for pool in pools)
-                for stage, pools in zip(stages, pools_by_stage, strict=True)
-            ]
-        )
+        sizes_by_stage = []
+        for stage, pools in zip(stages, pools_by_stage, strict=True):
+            size = sum(pool.size for pool in pools)
+            sizes_by_stage.append(stage.repeat * size)
+        sizes = np.array(sizes_by_stage)
         totals = np.round(sizes)
         if config.records is not None:
             totals = apportion(config.records, sizes / sizes.sum())

@@ -227,8 +227,7 @@ def _entry(record: Preference) -> tuple[int, ...]:
 
 def _entry_left_out(reason: str) -> tuple[int, ...]:
     """Return the values of ROW for a record that is not used."""
-    num_other_values = len(ROW) - 1
-    return (REASONS.index(reason), *[0] * num_other_values)
+    return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _flags(record: Preference) -> int:
