@@ -63,7 +63,7 @@ def placeholders(messages: Sequence[Message]) -> int:
 
 
 Rule = Literal["exact", "multiple_choice", "numeric"]
-"""How a response is compared with a known answer; the rules themselves are in eval/verifiers.py."""
+"""The rule by which a response is compared with a known answer; the rules are in eval/verifiers.py."""
 
 
 class Truth(NamedTuple):
@@ -87,7 +87,7 @@ class Preference:
     images: tuple[EncodedImage, ...] = ()
     """One image for each image part of the prompt, in the same order."""
     margin: float | None = None
-    """How much better `chosen` is, in the source's own unit; None if the source has no margins."""
+    """The difference in quality in the source's own unit; None if the source has no margins."""
     chosen_critique: str | None = None
     rejected_critique: str | None = None
     rationale: str | None = None

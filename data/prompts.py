@@ -121,8 +121,8 @@ def critiques_of(record: Preference) -> tuple[str, str] | None:
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 FORM = re.compile(r"<think>(?>(.*?)</think>)<answer>(?>(.*?)</answer>)", re.DOTALL)
-"""For `fullmatch` of a text that contains each tag at most once. The atomic groups end at the first
-closing tag."""
+"""A judgement in the required form. It is only used with `fullmatch` on a text that contains each tag at
+most once, so the atomic groups may end at the first closing tag."""
 ANSWERED = re.compile(r"<answer>\s*([12])\s*</answer>\s*")
 TAG_LIKE = re.compile(r"<\s*+(?:/\s*+)?(think|answer)\b[^>]*+>", re.IGNORECASE)
 """A think or answer tag, misspelt ones included. Search only up to the last ">": behind it, every

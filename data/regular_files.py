@@ -13,7 +13,7 @@ from typing import TextIO
 from mmrm.data.errors import SpecialFileError
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-"""With O_NONBLOCK, opening a FIFO returns at once instead of waiting for a writer."""
+"""Flags for opening. O_NONBLOCK makes opening a FIFO return at once instead of waiting for a writer."""
 
 
 def require_regular(path: Path) -> os.stat_result:

@@ -1,4 +1,4 @@
-"""How many records of each source an epoch draws, and in which order.
+"""The number of records that an epoch draws from each source, and their order.
 
 `Mixture` calls these functions. They are pure arithmetic on indices, so that every rank computes the
 same epoch.
@@ -183,9 +183,9 @@ def _number_pairs(
 
 
 def quotas(total: int, limits: Sequence[int]) -> list[int]:
-    """Return how many of `total` records each source gives, one number for each of `limits`.
+    """Return the number of held-out records of each source, one for each of `limits`.
 
-    The numbers are equal, or differ by one, except that no source gives more than its limit.
+    They sum to `total`, and are equal or differ by one, except that no source gives more than its limit.
 
     Example: 10 records from sources with the limits 2, 100, 100 are 2, 4, 4.
 

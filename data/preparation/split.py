@@ -157,16 +157,17 @@ class SplitRecords(Sequence[Preference]):
     Records are read and validated when they are accessed.
     """
 
-    def __init__(self, parts: Sequence[tuple[Source, Indices]], grey: bool) -> None:
+    def __init__(self, rows_by_source: Sequence[tuple[Source, Indices]], grey: bool) -> None:
         """Store the sources with the rows to read of each.
 
         Args:
-            parts: Each source, and the numbers of its rows, (rows,).
+            rows_by_source: Each source, and the numbers of its rows, (rows,).
             grey: Whether to replace every image by a grey one of the same size.
         """
-        self.parts = parts
+        self.rows_by_source = rows_by_source
         self.grey = grey
-        self.ends = list(accumulate(len(rows) for _, rows in parts))
+        self.ends = list(accumulate(len(rows) for _, rows in rows_by_source))
+        """Number of records up to the end of each source."""
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -180,7 +181,7 @@ class SplitRecords(Sequence[Preference]):
     def __getitem__(self, index: int) -> Preference:  # type: ignore[override]  # an index, no slice
         """Return one record; raise RecordError if it cannot be used."""
         source_number, position = self.place(index)
-        source, rows = self.parts[source_number]
+        source, rows = self.rows_by_source[source_number]
         record = validate(source.record(int(rows[position])))
         images = record.images
         if self.grey:

@@ -124,7 +124,7 @@ class Archive(IndexedFiles):
 
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
         stamps = " ".join(f"{stamp(part)} {part.resolve()}" for part in parts)
-        # The text tells these indices from those of older versions, which have the first of a name.
+        # Indices of older versions, which contain the first of several equal names, have other keys.
         identity = digest(f"each name once: {stamps}")
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 

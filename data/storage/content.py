@@ -39,8 +39,8 @@ def question_key(question: Preference) -> str:
     Answers of a policy are stored under it, because they are verified by the known answers.
     """
     truth = question.truth
-    known = None if truth is None else [list(truth.answers), truth.rule]
-    return shown_key(question.prompt, question.images, (), known)
+    known_answers = None if truth is None else [list(truth.answers), truth.rule]
+    return shown_key(question.prompt, question.images, (), known_answers)
 
 
 def shown_key(

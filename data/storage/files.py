@@ -70,9 +70,9 @@ def remembered_digest(path: Path) -> str:
     another time.
     """
     before = require_regular(path)
-    known = _digests.get(_identity(before))
-    if known is not None:
-        return known
+    remembered = _digests.get(_identity(before))
+    if remembered is not None:
+        return remembered
     sha256 = content_digest(path)
     after = require_regular(path)
     is_settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > SETTLED_NS

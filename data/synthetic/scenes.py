@@ -135,7 +135,7 @@ class Scene(NamedTuple):
     """Things on a grid of cells."""
 
     things: tuple[SceneObject, ...]
-    """In reading order, at most one in a cell."""
+    """Things in reading order, at most one in a cell."""
     level: Level
     grid: int
     """Number of cells along one side."""

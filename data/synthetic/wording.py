@@ -139,8 +139,8 @@ def write_critique(truth: CritiqueTruth) -> str:
 CRITIQUE = re.compile(
     r"(?:the response is )?(right|wrong)\. (?>(.*?)\. the response says )(.*)\.", re.DOTALL
 )
-"""For `fullmatch`. The group is atomic: if the text does not end with a full stop, it does not do so
-behind a later "the response says" either."""
+"""A critique; it is only used with `fullmatch`. The group is atomic: if the text does not end with a full
+stop, it does not do so behind a later "the response says" either."""
 
 
 def read_critique(text: str) -> CritiqueTruth | None:

@@ -30,7 +30,7 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How the rows of a predictions file compare with those of its benchmark."""
+    """The comparison of a predictions file's rows with the rows of its benchmark."""
 
     rows: int
     """Number of rows in the file; several votes on a row count once."""
@@ -291,8 +291,8 @@ def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:
 def _other_sizes(groups: Sequence[str], edition: Known, is_whole: bool) -> tuple[str, ...]:
     """Return a sentence for each category that has more or fewer lines than the edition has rows.
 
-    If the rows of the file are not those of the edition (`is_whole` is False), only categories with
-    more lines are named: the others are too small because rows are missing.
+    If rows are missing or too many (`is_whole` is False), only categories with more lines are named:
+    the others are too small because of the missing rows.
     """
     if not edition.groups:
         return ()

@@ -101,7 +101,7 @@ def difference(
     second: Sequence[Mapping[str, Any]],
     comparisons: int = 1,
 ) -> Difference:
-    """Return the accuracy of the first of two `predictions.jsonl` minus that of the second.
+    """Return the accuracy of a `predictions.jsonl` minus the accuracy of another one.
 
     Rows are matched by their content, so that copies of a benchmark in different folders have the same
     rows. Files of versions that did not write the content are matched by key. The interval is at 95 %

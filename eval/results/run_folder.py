@@ -5,27 +5,26 @@ from pathlib import Path
 from mmrm.data.storage.manifest import JUDGE_CARD
 
 CARD = JUDGE_CARD
-"""In a checkpoint: the judge that it is."""
+"""File in a checkpoint that describes it as a judge."""
 RECIPE = "recipe.yaml"
-"""In a run folder: the recipe with all its values."""
-LAUNCHES = "provenance.json"
+"""File in a run folder with all values of the recipe."""
 PROVENANCE = "provenance.json"
-"""In a run folder: the command, code and data of each launch of the run."""
+"""File in a run folder with the command, code and data of each launch."""
 STATE = "trainer_state.json"
-"""In a checkpoint: the trainer's state with the log up to its step."""
+"""File in a checkpoint with the trainer's state and the log up to its step."""
 BEST = "best"
-"""In a run folder: a link to the best checkpoint."""
+"""Link in a run folder to the best checkpoint."""
 LOG = "log.jsonl"
-"""In a run folder: every line of the run's log, written when it occurs."""
+"""File in a run folder with every line of the log, written when it occurs."""
 
 SWEEP = "sweep.json"
 """The file by which the output folder of a sweep is recognised."""
 ABLATION = "ablation.json"
 """The file by which the output folder of train/ablate.py is recognised."""
 OVEROPTIMISATION = Path("overoptimisation", "figures.json")
-"""In the folder of an ablation: the figures of eval/overoptimisation.py."""
+"""File in the folder of an ablation with the figures of eval/overoptimisation.py."""
 PREDICTORS = Path("predictors", "predictors.json")
-"""In the folder of an ablation: the figures of train/predictors.py."""
+"""File in the folder of an ablation with the figures of train/predictors.py."""
 
 HELD_OUT = "held_out"
 """Name of the evaluation on the records that `data.validation` withholds from training."""
