@@ -1,19 +1,4 @@
-"""The protocol of an evaluation: what a judge is shown, what it answers, and how answers become right, wrong or a tie.
-
-The default protocol:
-
-- every row of the benchmark counts; a row that cannot be shown (a video without frames, a control token in its text) is
-  counted as unavailable;
-- a scalar judge is right where it scores the better response higher. Equal scores are a tie. Scores are compared as they
-  are (fp32 or wider), never rounded;
-- a pairwise judge sees each row in both orders. A row is right where more votes name the better response than do not, a
-  tie where the two are equal (a judge that follows the position, not the content), else wrong;
-- a vote that cannot be read counts against the better response and is counted; a row without any readable vote is
-  `unparsable`. A score that is not a finite number is unparsable too;
-- a tie is wrong in the headline; the figure with half a point for a tie stands in a column of its own;
-- K votes are K rounds (a round is one judgement, or one in each order); accuracy at 1..K uses the first rounds;
-- everything drawn depends on the seed, the row's content and the round, not on the order in which rows are judged.
-"""
+"""Types of numpy arrays that several rooms use in signatures."""
 
 from __future__ import annotations
 
@@ -23,5 +8,4 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
-
 Ints = NDArray[np.integer[Any]]

@@ -1,10 +1,11 @@
-"""Look at the data of a recipe: a page of samples and figures by source, and a list of suspicious records.
+"""Write a page of samples and figures of each source of a recipe, or list suspicious records.
 
 python data/browse.py recipes/basereward.yaml --out page.html              # 6 samples a source
 python data/browse.py recipes/shapes/naive.yaml --out page.html --samples 20
-python data/browse.py recipes/basereward.yaml --find                       # suspicious records, on the console
+python data/browse.py recipes/basereward.yaml --find                       # suspicious records
 
-Suspicious are unusable records, pairs that prefer nothing, and labels that contradict each other.
+Suspicious records are records that cannot be used, pairs with equal responses, and pairs with
+contradictory labels.
 """
 
 import argparse
@@ -39,79 +40,103 @@ from mmrm.data.storage.files import write_whole
 THUMBNAIL = 360
 """Longest side in pixels of an image on the page."""
 GENERATED_SAMPLE = 200
-"""Items of a generated source that its distributions are computed from."""
+"""Number of items of a generated source from which its distributions are computed."""
 BARS = 24
-"""Bars of a histogram, fewer where there are not as many whole numbers."""
+"""Number of bars of a histogram; fewer if it covers fewer whole numbers."""
+SHOWN = 80
+"""Characters of a response in the list of suspicious records."""
 TEMPLATE = Path(__file__).parent / "browse.html"
 
 
 class Suspicion(NamedTuple):
-    """What is wrong with which record."""
+    """A record that is suspicious, and the reason."""
 
     kind: str
     identity: str
     detail: str
 
 
-def suspicious(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
-    """Yield what is suspicious in all sources that are not generated.
+def suspicious(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
+    """Yield the suspicious records of all sources that are not generated.
 
-    Reads every record and decodes every image, which the first reading does not do: this is the slow and thorough look.
+    This reads every record and decodes every image, which the first reading does not do, and takes
+    long.
     """
-    yield from contradictions(parts)
-    for part in parts:
-        rows = [] if part.row_index is None else range(len(part.source))
+    yield from contradictions(splits)
+    for split in splits:
+        if split.row_index is None:
+            continue
         for row in track(
-            rows,
-            escape(f"looking through {part.source.name}"),
+            range(len(split.source)),
+            escape(f"looking through {split.source.name}"),
             console=plain_console(stderr=True),
             transient=True,
         ):
-            identity = f"{part.source.name}:{row}"
-            try:
-                record = validate(part.source.record(row))
-                for encoded in record.images:
-                    image_size(encoded, record.identity)
-                    decode(encoded, record.identity)
-                if normalised(record.chosen) == normalised(record.rejected):
-                    yield Suspicion("chosen equals rejected", record.identity, record.chosen[:80])
-            except LeftOut:
-                continue
-            except RecordError as error:
-                yield Suspicion(
-                    "cannot be used", identity, str(error).removeprefix(f"{identity}: ")
-                )
+            suspicion = _suspicion_about(split, row)
+            if suspicion is not None:
+                yield suspicion
 
 
-def contradictions(parts: Sequence[SourceSplit]) -> Iterator[Suspicion]:
-    """Yield the pairs that are preferred one way in one row and the other way in another, of any source."""
-    names: list[str] = []
-    noted = [np.empty(0, ROW)]
-    for part in parts:
-        if part.row_index is not None:
-            rows = np.concatenate([part.rows, part.held_out])
-            names += [f"{part.source.name}:{row}" for row in rows]
-            noted.append(part.row_index.rows[rows])
-    pairs = np.concatenate(noted)
-    keys, one_way = pairs["pair_key"], (pairs["flags"] & ORDER) > 0
-    seen: dict[int, list[str]] = {}
-    for place in np.flatnonzero(np.isin(keys, np.intersect1d(keys[one_way], keys[~one_way]))):
-        seen.setdefault(int(keys[place]), []).append(names[place])
-    for key in sorted(seen):
-        yield Suspicion(
-            "contradictory labels", seen[key][0], "the same pair in " + ", ".join(seen[key])
-        )
+def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
+    """Return a suspicion if a record cannot be used or has equal responses."""
+    identity = f"{split.source.name}:{row}"
+    try:
+        record = validate(split.source.record(row))
+        for image in record.images:
+            image_size(image, record.identity)
+            decode(image, record.identity)
+    except LeftOut:
+        return None
+    except RecordError as error:
+        return Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
+    if normalised(record.chosen) == normalised(record.rejected):
+        return Suspicion("chosen equals rejected", record.identity, record.chosen[:SHOWN])
+    return None
+
+
+def contradictions(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
+    """Yield the pairs of which one record prefers one response, and another record the other.
+
+    The records may be of different sources.
+    """
+    identities: list[str] = []
+    entries = [np.empty(0, ROW)]
+    for split in splits:
+        if split.row_index is not None:
+            rows = np.concatenate([split.rows, split.held_out])
+            identities += [f"{split.source.name}:{row}" for row in rows]
+            entries.append(split.row_index.rows[rows])
+    pairs = np.concatenate(entries)
+    keys = pairs["pair_key"]
+    is_first_chosen = (pairs["flags"] & ORDER) > 0
+    contradictory_keys = np.intersect1d(keys[is_first_chosen], keys[~is_first_chosen])
+    identities_by_key: dict[int, list[str]] = {}
+    for position in np.flatnonzero(np.isin(keys, contradictory_keys)):
+        identities_by_key.setdefault(int(keys[position]), []).append(identities[position])
+    for _, same_pair in sorted(identities_by_key.items()):
+        detail = f"the same pair in {', '.join(same_pair)}"
+        yield Suspicion("contradictory labels", same_pair[0], detail)
 
 
 def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -> Chart | str:
-    """Return how many `of` something have which size in a unit, on a logarithmic axis; in words if all have one size, or none."""
+    """Return a histogram of positive values on a logarithmic axis.
+
+    If all values are equal, or none is positive, the result is a sentence instead.
+
+    Args:
+        title: The title of the histogram.
+        unit: The unit of the values.
+        of: The name of the things that have the values.
+        values: Whole numbers, (things,); zeros are left out.
+    """
     values = values[values > 0]
     if not len(values):
         return f"{title}: there are no {of}."
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     if low == high:
         return f"{title}: {low:,} {unit} in all {len(values):,} {of}."
-    # Edges are whole numbers: narrower bars than one would be empty ones between full ones.
+    # Edges are whole numbers, because of bars that are narrower than one most would be empty.
     edges = np.unique(np.geomspace(low, high + 1, BARS + 1).round().astype(np.int64))
     counts, _ = np.histogram(values, edges)
     round_numbers = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
@@ -141,62 +166,68 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
 
 
 def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
-    """Return how many of `rows` repeat an earlier one: the same prompt, images and pair, whichever is preferred."""
+    """Return the number of `rows` that repeat an earlier one.
+
+    They have the same prompt, images and pair of responses, whichever is preferred.
+    """
     return len(rows) - len(np.unique(index.rows["pair_key"][rows]))
 
 
 def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
-    """Return the page, with up to `count` records of each source, as HTML that needs no other file.
+    """Return the page as HTML that needs no other file.
 
-    `together` is that of `Mixture.order`.
+    Args:
+        mixture: The sources.
+        count: The largest number of records that are shown of a source.
+        title: The title of the page.
+        together: The argument of `Mixture.order`.
     """
     card = mixture.card(together)
     sections = []
-    for part, source in zip(mixture.parts, card.sources, strict=True):
-        index, rows = part.known(part.rows[:GENERATED_SAMPLE])
-        kept = index.rows[rows]
+    for split, source_card in zip(mixture.splits, card.sources, strict=True):
+        index, positions = split.known(split.rows[:GENERATED_SAMPLE])
+        rows = index.rows[positions]
+        longer_sides = index.sizes.max(axis=1, initial=0)
         figures = [
-            histogram("Chosen response", "characters", "records", kept["chosen"]),
-            histogram("Rejected response", "characters", "records", kept["rejected"]),
-            histogram("Text, estimated", "tokens", "records", kept["text_tokens"]),
-            histogram(
-                "Longer side of an image", "pixels", "images", index.sizes.max(axis=1, initial=0)
-            ),
+            histogram("Chosen response", "characters", "records", rows["chosen"]),
+            histogram("Rejected response", "characters", "records", rows["rejected"]),
+            histogram("Text, estimated", "tokens", "records", rows["text_tokens"]),
+            histogram("Longer side of an image", "pixels", "images", longer_sides),
         ]
         sections.append(
             {
-                "card": source,
+                "card": source_card,
                 "charts": [figure for figure in figures if isinstance(figure, Chart)],
                 "constants": [figure for figure in figures if isinstance(figure, str)],
-                "duplicates": duplicates(index, rows),
-                "looked_at": len(rows),
-                "samples": list(samples(part, count, mixture.config.seed)),
+                "duplicates": duplicates(index, positions),
+                "looked_at": len(positions),
+                "samples": list(samples(split, count, mixture.config.seed)),
             }
         )
     return render(TEMPLATE, title=title, card=card, sections=sections)
 
 
-def samples(part: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield up to `count` records of a source, drawn by `seed`, with small copies of their images, tiny ones marked."""
+def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield up to `count` records of a source, drawn by `seed`, with small copies of their images.
+
+    Each image is a pair: True if it is so small that the page enlarges it, and its address.
+    """
     generator = np.random.default_rng(seed)
-    for row in generator.choice(part.rows, min(count, len(part.rows)), replace=False):
-        record, images, problem = (
-            Preference(f"{part.source.name}:{row}", (), "", ""),
-            list[Image.Image](),
-            "",
-        )
+    for row in generator.choice(split.rows, min(count, len(split.rows)), replace=False):
+        record = Preference(f"{split.source.name}:{row}", (), "", "")
+        images: list[Image.Image] = []
+        problem = ""
         try:
-            record = validate(part.source.record(int(row)))
+            record = validate(split.source.record(int(row)))
             images = [decode(image, record.identity) for image in record.images]
         except RecordError as error:
             problem = f"It cannot be shown: {error}"
-        tiny = [max(image.size) <= TINY for image in images]
-        shown = [*zip(tiny, (thumbnail(image, THUMBNAIL) for image in images), strict=True)]
-        yield {"record": record, "images": shown, "problem": problem}
+        thumbnails = [(max(image.size) <= TINY, thumbnail(image, THUMBNAIL)) for image in images]
+        yield {"record": record, "images": thumbnails, "problem": problem}
 
 
 def main() -> None:
-    """Read the command line; write the page, or print what is suspicious."""
+    """Read the command line; write the page, or print the suspicious records."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -211,7 +242,8 @@ def main() -> None:
         parser.error("nothing to do: give --out FILE.html, --find or both")
     try:
         section = section_of(options.recipe)
-        if options.find:  # the more of them are unusable, the more reason to look
+        if options.find:
+            # Many records that cannot be used are a reason to list them, not to stop.
             section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
         mixture = Mixture(section)
     except (UserError, OSError) as error:
@@ -223,16 +255,11 @@ def main() -> None:
         print(f"wrote {options.out}")
     if options.find:
         counts: Counter[str] = Counter()
-        for suspicion in suspicious(mixture.parts):
+        for suspicion in suspicious(mixture.splits):
             counts[suspicion.kind] += 1
             print(*suspicion, sep=": ")
-        print(
-            "in all: "
-            + (
-                ", ".join(f"{count} {kind}" for kind, count in counts.items())
-                or "nothing suspicious"
-            )
-        )
+        totals = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        print(f"in all: {totals or 'nothing suspicious'}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Errors that a user can put right: one family, printed without a traceback; a bug of ours ends with one.
+"""Errors that a user can correct: `UserError` and its kinds.
 
-A message says what was found, what is required, why, and what to do.
+Commands print them without a traceback; an error in this project's code ends with one. A message
+names what was found, what is required, the reason, and what to do.
 """
 
 import re
@@ -9,29 +10,30 @@ from dataclasses import dataclass
 
 
 class UserError(ValueError):
-    """Something that a user can put right; commands end with its message and without a traceback."""
+    """An error that a user can correct; commands end with its message and without a traceback."""
 
     def __str__(self) -> str:
-        """Return the message in a form that can be printed: it may name a file whose name is no text."""
+        """Return the message so that it can be printed, even if it has a file name that is no text."""
         return super().__str__().encode(errors="backslashreplace").decode()
 
 
 class RecordError(UserError):
-    """One record that cannot be used: counted, shown and left out, unless the recipe is strict."""
+    """A record that cannot be used. It is counted, shown and left out, unless the recipe is strict."""
 
 
 class MarkerInTextError(RecordError):
-    """A text with a marker such as `<image>` that stands for no image; counted as `markers`."""
+    """A text with a marker such as `<image>` that belongs to no image; counted as `markers`."""
 
 
 class ImageError(RecordError):
-    """An image that cannot be used; the message says which and why."""
+    """An image that cannot be used; the message names the image and the reason."""
 
 
 class LeftOut(RecordError):
-    """A row that its source leaves out by its own rule (a tie, too small a gap): counted in the data card, not skipped.
+    """A row that its source leaves out by its own rule, such as a tie or too small a gap.
 
-    `reason` is one of `mmrm.data.preparation.row_index.REASONS`.
+    It is counted in the data card, and not among the records that cannot be used. `reason` is one of
+    `mmrm.data.preparation.row_index.REASONS`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -40,15 +42,15 @@ class LeftOut(RecordError):
 
 
 class CheckpointError(UserError):
-    """A path that is not a complete checkpoint, run folder or judge; a sweep goes on with the next one."""
+    """A path that is no complete checkpoint, run folder or judge; a sweep continues with the next."""
 
 
 class SpecialFileError(UserError):
-    """A path that is no regular file: a folder, FIFO, socket or device, or a link that leads nowhere."""
+    """A path that is no regular file: a folder, FIFO, socket, device, or a link to nothing."""
 
 
 class HubError(UserError):
-    """Something that the hub did not give: there is no network, or no such thing."""
+    """A failed download from the hub: there is no network, or no such file."""
 
 
 class InUseError(UserError):
@@ -60,7 +62,7 @@ class NonFiniteError(UserError):
 
 
 class EndpointError(UserError):
-    """An endpoint that did not answer, or not in the form asked for."""
+    """An endpoint that did not answer, or not in the requested form."""
 
 
 class PredictionsError(UserError):
@@ -68,37 +70,40 @@ class PredictionsError(UserError):
 
 
 SHOWN = 200
-"""Characters of a value that are shown in an error."""
+"""Number of characters of a value that are shown in an error."""
 URL = re.compile(r"://(?:\S*@)?([^?\s]*)(?:\?\S*)?")
-"""An address; user, password and query, which may be secret, are not shown."""
+"""An address. Its user, password and query are not shown, because they may be secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a recipe; `found` is the value as written, empty where there is none."""
+    """One error in a recipe."""
 
     where: str
     """`file:line` or `command line`."""
     key: str
     found: str
+    """The value as it is written; empty if there is none."""
     message: str
 
     def __str__(self) -> str:
-        """Return the two lines that a person reads."""
-        shown = URL.sub(r"://\1", self.found)
-        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
-        value = f" = {shown}" if shown else ""
-        return f"{self.where}  {self.key[:SHOWN]}{value}\n    {self.message}"
+        """Return the error on two lines: its place, key and value, and below them the message."""
+        value = URL.sub(r"://\1", self.found)
+        if len(value) > SHOWN:
+            value = f"{value[:SHOWN]}…"
+        key_and_value = self.key[:SHOWN]
+        if value:
+            key_and_value = f"{key_and_value} = {value}"
+        return f"{self.where}  {key_and_value}\n    {self.message}"
 
 
 class RecipeError(UserError):
-    """A recipe that cannot be run; `problems` holds everything that is wrong with it, in the order of the file."""
+    """A recipe that cannot be run; `problems` holds all its errors, in the order of the file."""
 
     def __init__(self, recipe: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        count = f"{len(problems)} error" + "s" * (len(problems) != 1)
-        super().__init__(
-            "\n  ".join(
-                [f"{recipe}: {count}", *("\n  ".join(str(p).split("\n")) for p in problems)]
-            )
-        )
+        noun = "error" if len(problems) == 1 else "errors"
+        lines = [f"{recipe}: {len(problems)} {noun}"]
+        for problem in problems:
+            lines += str(problem).split("\n")
+        super().__init__("\n  ".join(lines))

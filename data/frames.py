@@ -1,11 +1,12 @@
 """Cut videos into frames, which sources and benchmarks then read as images.
 
-python data/frames.py downloads/MM-RLHF downloads/MM-RLHF --frames 8      # training: {type: mm_rlhf, frames: 8}
-python data/frames.py videos MM-RLHF-RewardBench/video --frames 32        # as the benchmark's own evaluation
+python data/frames.py downloads/MM-RLHF downloads/MM-RLHF --frames 8   # {type: mm_rlhf, frames: 8}
+python data/frames.py videos MM-RLHF-RewardBench/video --frames 32     # as the benchmark's evaluation
 
-VIDEOS is a file, or a folder that is searched; of `a/b.mp4` the frames become `OUT/a/b/000000.jpg` and so on, named by their
-number in the video. They are evenly spaced from the first frame to the last, as in MM-RLHF's evaluation; a shorter video gives
-all it has. What is there already is left alone, so that a killed command is continued. Needs PyAV: pip install -e .[video]
+VIDEOS is a file, or a folder that is searched. The frames of `a/b.mp4` become `OUT/a/b/000000.jpg`
+and so on, named by their number in the video. They are evenly spaced from the first frame to the
+last, as in MM-RLHF's evaluation; of a shorter video all frames are taken. Videos whose folder exists
+are skipped, so that a killed command can be continued. Needs PyAV: pip install -e .[video]
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.data.video import SUFFIXES, is_video_name
 
 QUALITY = 95
+"""Quality of the JPEG files."""
 LISTED = 20
-"""Videos that cannot be cut, of which so many are listed."""
+"""The largest number of videos that cannot be cut that are listed."""
 
 
 class Cut(NamedTuple):
-    """A video, and the folder of its frames."""
+    """A video, and the folder for its frames."""
 
     video: Path
     folder: Path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line asks for; what cannot be cut is listed, and the exit status is then 1."""
+    """Read the command line and cut the videos.
+
+    Videos that cannot be cut are listed, and the exit status is then 1.
+    """
     parser = argparse.ArgumentParser(
         "data/frames.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -55,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "out",
         type=Path,
         metavar="OUT",
-        help="the folder that gets one folder of frames a video; may be VIDEOS",
+        help="folder in which each video gets a folder of frames; may be VIDEOS",
     )
     parser.add_argument("--frames", type=int, required=True, metavar="N", help="frames of a video")
     parser.add_argument(
@@ -81,55 +86,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
-    """Cut all videos and say how many; return what is wrong with those that cannot be cut."""
+    """Cut all videos, print their number, and return messages about videos that cannot be cut."""
     try:
         import av  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "PyAV, which reads videos, is not installed: pip install -e .[video]"
+            "PyAV, which reads videos, is not installed. Install it: pip install -e .[video]"
         ) from error
-    jobs = found(videos, out)
-    missing, console = [job for job in jobs if not job.folder.exists()], plain_console()
+    jobs = find_videos(videos, out)
+    missing = [job for job in jobs if not job.folder.exists()]
     with mapped(partial(attempt, frames), missing, workers) as results:
-        shown = track(
+        progress = track(
             results, "cutting", len(missing), console=plain_console(stderr=True), transient=True
         )
-        problems = list(filter(None, shown))
-    console.print(
+        problems = [problem for problem in progress if problem]
+    plain_console().print(
         f"{len(missing) - len(problems):,} videos cut into up to {frames} frames each under {out}, "
-        f"{len(jobs) - len(missing):,} were there already (remove a folder to cut it anew)",
+        f"{len(jobs) - len(missing):,} were there already (remove a folder to cut it again)",
         soft_wrap=True,
     )
     return problems
 
 
-def found(videos: Path, out: Path) -> list[Cut]:
-    """Return the videos at a path and where their frames go.
+def find_videos(videos: Path, out: Path) -> list[Cut]:
+    """Return the videos at a path, each with the folder for its frames.
 
-    Raises: UserError if there are none, or two of one name.
+    Raises: UserError if there are none, or two have the same folder.
     """
-    root = videos.parent if videos.is_file() else videos
-    files = (
-        [videos]
-        if videos.is_file()
-        else sorted(path for path in videos.rglob("*") if is_video_name(path.name))
-    )
+    if videos.is_file():
+        root = videos.parent
+        files = [videos]
+    else:
+        root = videos
+        files = sorted(path for path in videos.rglob("*") if is_video_name(path.name))
     jobs = [Cut(file, out / file.relative_to(root).with_suffix("")) for file in files]
     if not jobs:
         raise UserError(
-            f"{videos}: there is no video here; looked for are files that end in {', '.join(SUFFIXES)}."
+            f"{videos}: there is no video here. Required are files that end in {', '.join(SUFFIXES)}. "
+            "Correct the path."
         )
-    owner: dict[Path, Path] = {}
-    for video, folder in jobs:
-        if (other := owner.setdefault(folder, video)) != video:
+    video_by_folder: dict[Path, Path] = {}
+    for job in jobs:
+        other = video_by_folder.setdefault(job.folder, job.video)
+        if other != job.video:
             raise UserError(
-                f"{other} and {video} differ in their endings alone, and both would become {folder}: rename one."
+                f"{other} and {job.video} differ in their endings alone, and the frames of both would "
+                f"be written to {job.folder}. Rename one of them."
             )
     return jobs
 
 
 def attempt(frames: int, job: Cut) -> str:
-    """Cut a video; return "", or what is wrong with it."""
+    """Cut a video; return "", or a message if it cannot be cut."""
     import av
 
     try:
@@ -140,26 +148,32 @@ def attempt(frames: int, job: Cut) -> str:
 
 
 def cut(job: Cut, frames: int) -> None:
-    """Write the frames, upright, as JPEG; the folder gets its name when all are in it."""
+    """Write the frames of a video, upright, as JPEG.
+
+    They are written into a folder with another name, which gets its own name when it is complete.
+    """
     require_regular(job.video)
-    total = sum(1 for _ in decoded(job.video))
-    if not total:
+    num_frames = sum(1 for _ in decoded(job.video))
+    if num_frames == 0:
         raise UserError("it holds no frame that can be decoded")
-    wanted = set(np.linspace(0, total - 1, min(frames, total), dtype=int).tolist())
+    evenly_spaced = np.linspace(0, num_frames - 1, min(frames, num_frames), dtype=int)
+    wanted = set(evenly_spaced.tolist())
     unfinished = job.folder.with_name(f"{job.folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     for number, frame in enumerate(decoded(job.video)):
         if number in wanted:
-            upright = frame.to_image().rotate(
-                frame.rotation, expand=True
-            )  # both count counterclockwise
+            # PyAV's rotation and Pillow's are both counterclockwise.
+            upright = frame.to_image().rotate(frame.rotation, expand=True)
             upright.save(unfinished / f"{number:06}.jpg", quality=QUALITY)
     unfinished.replace(job.folder)
 
 
 def decoded(video: Path) -> Iterator[Any]:
-    """Yield all frames in the order in which they are shown; the container's own count of them may be wrong or missing."""
+    """Yield all frames in the order in which they are shown.
+
+    Frames are counted in this way too, since the container's own count may be wrong or missing.
+    """
     import av
 
     with av.open(str(video)) as container:

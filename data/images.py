@@ -1,8 +1,8 @@
-"""Images between the file and the processor: safe decoding, and the size and token count from the header alone.
+"""Reading of encoded images: paths, headers, sizes, token counts and safe decoding.
 
-An image stays encoded until a worker needs its pixels. Nothing here trusts the file: the formats are a fixed list,
-the number of pixels is checked before anything is decoded, and a path may not leave the folder it was declared under.
-Every error is a `RecordError` that names the record.
+An image stays encoded until a worker needs its pixels. Files are not trusted: the formats are a fixed
+list, the number of pixels is checked before anything is decoded, and a path may not leave the folder
+it was declared under. Every error is a `RecordError` that names the record.
 """
 
 import base64
@@ -30,22 +30,26 @@ from mmrm.data.regular_files import open_regular, read_bytes, require_regular
 from mmrm.data.video import ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""What is read; Pillow's other plug-ins (EPS starts Ghostscript) are not used."""
+"""The formats that are read. Pillow's other plug-ins are not used; EPS, for one, starts Ghostscript."""
 MAX_PIXELS = 89_478_485
-"""The size at which Pillow itself begins to warn of a decompression bomb; a 24-bit image of 256 MiB."""
-MIN_PIXELS_OF_BACKBONE, MAX_PIXELS_OF_BACKBONE = 3136, 1_003_520
+"""The size above which Pillow itself warns of a decompression bomb; a 24-bit image of 256 MiB."""
+MIN_PIXELS_OF_BACKBONE = 3136
+MAX_PIXELS_OF_BACKBONE = 1_003_520
 """The pixel limits of Qwen2.5-VL's processor in the recipes of the papers."""
+MAX_ASPECT_RATIO = 200
+"""The largest ratio of the sides that Qwen2.5-VL's image processor takes."""
 HEAD = 16
-"""Bytes that tell a video."""
+"""Number of bytes by which a video is recognised."""
 TOKEN_SIDE = 28
-"""Side in pixels of the square of an image that becomes one token, where no backbone says another."""
+"""Side in pixels of the square of an image that becomes one token, unless the backbone has another."""
 SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
-"""What every endpoint reads; other formats, and images that are stored turned, transparent or in 16 bits, are sent as PNG."""
+"""Media types of the formats that every endpoint reads. Images in other formats, and images that are
+stored turned, transparent or in 16 bits, are sent as PNG."""
 ELSEWHERE = (
-    "If the images lie elsewhere, name the folder: `images: FOLDER` at a source in the recipe, `image_root: FOLDER` at a "
-    "benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
+    "If the images are elsewhere, name the folder: `images: FOLDER` at a source in the recipe, "
+    "`image_root: FOLDER` at a benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
 )
-"""What to do about an image that is not there."""
+"""The way out in the message about an image that is not there."""
 BROKEN = (
     OSError,
     SyntaxError,
@@ -58,21 +62,25 @@ BROKEN = (
     struct.error,
     zlib.error,
 )
-"""What Pillow's readers raise on a damaged file (each plug-in its own; found by feeding it damaged files)."""
+"""Errors that Pillow's readers raise on damaged files. Each plug-in raises its own; they were found by
+feeding damaged files to them."""
 
 
 def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
-    """Return the file `name` under `root`.
+    """Return the path of the file `name` under `root`.
 
-    `name` comes from a record, which is not trusted: neither `..` nor an absolute path may leave the root. Links may lead to
-    `root` itself and, inside a snapshot of the hub's cache, to the cache's files of that data set.
+    `name` comes from a record, which is not trusted: it may leave the root neither by `..` nor by
+    being absolute. Links may lead to `root` itself and, inside a snapshot of the hub's cache, to the
+    cache's files of that data set.
 
-    `links` also follows a link that lies under `root` and leads out of it, to a folder of images or one image, if the owner
-    of `root` or the user of this process made it: links are no record's work. Archives are read, never unpacked, and bring
-    none; a link of somebody else (in a folder that several may write to), a link inside a snapshot of the hub's cache, and a
-    second link that leads on out of the first one's folder stay refused. A server, whose clients choose names, takes none.
+    With `links`, a link under `root` may also lead out of it, to a folder of images or to one image,
+    if the owner of `root` or the user of this process made the link. Records cannot make links:
+    archives are read without being unpacked. The following links stay refused: links of another user
+    (in a folder that several may write to), links inside a snapshot of the hub's cache, and a second
+    link that leads out of the first one's folder. A server, whose clients choose names, does not use
+    `links`.
 
-    Raises: ImageError if the path leaves the root (by `..`, by being absolute, or through any other link) or is no file.
+    Raises: ImageError, naming `record`, if the path leaves the root or is no file.
     """
     path = resolved(root, name, record, links)
     try:
@@ -81,63 +89,86 @@ def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
         raise ImageError(f"{record}: the image {_short(name)} cannot be used: {error}") from error
     except OSError as error:
         raise ImageError(
-            f"{record}: the image {_short(name)} is not there: {path} is no file. Looked in: {root.resolve()}. {ELSEWHERE}"
+            f"{record}: the image {_short(name)} is not there ({path} is no file). Looked in: "
+            f"{root.resolve()}. {ELSEWHERE}"
         ) from error
     return path
 
 
 def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
-    """Return where `name` under `root` leads once all links are followed, be there something or not; else as `image_path`."""
+    """Return the path of `name` under `root` with all links followed, whether or not it exists.
+
+    Arguments and errors are those of `image_path`.
+    """
     try:
         boundary = root.resolve()
         path = (boundary / name).resolve()
-        path.is_file()  # an over-long name and a folder without access show only here
-        blobs = next(
-            (
-                folder.with_name("blobs")
-                for folder in boundary.parents
-                if folder.name == "snapshots"
-            ),
-            None,
-        )
-        in_hub_cache = blobs is not None and blobs.is_dir()
-        inside = path.is_relative_to(boundary) or (in_hub_cache and path.parent == blobs)
-        inside = inside or (links and not in_hub_cache and _by_an_owners_link(boundary, Path(name)))
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # links in a circle are a RuntimeError, a NUL is a ValueError
+        path.is_file()  # raises for an over-long name and for a folder without access
+        is_allowed = _is_allowed(path, boundary, name, links)
+    # Links in a circle are a RuntimeError, and a NUL in the name is a ValueError.
+    except (OSError, RuntimeError, ValueError) as error:
         raise ImageError(
-            f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). Required is the path of a "
-            "file under the image folder, without NUL characters or links in a circle."
+            f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). "
+            "Required is the path of a file under the image folder, without NUL characters or links "
+            "in a circle."
         ) from error
-    if not inside:
+    if not is_allowed:
         through = ", or behind a link there that the folder's owner or you made" if links else ""
         raise ImageError(
-            f"{record}: the image path {_short(name)} leads to {path}, outside of the declared image folder {boundary}. "
-            f"Records may only name files under that folder{through}: correct the path, or declare the folder of the images."
+            f"{record}: the image path {_short(name)} leads to {path}, outside of the declared image "
+            f"folder {boundary}. Records may only name files under that folder{through}. Correct the "
+            "path, or declare the folder of the images."
         )
     return path
 
 
+def _is_allowed(path: Path, boundary: Path, name: str, links: bool) -> bool:
+    """Return True if a record may name `path`, to which `name` under `boundary` leads."""
+    if path.is_relative_to(boundary):
+        return True
+    blobs = _blobs_of_snapshot(boundary)
+    if blobs is not None:
+        return path.parent == blobs
+    return links and _by_an_owners_link(boundary, Path(name))
+
+
+def _blobs_of_snapshot(folder: Path) -> Path | None:
+    """Return the folder of a data set's files if `folder` is inside a snapshot of the hub's cache.
+
+    In the cache, `snapshots/COMMIT/name` is a link to a file in the folder `blobs` next to
+    `snapshots`.
+    """
+    for parent in folder.parents:
+        if parent.name == "snapshots":
+            blobs = parent.with_name("blobs")
+            return blobs if blobs.is_dir() else None
+    return None
+
+
 def _by_an_owners_link(boundary: Path, name: Path) -> bool:
-    """Say whether `name` leaves `boundary` by one link in it, made by its owner or by this user, and stays behind that link."""
+    """Return True if `name` leaves `boundary` through one link that its owner or this user made."""
     if name.is_absolute() or ".." in name.parts:
         return False
-    makers, place, area = {boundary.stat().st_uid, os.geteuid()}, boundary, boundary
+    allowed_makers = {boundary.stat().st_uid, os.geteuid()}
+    here = boundary
+    area = boundary
     for part in name.parts:
-        place /= part
-        if place.is_symlink():
-            maker, place = place.lstat().st_uid, place.resolve()
-            if not place.is_relative_to(area):
-                if area != boundary or maker not in makers:
-                    return False
-                area = place
+        here /= part
+        if not here.is_symlink():
+            continue
+        maker = here.lstat().st_uid
+        here = here.resolve()
+        if here.is_relative_to(area):
+            continue
+        is_second_way_out = area != boundary
+        if is_second_way_out or maker not in allowed_makers:
+            return False
+        area = here
     return True
 
 
 def _short(name: str) -> str:
+    """Return a name in quotes for a message, of at most 200 characters."""
     return repr(name if len(name) <= 200 else name[:200] + "…")
 
 
@@ -150,29 +181,37 @@ def from_data_uri(uri: str, record: str) -> bytes:
         raise ImageError(f"{record}: {uri[:40]!r}… is a video in the place of an image. {ADVICE}")
     if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(
-            f"{record}: {uri[:40]!r}… is no image data URI; required is 'data:image/<format>;base64,<data>'."
+            f"{record}: {uri[:40]!r}… is no image data URI; required is "
+            "'data:image/<format>;base64,<data>'."
         )
     try:
         return base64.b64decode(uri.partition(",")[2], validate=True)
-    except ValueError as error:  # also for letters that are not ASCII
+    except ValueError as error:
         raise ImageError(f"{record}: the image data URI holds broken base64 ({error}).") from error
 
 
 def data_uri(image: EncodedImage, record: str) -> str:
-    """Return an image as `data:image/png;base64,…`: its own file where every endpoint shows it alike, else PNG."""
+    """Return an image as `data:image/png;base64,…`.
+
+    The file is sent unchanged if every endpoint shows it in the same way, and as PNG otherwise.
+    """
     content = _content(image, record)
-    with opened(content, record) as found:
-        plain = (
-            found.mode in ("L", "P", "RGB")
-            and "transparency" not in found.info
-            and orientation(found) == 1
-        )
-        mime = SENT_AS_IT_IS.get(found.format or "") if plain else None
-    if mime is None:
+    with opened(content, record) as header:
+        media_type = _media_type_as_it_is(header)
+    if media_type is None:
         buffer = io.BytesIO()
         decode(image, record).save(buffer, "PNG")
-        mime, content = "image/png", buffer.getvalue()
-    return f"data:{mime};base64,{base64.b64encode(content).decode()}"
+        media_type = "image/png"
+        content = buffer.getvalue()
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+
+
+def _media_type_as_it_is(image: Image.Image) -> str | None:
+    """Return the media type of an image that can be sent unchanged, else None."""
+    is_opaque = image.mode in ("L", "P", "RGB") and "transparency" not in image.info
+    if not is_opaque or orientation(image) != 1:
+        return None
+    return SENT_AS_IT_IS.get(image.format or "")
 
 
 def _content(image: EncodedImage, record: str) -> bytes:
@@ -188,20 +227,26 @@ def _content(image: EncodedImage, record: str) -> bytes:
 def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
     """Return (height, width) in pixels as displayed (EXIF orientation applied), from the header alone.
 
-    Raises: ImageError as `decode`, except for damage behind the header; for a shape that the backbone's image processor refuses.
+    Raises: ImageError as `decode` does, except for damage behind the header, and for a shape that
+    the backbone's image processor refuses.
     """
-    with opened(image, record) as found:
-        height, width = found.size if orientation(found) >= 5 else found.size[::-1]
-    if max(height, width) > 200 * min(height, width):
+    with opened(image, record) as header:
+        width, height = header.size
+        is_on_its_side = orientation(header) >= 5
+    if is_on_its_side:
+        width, height = height, width
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise ImageError(
-            f"{record}: an image {width} pixels wide and {height} high: Qwen2.5-VL takes at most 200 : 1 between the sides."
+            f"{record}: the image is {width} pixels wide and {height} high, and Qwen2.5-VL takes at "
+            f"most {MAX_ASPECT_RATIO} : 1 between the sides. Crop it, or leave the record out."
         )
     return height, width
 
 
 def grey_like(image: EncodedImage, record: str) -> bytes:
-    """Return a PNG of the image's size that is grey all over; raises ImageError as `image_size` does."""
-    return _grey_png(*image_size(image, record))
+    """Return a grey PNG of the image's size; raises ImageError as `image_size` does."""
+    height, width = image_size(image, record)
+    return _grey_png(height, width)
 
 
 @lru_cache(maxsize=256)
@@ -212,190 +257,252 @@ def _grey_png(height: int, width: int) -> bytes:
 
 
 def decode(image: EncodedImage, record: str) -> Image.Image:
-    """Return the image as upright RGB of 8 bits; transparency becomes white, of an animation the first frame is taken.
+    """Return the image as upright RGB of 8 bits.
 
-    Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format, a mode without an
-    agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels, which are counted before decoding.
+    Transparency becomes white, and of an animation the first frame is taken.
+
+    Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format, a
+    mode without an agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels,
+    which are counted before decoding.
     """
-    with opened(image, record) as found:
-        return upright_rgb(found)
+    with opened(image, record) as header:
+        return upright_rgb(header)
 
 
 @dataclass(frozen=True, slots=True)
 class PatchTokens:
-    """Tokens of images that are scaled as a whole: one for each square of `side` pixels, their area between two limits."""
+    """Counts the tokens of images that are scaled as a whole, as Qwen2.5-VL's processor scales them.
+
+    An image is scaled until its area is between two limits, and each square of it becomes a token.
+    """
 
     min_pixels: int = MIN_PIXELS_OF_BACKBONE
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
     side: int = TOKEN_SIDE
+    """Side of the square of one token in pixels."""
     how: ClassVar[str] = ""
+    """Beginning of a description; empty, because there is nothing to add to the number of tokens."""
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Tokens of the smallest and of the largest image."""
-        return ceil(self.min_pixels / self.side**2), max(1, self.max_pixels // self.side**2)
+        """The number of tokens of the smallest and of the largest image."""
+        area = self.side**2
+        return ceil(self.min_pixels / area), max(1, self.max_pixels // area)
 
     def __call__(self, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-        """Return the tokens of images of these (height, width), int64 of shape (images,)."""
+        """Return the number of tokens of each image, int64 of shape (images,).
+
+        `sizes` has a row (height, width) for each image, (images, 2).
+        """
         sides = resized(sizes, self.min_pixels, self.max_pixels, self.side) // self.side
         return np.asarray(sides[:, 0] * sides[:, 1])
 
 
 @dataclass(frozen=True, slots=True)
 class TileTokens:
-    """Tokens of images that are cut into square tiles, of equally many tokens each; several have one of the whole image too."""
+    """Counts the tokens of images that are cut into square tiles, as InternVL's processor cuts them.
+
+    Every tile has the same number of tokens. An image that is cut into several tiles has a further
+    tile, which shows the whole image.
+    """
 
     min_tiles: int
-    """As the two of an image processor: without the tile of the whole image."""
+    """The fewest tiles, without the tile of the whole image."""
     max_tiles: int
+    """The most tiles, without the tile of the whole image."""
     side: int
-    """Pixels."""
+    """Side of a tile in pixels."""
     tokens: int
-    """Of a tile."""
+    """Number of tokens of a tile."""
 
     @classmethod
     def within(cls, min_pixels: int, max_pixels: int, side: int, tokens: int) -> "TileTokens":
-        """Return as many tiles as the limits of an image's pixels allow, that of the whole image counted.
+        """Return as many tiles as the limits of an image's pixels allow.
 
-        So `max_pixels` buys as many tokens as of a backbone that scales images as a whole. There is no size between two numbers
-        of tiles, and no image becomes less than a tile. Raises UserError where no number fits.
+        The tile of the whole image is counted, so that `max_pixels` gives as many tokens as with a
+        backbone that scales images as a whole. An image has at least one tile.
+
+        Example: with tiles of 448 x 448 pixels, 1,003,520 pixels are the area of five tiles. These
+        are at most four tiles and the tile of the whole image.
+
+        Raises: UserError if no number of tiles fits.
         """
         area = side**2
-        low, high = ceil(min_pixels / area), max_pixels // area
-        if high < 1:
+        fewest_with_whole = ceil(min_pixels / area)
+        most_with_whole = max_pixels // area
+        if most_with_whole < 1:
             raise UserError(
-                f"backbone.max_pixels is {max_pixels:,}, but this backbone sees an image as tiles of {side} x {side} pixels, at "
-                f"least one: give {area:,} or more. From {3 * area:,} on there are two tiles, with one of the whole "
-                "image beside them."
+                f"backbone.max_pixels is {max_pixels:,}, but this backbone sees an image as tiles of "
+                f"{side} x {side} pixels, at least one. Set it to {area:,} or more. From {3 * area:,} "
+                "on there are two tiles, and one of the whole image."
             )
-        least, most = low - (low > 2), high - 1 if high > 2 else 1
-        if least > most:
+        # Two tiles come with a third one of the whole image. So a limit of two tiles is one of one.
+        fewest = fewest_with_whole - 1 if fewest_with_whole > 2 else fewest_with_whole
+        most = most_with_whole - 1 if most_with_whole > 2 else 1
+        if fewest > most:
             raise UserError(
-                f"backbone.min_pixels {min_pixels:,} and max_pixels {max_pixels:,}: no number of tiles of {side} x {side} "
-                f"pixels, with one of the whole image beside several, lies between. Lower min_pixels to {area:,}, which is one "
-                f"tile, or raise max_pixels to {3 * area:,}."
+                f"backbone.min_pixels is {min_pixels:,} and backbone.max_pixels is {max_pixels:,}, and "
+                f"no number of tiles of {side} x {side} pixels, with one of the whole image if there "
+                f"are several, is between them. Lower min_pixels to {area:,}, which is one tile, or "
+                f"raise max_pixels to {3 * area:,}."
             )
-        return cls(least, most, side, tokens)
+        return cls(fewest, most, side, tokens)
 
     @property
     def how(self) -> str:
-        """In words."""
+        """Beginning of a description, which the number of tokens follows."""
         if self.max_tiles == 1:
             return f"one tile of {self.side} x {self.side} pixels, "
-        return f"{self.min_tiles} to {self.max_tiles} tiles of {self.side} x {self.side} pixels, several with one of the whole, "
+        return (
+            f"{self.min_tiles} to {self.max_tiles} tiles of {self.side} x {self.side} pixels, several "
+            "with one of the whole, "
+        )
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Tokens of the smallest and of the largest image."""
-        low, high = (tiles + (tiles > 1) for tiles in (self.min_tiles, self.max_tiles))
-        return low * self.tokens, high * self.tokens
+        """The number of tokens of the smallest and of the largest image."""
+        num_tiles = np.array([self.min_tiles, self.max_tiles])
+        fewest, most = self._tokens_of_tiles(num_tiles).tolist()
+        return fewest, most
 
     def __call__(self, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-        """Return the tokens of images of these (height, width), int64 of shape (images,)."""
-        tiles = tiled(sizes, self.min_tiles, self.max_tiles, self.side)
-        return (tiles + (tiles > 1)) * self.tokens
+        """Return the number of tokens of each image, int64 of shape (images,).
+
+        `sizes` has a row (height, width) for each image, (images, 2).
+        """
+        return self._tokens_of_tiles(tiled(sizes, self.min_tiles, self.max_tiles, self.side))
+
+    def _tokens_of_tiles(self, num_tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of images with these numbers of tiles, (images,)."""
+        with_whole_image = np.where(num_tiles > 1, num_tiles + 1, num_tiles)
+        return np.asarray(with_whole_image * self.tokens)
 
 
 ImageTokens = PatchTokens | TileTokens
-"""How many tokens images of given sizes become; a backbone decides which."""
+"""Counts the tokens that images of given sizes become in a backbone."""
 DEFAULT_IMAGE_TOKENS = PatchTokens()
-"""Qwen2.5-VL's, where no backbone is named."""
+"""The tokens of Qwen2.5-VL, for use without a backbone."""
 
 
 def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int) -> ImageTokens:
-    """Return how many tokens images become in a backbone whose config.json is `config`, whatever its family.
+    """Return the counter of image tokens of the backbone with this config.json, whatever its family.
 
-    A tower for tiles has the size of an image in it, and a model that makes fewer tokens of their patches says by what; others
-    merge squares of patches, of 2 x 2 where older versions of transformers left that default out. A tower that has
-    `num_channels` in place of Qwen's `in_channels` and names no square makes a token of each patch. Raises: UserError for limits
-    that no image can keep, KeyError for a config.json without a vision tower.
+    A model that cuts images into tiles has `downsample_ratio`, and its tower has the size of a tile.
+    Other models merge squares of patches into a token. If `spatial_merge_size` is missing, the squares
+    have 2 x 2 patches, because older versions of transformers left out that default. A tower with
+    `num_channels`, where Qwen's has `in_channels`, makes a token of each patch in that case.
+
+    Raises: UserError for limits that no image can keep, KeyError for a config.json without a vision
+    tower.
     """
     vision = config["vision_config"]
-    patch = _one(vision.get("patch_size", 14))
+    patch = _side(vision.get("patch_size", 14))
     if "downsample_ratio" in config:
-        side = _one(vision["image_size"])
-        return TileTokens.within(
-            min_pixels, max_pixels, side, round(side / patch * config["downsample_ratio"]) ** 2
-        )
-    merge = 1 if "num_channels" in vision else 2
-    return PatchTokens(min_pixels, max_pixels, patch * vision.get("spatial_merge_size", merge))
+        tile = _side(vision["image_size"])
+        tokens_on_side = round(tile / patch * config["downsample_ratio"])
+        return TileTokens.within(min_pixels, max_pixels, tile, tokens_on_side**2)
+    default_merge = 1 if "num_channels" in vision else 2
+    merge = vision.get("spatial_merge_size", default_merge)
+    return PatchTokens(min_pixels, max_pixels, patch * merge)
 
 
-def _one(side: int | Sequence[int]) -> int:
+def _side(size: int | Sequence[int]) -> int:
     """Return the side of a square that is given by one number or by height and width."""
-    return side if isinstance(side, int) else side[0]
+    return size if isinstance(size, int) else size[0]
 
 
-def tiled(sizes: npt.NDArray[np.uint32], low: int, high: int, side: int) -> npt.NDArray[np.int64]:
-    """Return into how many tiles InternVL's processor cuts images: those in rows and columns whose aspect ratio is the nearest.
+def tiled(
+    sizes: npt.NDArray[np.uint32], min_tiles: int, max_tiles: int, side: int
+) -> npt.NDArray[np.int64]:
+    """Return the number of tiles into which InternVL's processor cuts each image, (images,).
 
-    Of equally near ones the largest that has less than twice the image's area, or the smallest. `sizes` are as in `resized`.
+    It takes the grid of tiles whose aspect ratio is nearest to the image's. Among equally near grids
+    it takes the largest one that has less than twice the image's area, or else the smallest.
+
+    Args:
+        sizes: (height, width) of each image in pixels, (images, 2).
+        min_tiles: The fewest tiles of a grid.
+        max_tiles: The most tiles of a grid.
+        side: Side of a tile in pixels.
     """
-    shapes = [
+    grids = [
         (columns, rows)
-        for columns in range(1, high + 1)
-        for rows in range(1, high + 1)
-        if low <= columns * rows <= high
+        for columns in range(1, max_tiles + 1)
+        for rows in range(1, max_tiles + 1)
+        if min_tiles <= columns * rows <= max_tiles
     ]
     height, width = sizes.astype(np.float64).T
-    nearest, found = np.full(len(sizes), np.inf), np.ones(len(sizes), np.int64)
-    for columns, rows in sorted(shapes, key=lambda shape: shape[0] * shape[1]):
-        away = np.abs(width / height - columns / rows)
-        better = (away < nearest) | (
-            (away == nearest) & (width * height > 0.5 * side**2 * columns * rows)
-        )
-        nearest, found = np.minimum(nearest, away), np.where(better, columns * rows, found)
-    return found
+    smallest_difference = np.full(len(sizes), np.inf)
+    num_tiles = np.ones(len(sizes), np.int64)
+    for columns, rows in sorted(grids, key=lambda grid: grid[0] * grid[1]):
+        difference = np.abs(width / height - columns / rows)
+        is_nearer = difference < smallest_difference
+        is_as_near = difference == smallest_difference
+        is_small_enough = width * height > 0.5 * side**2 * columns * rows
+        is_better = is_nearer | (is_as_near & is_small_enough)
+        smallest_difference = np.minimum(smallest_difference, difference)
+        num_tiles = np.where(is_better, columns * rows, num_tiles)
+    return num_tiles
 
 
 def resized(
     sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE
 ) -> npt.NDArray[np.int64]:
-    """Return the sizes that Qwen's processor scales images to: multiples of a token's `side`, their area within the limits.
+    """Return the sizes to which Qwen's processor scales images, int64 of shape (images, 2).
 
-    `sizes` and the result hold (height, width) in rows; no shape is refused, as `image_size` does.
+    They are multiples of `side`, the side of a token's square, and their area is within the limits.
+    Unlike `image_size`, this refuses no shape.
+
+    Example: with the limits of the papers, an image of 480 x 640 pixels becomes 476 x 644.
+
+    `sizes` has a row (height, width) for each image, (images, 2).
     """
     sides = sizes.astype(np.float64)
     area = np.maximum(sides[:, :1] * sides[:, 1:], 1)
-    steps = np.rint(sides / side)
-    pixels = steps[:, :1] * steps[:, 1:] * side**2
-    smaller = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / side))
-    larger = np.ceil(sides * np.sqrt(min_pixels / area) / side)
-    chosen = np.where(pixels > max_pixels, smaller, np.where(pixels < min_pixels, larger, steps))
-    return chosen.astype(np.int64) * side
+    rounded = np.rint(sides / side)
+    rounded_area = rounded[:, :1] * rounded[:, 1:] * side**2
+    scaled_down = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / side))
+    scaled_up = np.ceil(sides * np.sqrt(min_pixels / area) / side)
+    multiples = np.where(rounded_area < min_pixels, scaled_up, rounded)
+    multiples = np.where(rounded_area > max_pixels, scaled_down, multiples)
+    return multiples.astype(np.int64) * side
 
 
 @contextmanager
 def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
-    """Open an image up to its header; turn what goes wrong, here and while it is in use, into an ImageError."""
-    what = str(image) if isinstance(image, Path) else f"of {len(image):,} bytes"
-    where = f"{record}: the image {what}"
+    """Open an image up to its header for the block.
+
+    Raises: ImageError naming `record` for anything that goes wrong, here and in the block.
+    """
+    description = str(image) if isinstance(image, Path) else f"of {len(image):,} bytes"
+    subject = f"{record}: the image {description}"
     if isinstance(image, Path) and is_video_name(image.name):
-        raise ImageError(f"{where} is a video. {ADVICE}")
+        raise ImageError(f"{subject} is a video. {ADVICE}")
     try:
-        with _file_of(image) as file, Image.open(file, formats=FORMATS) as found:
-            if found.width * found.height > MAX_PIXELS:
-                raise Image.DecompressionBombError(f"{found.width} x {found.height} pixels")
-            yield found
+        with _file_of(image) as file, Image.open(file, formats=FORMATS) as header:
+            if header.width * header.height > MAX_PIXELS:
+                raise Image.DecompressionBombError(f"{header.width} x {header.height} pixels")
+            yield header
     except ImageModeError as error:
         raise ImageError(f"{record}: {error}") from error
     except Image.DecompressionBombError as error:
         raise ImageError(
-            f"{where} is too large to decode: {error}, allowed are {MAX_PIXELS:,} pixels. Scale it down on disk, or leave it out."
+            f"{subject} is too large to decode ({error}); allowed are {MAX_PIXELS:,} pixels. Scale it "
+            "down on disk, or leave it out."
         ) from error
     except FileNotFoundError as error:
-        raise ImageError(f"{where} is not there.") from error
+        raise ImageError(f"{subject} is not there.") from error
     except SpecialFileError as error:
-        raise ImageError(f"{where} cannot be used: {error}") from error
+        raise ImageError(f"{subject} cannot be used: {error}") from error
     except UnidentifiedImageError as error:
         with _file_of(image) as file:
             head = file.read(HEAD)
         reason = f"is none of {', '.join(FORMATS)}, or its header is damaged."
         if is_video(head):
             reason = f"is a video. {ADVICE}"
-        raise ImageError(f"{where} {reason}") from error
+        raise ImageError(f"{subject} {reason}") from error
     except BROKEN as error:
-        raise ImageError(f"{where} is truncated or damaged: {error}.") from error
+        raise ImageError(f"{subject} is truncated or damaged: {error}.") from error
 
 
 def _file_of(image: EncodedImage) -> BinaryIO:

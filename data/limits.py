@@ -1,7 +1,7 @@
 """Limits on the size of a record, the same in training, in scoring files and in the server.
 
-A larger one was made to break something, or it is no record: it is refused before it costs time, and
-counted as unusable.
+A record beyond a limit is refused before it costs time, and counted as unusable. It was made to break
+something, or it is no record.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from mmrm.data.preference import Preference, texts
 
 
 class Limits(Section):
-    """Upper limits on the contents of one record of a source; no record of a released data set comes near the defaults."""
+    """Upper limits on the contents of one record of a source.
+
+    No record of a released data set comes near the defaults.
+    """
 
     characters: int = Field(default=500_000, ge=1, le=100_000_000)
-    """Of all its texts together: about the 128,000 tokens that Qwen2.5-VL reads. To tokenise as many takes a second or two."""
+    """Characters of all its texts together. This is about the 128,000 tokens that Qwen2.5-VL reads;
+    to tokenise as many takes a second or two."""
     turns: int = Field(default=500, ge=1, le=100_000)
-    """Of its prompt."""
+    """Turns of its prompt."""
     parts: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Pieces of text and places of images in its prompt."""
+    """Text parts and image parts of its prompt."""
     images: int = Field(default=256, ge=0, le=65_535)
-    """Of its prompt; the frames of a video are images."""
+    """Images of its prompt; the frames of a video are images."""
 
     def check(self, record: Preference) -> Preference:
-        """Return `record` unchanged; raise RecordError for one beyond a limit."""
+        """Return `record` unchanged; raise RecordError if it is beyond a limit."""
         notes = (
             record.chosen_critique,
             record.rejected_critique,
@@ -50,7 +54,10 @@ class Limits(Section):
         return record
 
     def refuse(self, name: str, count: int, way_out: str | None = None) -> None:
-        """Raise RecordError if `count` is beyond the limit `name`; `way_out` says how to raise it."""
+        """Raise RecordError if `count` is beyond the limit `name`.
+
+        `way_out` is the part of the message about how to raise the limit.
+        """
         limit = getattr(self, name)
         if count > limit:
             how = way_out or f"set `limits: {{{name}: N}}` at its source in the recipe"
@@ -61,11 +68,11 @@ class Limits(Section):
 
 
 def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[str, int]:
-    """Return the sizes that `Limits` limits, of a conversation in any form that callers write.
+    """Return the sizes of a conversation by the names of `Limits`, in any form that callers write.
 
-    They are counted before images are decoded or texts tokenised. `characters` are those of the prompt
-    with its longest response, which are tokenised together. What is malformed is not counted: reading
-    refuses it.
+    They are counted before images are decoded or texts tokenised. `characters` are the characters of
+    the prompt with its longest response, which are tokenised together. Malformed parts are not
+    counted, because reading refuses them.
     """
     turns = messages if isinstance(messages, list | tuple) else [{"content": messages}]
     num_characters = max(map(len, responses), default=0)
@@ -90,7 +97,7 @@ def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[
 
 
 def _holds_content(part: dict[str, Any]) -> bool:
-    """Return True if a part has a value besides its type."""
+    """Return True if a part has another value than its type."""
     return any(value is not None for key, value in part.items() if key != "type")
 
 

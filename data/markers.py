@@ -1,8 +1,8 @@
-"""Markers in texts: `<image>` is the place of an image, and any other marker is refused.
+"""Markers in texts: `<image>` marks the place of an image, and any other marker is refused.
 
-Data sources, scoring, the server and released checkpoints all decide by `place_images` and
-`stray_marker`, so that a text has the same meaning in all of them. Official benchmarks follow the
-rule of their own script instead.
+Data sources, scoring, the server and released checkpoints all use `place_images` and `stray_marker`,
+so that a text has the same meaning in all of them. Official benchmarks follow the rule of their own
+script instead.
 
 This file travels with every checkpoint that has a reward head, so it imports the standard library
 only.
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PLACE = "<image>"
-"""The marker that data sets write in a text in the place of an image."""
+"""The marker that data sets write into a text where an image belongs."""
 MARKERS = re.compile(
     r"<(?:image|video|audio)>"
     r"|<\|(?:image|img|video|audio|vision)\w*\|>"  # Qwen, Phi, MiniCPM
@@ -30,7 +30,7 @@ class MarkerError(ValueError):
 
 
 class StrayMarkerError(MarkerError):
-    """A marker in a text that has no images of its own, so that it stands for nothing."""
+    """A marker in a text without images, so that it cannot be the place of one."""
 
 
 def stray_marker(text: str) -> str | None:
@@ -40,11 +40,13 @@ def stray_marker(text: str) -> str | None:
 
 
 def marker_in_response(name: str, text: str) -> str | None:
-    """Return the reason that a response, a critique or a rationale cannot be used; None if it holds no marker.
+    """Return the reason for which a response, critique or rationale cannot be used.
+
+    The result is None if the text holds no marker.
 
     Args:
-        name: What the text is, for the message, such as "the chosen response".
-        text: The text itself. It is never given images, so that no marker in it can be a place.
+        name: The name of the text in the message, such as "the chosen response".
+        text: The text. It never has images, so that no marker in it can be the place of one.
     """
     marker = stray_marker(text)
     if marker is None:
@@ -56,7 +58,10 @@ def marker_in_response(name: str, text: str) -> str | None:
 
 
 def marker_in_prompt(text: str) -> str | None:
-    """Return the reason that a turn's text cannot be used after `place_images`; None if it holds no marker."""
+    """Return the reason for which a turn's text cannot be used after `place_images`.
+
+    The result is None if the text holds no marker.
+    """
     marker = stray_marker(text)
     if marker is None:
         return None
@@ -68,7 +73,7 @@ def marker_in_prompt(text: str) -> str | None:
 
 
 def place_images(turns: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
-    """Return a prompt's turns with an image part for each image that is given next to them.
+    """Return a prompt's turns with an image part for each image.
 
     Turns that hold image parts already are returned unchanged. Otherwise each `<image>` becomes an
     image part, together with the line breaks around it. Without a marker the image parts are put
@@ -79,9 +84,9 @@ def place_images(turns: Sequence[Mapping[str, Any]], num_images: int) -> list[di
         num_images: The images that have no part of their own.
 
     Raises:
-        StrayMarkerError: There are image parts next to a marker, or no images.
-        MarkerError: There is another number of markers than of images, or a marker in a turn of the
-        assistant.
+        StrayMarkerError: There are both image parts and markers, or markers and no images.
+        MarkerError: The numbers of markers and of images differ, or there is a marker in a turn of
+        the assistant.
     """
     num_markers = sum(_text(turn).count(PLACE) for turn in turns)
     num_parts = sum(part["type"] == "image" for turn in turns for part in turn["content"])

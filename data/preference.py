@@ -1,7 +1,8 @@
-"""The one record of this project: a multimodal prompt and two responses, one of them preferred.
+"""The record of this project: a multimodal prompt and two responses, one of them preferred.
 
-Everything that trains or is evaluated starts as a `Preference`. Images stay encoded (bytes or a path)
-until a worker needs their pixels, so that a record is small and a data set can be memory-mapped.
+Training and evaluation both start from `Preference` records, and `validate` holds what every record
+must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels, so that a
+record is small and a data set can be memory-mapped.
 """
 
 import unicodedata
@@ -28,7 +29,7 @@ class TextPart(TypedDict):
 
 
 class ImagePart(TypedDict):
-    """The place of the next image of the record."""
+    """The position of the record's next image in a message."""
 
     type: Literal["image"]
 
@@ -41,9 +42,9 @@ class Message(TypedDict):
 
 
 def text(role: Literal["system", "user", "assistant"], content: str, images: int = 0) -> Message:
-    """Return a message of `images` image parts and one text part."""
-    places: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
-    return {"role": role, "content": [*places, {"type": "text", "text": content}]}
+    """Return a message of `images` image parts followed by one text part."""
+    image_parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
+    return {"role": role, "content": [*image_parts, {"type": "text", "text": content}]}
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
@@ -57,101 +58,119 @@ def texts(messages: Sequence[Message]) -> list[str]:
 
 
 def placeholders(messages: Sequence[Message]) -> int:
-    """Count the image parts of `messages`."""
+    """Return the number of image parts of `messages`."""
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
 
 Rule = Literal["exact", "multiple_choice", "numeric"]
-"""How a response is compared with a known answer; the rules themselves are in eval/verifiers.py."""
+"""The rule by which a response is compared with a known answer; the rules are in eval/verifiers.py."""
 
 
 class Truth(NamedTuple):
-    """What a right response to a prompt states."""
+    """The known answer to a prompt."""
 
     rule: Rule
     answers: tuple[str, ...]
-    """A response that states one of them is right."""
+    """A response is right if it states one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A prompt with `images` in the order of its image parts, and the two responses a person or a rule compared."""
+    """A prompt with its images, and two responses that a person or a rule compared."""
 
     identity: str
-    """Where the record came from, for messages to people: `source:row` or a file and line."""
+    """Origin of the record, for messages to people: `source:row`, or a file and line."""
     prompt: tuple[Message, ...]
     """System, user and earlier assistant turns; the last turn is the user's."""
     chosen: str
     rejected: str
     images: tuple[EncodedImage, ...] = ()
+    """One image for each image part of the prompt, in the same order."""
     margin: float | None = None
-    """How much better `chosen` is, in the source's own unit; None where the source does not say."""
+    """The difference in quality in the source's own unit; None if the source has no margins."""
     chosen_critique: str | None = None
     rejected_critique: str | None = None
     rationale: str | None = None
-    """Reasoning that compares the two responses; Response 1 is the one that `first_in_rationale`
-    names."""
+    """Reasoning that compares the two responses. `first_in_rationale` names the response that it
+    calls Response 1."""
     first_in_rationale: Literal["chosen", "rejected"] = "chosen"
     """`rejected` only for a rationale that cannot be rewritten for the other order; see
     data/rationales.py."""
     source: str = ""
     category: str = ""
     truth: Truth | None = None
-    """The known answer; None where the source has none. With it, a record without responses is a question for a policy."""
+    """The known answer; None if the source has none. A record with a known answer and without
+    responses is a question for a policy."""
 
     @property
     def is_question(self) -> bool:
-        """Whether the record is a prompt with a known answer and no responses."""
+        """True if the record is a prompt with a known answer and no responses."""
         return self.truth is not None and not self.chosen and not self.rejected
 
 
 CONTROL_TOKENS = (
     TOKEN,
-    "<|endoftext|>",
-    *("<|im_start|>", "<|im_end|>"),
-    *(
-        "<|object_ref_start|>",
-        "<|object_ref_end|>",
-        "<|box_start|>",
-        "<|box_end|>",
-        "<|quad_start|>",
-        "<|quad_end|>",
-    ),
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>"),
+    *("<|quad_start|>", "<|quad_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>"),
 )
-"""Qwen2.5-VL's special tokens, the one for videos first: as text inside a record they would be read as the end of a turn or as
-the place of an image."""
+"""Qwen2.5-VL's special tokens, the token of videos first. In the text of a record they would be read
+as the end of a turn or as the position of an image."""
 FILLERS = "\u115f\u1160\u3164\uffa0\u2800"
-"""Letters and symbols by their category that leave no ink: Hangul fillers and the Braille blank."""
+"""Letters and symbols by their Unicode category that leave no ink: Hangul fillers and the Braille
+blank."""
 LARGEST = float(np.finfo(np.float32).max)
 """The largest margin: the loss is computed in float32."""
 
 
 def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str | None:
-    """Return the first of `tokens` in `content`."""
-    return next((token for token in tokens if token in content), None)
+    """Return the first of `tokens` that occurs in `content`, or None."""
+    for token in tokens:
+        if token in content:
+            return token
+    return None
 
 
 def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterator[str]:
-    """Yield which text of a record holds one of `tokens`; the parts of a turn are joined, as the chat template does."""
-    prompt = (("the prompt", "".join(texts([message]))) for message in record.prompt)
-    for name, content in (*prompt, *_responses_and_notes(record).items()):
-        if token := control_token(content, tokens):
-            yield (
-                f"{name} holds {token!r}, which the tokenizer would read as a control token, not as text. "
-                f"Remove it from the record.{f' {ADVICE}' if token == TOKEN else ''}"
-            )
+    """Yield a message for each text of a record that contains one of `tokens`.
+
+    The text parts of a turn are joined first, as the chat template joins them: a token may be spread
+    over two parts.
+    """
+    named_texts = [("the prompt", "".join(texts([message]))) for message in record.prompt]
+    named_texts += _responses_and_notes(record).items()
+    for name, content in named_texts:
+        token = control_token(content, tokens)
+        if token is None:
+            continue
+        message = (
+            f"{name} holds {token!r}, which the tokenizer would read as a control token, not as "
+            "text. Remove it from the record."
+        )
+        if token == TOKEN:
+            message = f"{message} {ADVICE}"
+        yield message
 
 
 def visible(content: str) -> bool:
-    """Say whether a character of `content` leaves ink: no control, format, separator, mark or unassigned one, no blank."""
-    return any(unicodedata.category(one)[0] not in "CZM" and one not in FILLERS for one in content)
+    """Return True if a character of `content` leaves ink.
+
+    Control, format, separator, combining and unassigned characters leave none, nor do FILLERS.
+    """
+    return any(
+        unicodedata.category(character)[0] not in "CZM" and character not in FILLERS
+        for character in content
+    )
 
 
 def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Preference:
-    """Return `record` unchanged if it can be trained or evaluated on; raise RecordError with its name if not.
+    """Return `record` unchanged if it can be trained or evaluated on.
 
-    `tokens` may not be in its texts; a benchmark asks for none, and keeps such a row as unavailable.
+    `tokens` may not occur in its texts. A benchmark passes none here: it looks for them itself, and
+    counts such a row as unavailable.
+
+    Raises: RecordError, or MarkerInTextError for a stray marker; the message names the record.
     """
     for fault in (*_faults(record), *forged(record, tokens)):
         raise RecordError(f"{record.identity}: {fault}")
@@ -161,23 +180,23 @@ def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Pref
 
 
 def _stray_markers(record: Preference) -> Iterator[str]:
-    """Yield what is wrong with texts that hold a marker of an image or of another medium.
+    """Yield a message for each text that contains a marker of an image or of another medium.
 
     Control tokens are left to `forged`, whose callers decide what a text with one means.
     """
     for message in record.prompt:
         content = "".join(texts([message]))
-        if stray_marker(content) not in CONTROL_TOKENS and (problem := marker_in_prompt(content)):
+        problem = marker_in_prompt(content)
+        if problem and stray_marker(content) not in CONTROL_TOKENS:
             yield problem
     for name, content in _responses_and_notes(record).items():
-        if stray_marker(content) not in CONTROL_TOKENS and (
-            problem := marker_in_response(name, content)
-        ):
+        problem = marker_in_response(name, content)
+        if problem and stray_marker(content) not in CONTROL_TOKENS:
             yield problem
 
 
 def _responses_and_notes(record: Preference) -> dict[str, str]:
-    """Return the texts of a record except its prompt, by what they are."""
+    """Return the texts of a record except its prompt, by their names in messages."""
     content_by_name = {
         "the chosen response": record.chosen,
         "the rejected response": record.rejected,
@@ -189,30 +208,41 @@ def _responses_and_notes(record: Preference) -> dict[str, str]:
 
 
 def _faults(record: Preference) -> Iterator[str]:
-    """Yield what is wrong: with the turns, the number of images, the texts, the margin."""
+    """Yield a message for each fault in the turns, the number of images, the texts and the margin."""
     roles = [message["role"] for message in record.prompt]
     turns = roles[1:] if roles[:1] == ["system"] else roles
-    if turns != ["user", "assistant"] * (len(turns) // 2) + ["user"]:
+    expected_turns = ["user", "assistant"] * (len(turns) // 2) + ["user"]
+    if turns != expected_turns:
         yield (
             f"the prompt's turns are {roles}; required are user and assistant in alternation, "
             "beginning and ending with the user, after at most one system turn."
         )
     for position, message in enumerate(record.prompt):
-        images = placeholders([message])
-        if not images and not any(map(visible, texts([message]))):
+        num_images = placeholders([message])
+        has_text = any(map(visible, texts([message])))
+        if not num_images and not has_text:
             yield f"turn {position} of the prompt ({message['role']}) is empty."
-        if images and message["role"] == "assistant":
-            yield f"turn {position} of the prompt (assistant) holds an image; images belong to the turns of the user."
-    if (places := placeholders(record.prompt)) != len(record.images):
+        if num_images and message["role"] == "assistant":
+            yield (
+                f"turn {position} of the prompt (assistant) holds an image; images belong to the "
+                "turns of the user."
+            )
+    num_places = placeholders(record.prompt)
+    if num_places != len(record.images):
         yield (
-            f"the prompt has {places} image parts for {len(record.images)} images. "
+            f"the prompt has {num_places} image parts for {len(record.images)} images. "
             "Each image needs exactly one place in the prompt."
         )
-    for name, response in (
-        ("the chosen response", record.chosen),
-        ("the rejected response", record.rejected),
-    ):
+    responses = {
+        "the chosen response": record.chosen,
+        "the rejected response": record.rejected,
+    }
+    for name, response in responses.items():
         if not visible(response) and not record.is_question:
             yield f"{name} is empty; both responses must hold text that can be seen."
+    # Written so that NaN fails as well.
     if record.margin is not None and not abs(record.margin) <= LARGEST:
-        yield f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, or none."
+        yield (
+            f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, "
+            "or none."
+        )

@@ -14,8 +14,8 @@ from typing import Literal
 # 1. References that are exchanged.
 
 NOUN = r"(?P<noun>[Rr]esponse|RESPONSE|Answer|ANSWER|Assistant|Model)"
-"""What a label stands behind. "answer 2" in small letters may be the value of an answer, so it is
-no reference."""
+"""A word before a label. "answer 2" in small letters may be the value of an answer, so it is no
+reference."""
 AFTER_LABEL = r"(?!\w|-\w|[.,:/]\d)"
 """A label ends there: "Response 1.5", "Response 1/2" and "Response 1st" are no references."""
 UNIT = (
@@ -49,9 +49,10 @@ REFERENCES = (LABELLED_PAIR, LABELLED, ORDINAL, VERDICT)
 
 # 2. Words that look like references and are none, as the embedded world and arithmetic write them.
 
-REFERENCE, HARMLESS = "\x00", "\x01"
-"""What stands in a text for a reference that was recognised, and for words that are proven to be
-none."""
+REFERENCE = "\x00"
+"""Replaces a recognised reference in a text."""
+HARMLESS = "\x01"
+"""Replaces words that are proven to be no reference."""
 CELL = r"(?:row \d+ column \d+|(?:top|middle|bottom) (?:left|middle|right)|center)"
 DRAWN = rf"(?:{CELL}|(?:word|digit) \w+|[a-z]+)"
 NO_NOUN = r"(?! (?:and|or|is|are|was|has|better|worse)\b)"
@@ -75,9 +76,9 @@ HARMLESS_FORMS = tuple(
         ),
     )
 )
-"""Applied one after the other, each to what the ones before left."""
+"""Forms of such words. They are replaced one after the other, each in the result of the form before."""
 
-# 3. What is left and could be a reference: obstacles.
+# 3. Obstacles: words that could be a reference, in a text without references and harmless words.
 
 OBSTACLES = tuple(
     re.compile(pattern, flags)
@@ -121,7 +122,7 @@ SCORE = re.compile(
 )
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
-# 4. The embedded world speaks of the response that was shown first first, or of the last one first.
+# 4. Rationales of the embedded world, which describe the two responses one after the other.
 
 IN_TURN = re.compile(
     r"((?:[^.]*\. )?)"
@@ -135,17 +136,17 @@ REFERS_BACK = re.compile(
     r"\b(?:it|its|this|that|these|those|they)\b"
     r"|\b(?:too|also|else|instead|likewise|similarly|but|however)\b"
 )
-"""With one of these words a sentence may need the one before it, so that the two do not change
-places."""
+"""A sentence with one of these words may refer to the sentence before it, so that the two sentences
+do not change places."""
 
 
 def swapped(rationale: str) -> str | None:
     """Return `rationale` for the responses in the other order; None if that is not proven right.
 
     All references change places: "Response 1" and "Response 2", "the first response" and "the
-    second response". In the forms of the embedded world the two sentences that speak of the
-    responses in turn also change places, so that the text speaks of the same position first.
-    Swapping twice returns the original.
+    second response". In the forms of the embedded world the two sentences that describe the
+    responses also change places, so that the text describes the same position first. Swapping twice
+    returns the original.
     """
     if obstacle(rationale) is not None:
         return None
@@ -155,18 +156,18 @@ def swapped(rationale: str) -> str | None:
     in_turn = IN_TURN.fullmatch(text)
     if in_turn is None:
         return text
-    before, one, _, other, after = in_turn.groups()
-    if REFERS_BACK.search(one) or REFERS_BACK.search(other):
+    before, first, _, second, after = in_turn.groups()
+    if REFERS_BACK.search(first) or REFERS_BACK.search(second):
         return text
-    return before + other + one + after
+    return before + second + first + after
 
 
 def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen", "rejected"]]:
-    """Return a rationale that calls the chosen response Response 1 if possible, and which it does.
+    """Return a rationale, and the response that it calls Response 1: the chosen one if possible.
 
     Args:
         rationale: The rationale as it was written.
-        winner: The response that is the chosen one, 1 or 2, counted as the rationale counts.
+        winner: The number that the rationale gives to the chosen response, 1 or 2.
     """
     if winner == 1:
         return rationale, "chosen"
@@ -182,46 +183,52 @@ def obstacle(rationale: str) -> str | None:
 
 
 def _obstacles(rationale: str) -> Iterator[str]:
-    """Yield what could refer to a response by order and is not recognised, with words around it."""
-    if control := CONTROL.search(rationale):
+    """Yield words that could refer to a response by order and are not recognised, with their context."""
+    control = CONTROL.search(rationale)
+    if control is not None:
         yield f"the control character {control[0]!r}"
         return
     references = [match for pattern in REFERENCES for match in pattern.finditer(rationale)]
     if not references:
         yield "no reference to a response that is recognised"
         return
-    if mixed := _mixed_labels(references):
+    mixed = _mixed_labels(references)
+    if mixed is not None:
         yield mixed
     yield from _quoted_references(rationale)
 
-    rest = rationale
+    text = rationale
     for pattern in REFERENCES:
-        rest = pattern.sub(REFERENCE, rest)
+        text = pattern.sub(REFERENCE, text)
     for form in HARMLESS_FORMS:
-        rest = form.sub(HARMLESS, rest)
+        text = form.sub(HARMLESS, text)
     for pattern in OBSTACLES:
-        for match in pattern.finditer(rest):
-            yield _with_context(rest, match)
-    for match in RESPONSE.finditer(rest):
-        if (match["before"] or "").lower() not in HARMLESS_BEFORE_RESPONSE:
-            yield _with_context(rest, match)
-    for sentence in SENTENCE_END.split(rest):
+        for match in pattern.finditer(text):
+            yield _with_context(text, match)
+    for match in RESPONSE.finditer(text):
+        word_before = match["before"] or ""
+        if word_before.lower() not in HARMLESS_BEFORE_RESPONSE:
+            yield _with_context(text, match)
+    for sentence in SENTENCE_END.split(text):
         if _scores_in_order(sentence):
             yield sentence.strip()
 
 
 def _exchanged(match: re.Match[str]) -> str:
     """Return a reference to one response, or to both, with the other label."""
-    parts = match.groupdict()
-    if "ordinal" in parts:
-        return f"{parts['the']} {OTHER[parts['ordinal']]} {parts['noun']}"
-    if "other" in parts:
-        return f"{parts['noun']} {parts['other']}{parts['between']}{parts['label']}"
-    return f"{parts['noun']}{parts['gap']}{OTHER[parts['label']]}"
+    groups = match.groupdict()
+    if "ordinal" in groups:
+        return f"{groups['the']} {OTHER[groups['ordinal']]} {groups['noun']}"
+    if "other" in groups:
+        return f"{groups['noun']} {groups['other']}{groups['between']}{groups['label']}"
+    return f"{groups['noun']}{groups['gap']}{OTHER[groups['label']]}"
 
 
 def _mixed_labels(references: list[re.Match[str]]) -> str | None:
-    """Return references of two kinds, of which one may mean something else: "Answer 2"."""
+    """Return two references with different nouns or labels, such as "Response 1 and Answer B".
+
+    One of them may mean something else. The result is None if all references are of one kind.
+    """
     by_kind = {match["noun"].lower().split()[-1].rstrip("s"): match[0] for match in references}
     labels = [match for match in references if "label" in match.groupdict()]
     by_scheme = {match["label"].isdigit(): match[0] for match in labels}
@@ -232,7 +239,7 @@ def _mixed_labels(references: list[re.Match[str]]) -> str | None:
 
 
 def _quoted_references(rationale: str) -> Iterator[str]:
-    """Yield quotations with a reference: they may be words of a response, which must not change."""
+    """Yield quotations with a reference: they may quote a response, and must not change."""
     if rationale.count('"') % 2 or rationale.count("`") % 2:
         yield "a quotation mark that is not closed"
     for quotation in QUOTED.finditer(rationale):
@@ -241,7 +248,7 @@ def _quoted_references(rationale: str) -> Iterator[str]:
 
 
 def _scores_in_order(sentence: str) -> bool:
-    """Return True for numbers in a sentence without a reference that could be scores in order."""
+    """Return True if a sentence without a reference has numbers that could be scores in order."""
     if REFERENCE in sentence or not re.search(r"\d", sentence):
         return False
     has_words = re.search(r"[A-Za-z]", sentence) is not None

@@ -1,6 +1,7 @@
-"""Opens regular files only. Reading a FIFO or a device that a folder of data contains would never end.
+"""Functions that open regular files only.
 
-Everything that opens a file that a user named, or that was found in a folder, goes through this module.
+Reading a FIFO or a device that a folder of data contains would never end. Files that a user named, or
+that were found in a folder, are therefore opened by these functions.
 """
 
 import io
@@ -12,14 +13,14 @@ from typing import TextIO
 from mmrm.data.errors import SpecialFileError
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-"""With O_NONBLOCK, opening a FIFO returns at once instead of waiting for a writer."""
+"""Flags for opening. O_NONBLOCK makes opening a FIFO return at once instead of waiting for a writer."""
 
 
 def require_regular(path: Path) -> os.stat_result:
     """Return the status of the regular file at `path`; links are followed.
 
-    Raises: SpecialFileError if something else is there, or a link that leads nowhere. OSError if
-    nothing is there or the path cannot be looked at.
+    Raises: SpecialFileError if the path is no regular file, or a link that cannot be followed.
+    OSError if there is no file, or its status cannot be read.
     """
     try:
         status = path.stat()
@@ -35,9 +36,12 @@ def require_regular(path: Path) -> os.stat_result:
 
 
 def open_descriptor(path: Path) -> int:
-    """Open the regular file at `path` for reading and return its descriptor; raises as `require_regular` does."""
+    """Open the regular file at `path` for reading, and return its descriptor.
+
+    Raises: as `require_regular` does.
+    """
     require_regular(path)
-    # Another process may have put something else there since, so the opened file is checked too.
+    # Another process may have replaced the file since, so the opened file is checked too.
     descriptor = os.open(path, OPEN_FLAGS)
     try:
         _refuse_special(path, os.fstat(descriptor).st_mode)
@@ -86,6 +90,7 @@ def kind_of_file(mode: int) -> str:
 
 
 def _refuse_special(path: Path, mode: int) -> None:
+    """Raise SpecialFileError unless `mode` is the status of a regular file."""
     if stat.S_ISREG(mode):
         return
     link = f", by a link to {path.readlink()}" if path.is_symlink() else ""

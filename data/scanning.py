@@ -1,7 +1,7 @@
-"""Scanners in linear time for texts of models and strangers, where a regular expression would be quadratic.
+"""Scanners in linear time for texts that models or users write.
 
-`<answer>(.*?)</answer>` reads a text to its end once for every `<answer>` that is never closed. A
-model that degenerates writes thousands of them.
+A regular expression can take quadratic time: `<answer>(.*?)</answer>` reads a text to its end once for
+every `<answer>` that is never closed. A model that degenerates writes thousands of them.
 """
 
 import re
@@ -9,9 +9,10 @@ import unicodedata
 from itertools import groupby
 
 LATE_MARKS = "\u0f73\u0f75\u0f81\uff9e\uff9f"
-"""Characters that are no combining marks and whose decompositions begin with one."""
+"""Characters that are no combining marks, but decompose into characters of which the first is one."""
 LONG_RUN = 32
-"""Combining marks behind a letter; Unicode's Stream-Safe Text Format allows 30."""
+"""Number of combining marks behind a letter above which they are sorted here. Unicode's Stream-Safe
+Text Format allows 30."""
 
 
 def contents_between(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[str]:
@@ -51,4 +52,5 @@ def compatibility_form(text: str) -> str:
 
 
 def _is_mark(character: str) -> bool:
+    """Return True if normalisation may move a character before another one."""
     return unicodedata.combining(character) > 0 or character in LATE_MARKS

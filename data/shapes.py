@@ -17,7 +17,7 @@ from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 
 
 def write_sheet(path: Path, level: str, seed: int) -> None:
@@ -49,7 +49,7 @@ def write_sheet(path: Path, level: str, seed: int) -> None:
     figure.savefig(path)
 
 
-def _lines(item: Item) -> list[tuple[str, str]]:
+def _lines(item: WorldItem) -> list[tuple[str, str]]:
     """Return the words beside an image, line by line, with their colours."""
     paragraphs = [
         (f"{item.kind} ({item.category})", "gray"),

@@ -24,7 +24,7 @@ from mmrm.data.storage.files import write_json
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.wording import VERDICTS
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.results.intervals import wilson
 from mmrm.models.backbone import load_encoder, load_language_model
@@ -44,7 +44,7 @@ class AskedQuestion:
     encoder: Encoder
     stated: bool
 
-    def __call__(self, item: Item) -> Group:
+    def __call__(self, item: WorldItem) -> Group:
         """Encode the item; runs in loader workers."""
         images, prompt = item.images(), item.preference().prompt
         if not self.stated:
@@ -60,7 +60,9 @@ class AskedQuestion:
 
 
 @torch.no_grad()
-def examine(model: LabelModel, encoder: Encoder, items: Sequence[Item]) -> list[dict[str, float]]:
+def examine(
+    model: LabelModel, encoder: Encoder, items: Sequence[WorldItem]
+) -> list[dict[str, float]]:
     """Return for every item what is right of KINDS: 0 or 1, and for the verdict the mean over both responses."""
     tokenizer, sampling = encoder.tokenizer, SamplingConfig(max_new_tokens=64)
     end, (yes, no) = (
@@ -68,12 +70,12 @@ def examine(model: LabelModel, encoder: Encoder, items: Sequence[Item]) -> list[
         tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]]),
     )
 
-    def answer(batch: PackedBatch, asked: list[Item]) -> list[str]:
+    def answer(batch: PackedBatch, asked: list[WorldItem]) -> list[str]:
         forbidden, seeds = [encoder.vision.image], [""] * (2 * len(asked))
         found = generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=seeds)
         return [tokenizer.decode(one.ids) for one in found[::2]]
 
-    def judge(batch: PackedBatch, asked: list[Item]) -> list[tuple[float, float]]:
+    def judge(batch: PackedBatch, asked: list[WorldItem]) -> list[tuple[float, float]]:
         hidden = model.model(**batch.model_inputs()).last_hidden_state[0]
         logits: Tensor = model.lm_head(hidden[batch.label_positions]).log_softmax(-1)
         own = logits.gather(1, batch.labels[:, None])[:, 0]

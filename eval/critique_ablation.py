@@ -27,7 +27,7 @@ from mmrm.data.storage.files import write_json
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.wording import CritiqueTruth, read_critique
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example, Scores, candidates_from_record
 from mmrm.eval.cli import add_ranks, command, processes
@@ -62,7 +62,7 @@ def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 
 
 def truth_of_critiques(
-    items: Sequence[Item], examples: Sequence[Example], scores: Sequence[Scores]
+    items: Sequence[WorldItem], examples: Sequence[Example], scores: Sequence[Scores]
 ) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
     """Return how true the written critiques are, and the accuracy where both of a row are true and where one is not.
 
@@ -88,7 +88,7 @@ def truth_of_critiques(
     }
 
 
-def _right_first(item: Item) -> Example:
+def _right_first(item: WorldItem) -> Example:
     """Return an item of the world as a row whose first response is the right one."""
     candidates = candidates_from_record(item.preference())
     right, wrong = candidates.responses

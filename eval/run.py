@@ -40,7 +40,7 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.cli import add_shared, benchmark, command, processes, task_of
 from mmrm.eval.journal import Journal
 from mmrm.eval.protocol import Images
-from mmrm.eval.results.official_scores import readers, score_file
+from mmrm.eval.results.official_scores import readers, score_predictions_file
 from mmrm.eval.results.result import LIMITED, Result, read_result
 from mmrm.eval.results.summary_table import comparison_table, results_table, score_table
 from mmrm.models.config import checkpoint_at
@@ -154,7 +154,9 @@ def score(options: argparse.Namespace, console: Console) -> None:
         if "location" in options.benchmark.model_fields_set
         else evaluated_on(options.score)
     )
-    found, compared = score_file(options.score, BENCHMARKS[name], options.rules, options.k, where)
+    found, compared = score_predictions_file(
+        options.score, BENCHMARKS[name], options.rules, options.k, where
+    )
     console.print(score_table(name, found))
     for line in compared.lines():
         console.print(line, soft_wrap=True)

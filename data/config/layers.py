@@ -1,13 +1,14 @@
-"""The text of a recipe as values that know where they were written, and one recipe laid over another.
+"""Recipes as trees of values with the places where they were written.
 
-A recipe may extend another (`extends: ../basereward.yaml`), and the command line and the variants of an ablation lay single
-keys over both. Every value keeps its file and line, so that an error found after all this can still say where to look.
+A recipe may extend another (`extends: ../basereward.yaml`). The command line and the variants of an
+ablation lay single keys over both. Every value keeps its file and line, so that an error that is
+found after all this can still name them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,285 +18,332 @@ from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from mmrm.data.errors import SHOWN, Problem, RecipeError
+from mmrm.data.errors import SHOWN, Problem, RecipeError, UserError
 from mmrm.data.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A value of a recipe and the place where it was written; mappings and lists hold further `Located`."""
+    """A value of a recipe and the place where it was written."""
 
     value: dict[str, Located] | list[Located] | str | int | float | bool | None
+    """Mappings and lists contain further `Located`."""
     where: str
+    """`file:line`, or COMMAND_LINE."""
 
     @classmethod
     def of(cls, plain: Any, where: str = "") -> Located:
-        """Return a plain value of lists and mappings with the same place throughout; keys become text."""
+        """Return a plain value with the same place throughout; keys of mappings become text."""
         if isinstance(plain, dict):
             return cls({str(key): cls.of(child, where) for key, child in plain.items()}, where)
-        return (
-            cls([cls.of(child, where) for child in plain], where)
-            if isinstance(plain, list)
-            else cls(plain, where)
-        )
+        if isinstance(plain, list):
+            return cls([cls.of(child, where) for child in plain], where)
+        return cls(plain, where)
 
     def plain(self) -> Any:
         """Return the value without its places."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
-        return (
-            [child.plain() for child in self.value] if isinstance(self.value, list) else self.value
-        )
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
 
     def child(self, key: str | int) -> Located | None:
-        """Return the value under `key`, None where there is none."""
+        """Return the value under `key`, or None if there is none."""
         if isinstance(self.value, dict):
             return self.value.get(str(key))
-        return (
-            self.value[key]
-            if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value)
-            else None
-        )
+        if isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
+            return self.value[key]
+        return None
 
     def at(self, path: Sequence[str | int]) -> Located | None:
-        """Return the value at `path`, None where there is none."""
+        """Return the value at `path`, or None if there is none."""
         here: Located | None = self
         for key in path:
-            here = here.child(key) if here is not None else None
+            if here is None:
+                return None
+            here = here.child(key)
         return here
 
     def nearest(self, path: Sequence[str | int]) -> Located:
         """Return the value at `path`, or the last one on the way to it."""
-        return next(
-            found for end in range(len(path), -1, -1) if (found := self.at(path[:end])) is not None
-        )
+        here = self
+        for key in path:
+            below = here.child(key)
+            if below is None:
+                return here
+            here = below
+        return here
 
 
 def lay(base: Located, patch: Located) -> Located:
-    """Return `base` with `patch` over it: mappings are merged key by key, everything else (lists too) is replaced.
+    """Return `base` with `patch` over it.
 
-    A mapping whose `type` the patch changes is replaced whole, since the keys of one type mean nothing to another.
-    A mapping over a list reaches single items by their index, as `data.sources.0.weight=2` on the command line does.
+    Mappings are merged key by key, and everything else, lists too, is replaced. A mapping whose
+    `type` the patch changes is replaced as a whole, since the keys of one type mean nothing to
+    another. A mapping over a list changes single items by their index, as `data.sources.0.weight=2`
+    on the command line does.
     """
-    under, over = base.value, patch.value
-    if (
-        isinstance(under, list)
-        and isinstance(over, dict)
-        and all(key.isdecimal() and int(key) < len(under) for key in over)
-    ):
-        return Located(
-            [lay(item, over.get(str(i), item)) for i, item in enumerate(under)], base.where
-        )
-    old, new = base.child("type"), patch.child("type")
-    if (
-        not isinstance(under, dict)
-        or not isinstance(over, dict)
-        or (old and new and old.plain() != new.plain())
-    ):
+    under = base.value
+    over = patch.value
+    if isinstance(under, list) and isinstance(over, dict) and _are_indices(over, len(under)):
+        items = [lay(item, over.get(str(index), item)) for index, item in enumerate(under)]
+        return Located(items, base.where)
+    if not isinstance(under, dict) or not isinstance(over, dict):
         return patch
-    return Located(
-        {**under, **{key: lay(under.get(key, value), value) for key, value in over.items()}},
-        base.where,
-    )
+    old_type = base.child("type")
+    new_type = patch.child("type")
+    if old_type and new_type and old_type.plain() != new_type.plain():
+        return patch
+    merged = dict(under)
+    for key, value in over.items():
+        merged[key] = lay(under.get(key, value), value)
+    return Located(merged, base.where)
+
+
+def _are_indices(keys: Iterable[str], length: int) -> bool:
+    """Return True if all keys are indices of a list of `length` items."""
+    return all(key.isdecimal() and int(key) < length for key in keys)
 
 
 COMMAND_LINE = "command line"
-PLAIN_TAGS, TEXT_TAGS = ("null", "bool", "int", "float"), ("str", "timestamp", "merge", "value")
-"""Scalars that are not text in YAML 1.2, and those that are; another tag was written by hand."""
-SIZE, VALUES, DEPTH, CHAIN, DIGITS = 2**18, 20_000, 40, 20, 1000
-"""What a recipe may have: bytes, keys and values (each alias counted as what it stands for), levels of nesting, recipes that
-extend one another, characters of a number. The largest recipe here has 4 kB and 6 levels."""
+PLAIN_TAGS = ("null", "bool", "int", "float")
+"""YAML 1.2 tags of scalars that are not text."""
+TEXT_TAGS = ("str", "timestamp", "merge", "value")
+"""YAML 1.2 tags of scalars that are read as text. Any other tag was written by hand."""
+
+# Limits of a recipe. The largest recipe of this project has 4 kB and 6 levels.
+MAX_BYTES = 2**18
+MAX_VALUES = 20_000
+"""Keys and values together; each alias counts as many as the value that it stands for."""
+MAX_DEPTH = 40
+"""Levels of nesting."""
+MAX_CHAIN = 20
+"""Recipes that extend one another."""
+MAX_DIGITS = 1000
+"""Characters of a number."""
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-"""Characters that neither a path nor a prompt can hold; escapes such as "\\0" write them."""
+"""Characters that neither a path nor a prompt can contain; escapes such as "\\0" write them."""
 
 
 class Reader:
-    """Reads recipes and overrides, and collects what is wrong with their text in `problems`."""
+    """Reads recipes and overrides, and collects the errors in their text in `problems`."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._yaml = YAML(typ="safe", pure=True)
         self._file = ""
-        """What is being read; empty for the command line."""
+        """The file that is being read; empty for the command line."""
+        self._num_values = 0
+        """Number of keys and values of this file that were read so far."""
 
     def recipe(
         self, path: Path, extended_by: tuple[Path, ...] = (), where: str = COMMAND_LINE
     ) -> Located:
-        """Return the recipe at `path`, laid over the one that it extends."""
-        key, hint = "extends" if extended_by else "recipe", "give the path of a YAML file"
+        """Return the recipe at `path`, laid over the recipe that it extends.
+
+        Args:
+            path: A YAML file.
+            extended_by: The recipes that extend it, resolved.
+            where: The place of the key `extends` that names it, for messages.
+        """
+        key = "extends" if extended_by else "recipe"
         try:
-            if not path.is_file():
-                reason = "is no regular file" if path.exists() else "is not there"
-                return self._refuse(
-                    where, key, str(path), f"the recipe cannot be read: it {reason}; {hint}"
-                )
-            if path.resolve() in extended_by:
-                return self._refuse(
-                    where,
-                    key,
-                    str(path),
-                    "the recipe extends itself; remove one `extends` of the circle",
-                )
-            if len(extended_by) > CHAIN:
-                return self._refuse(
-                    where,
-                    key,
-                    str(path),
-                    f"more than {CHAIN} recipes extend one another; join some of them",
-                )
-            if (size := path.stat().st_size) > SIZE:
-                return self._refuse(
-                    where,
-                    key,
-                    str(path),
-                    f"the recipe has {size:,} bytes, and at most {SIZE:,} are read; {hint}",
-                )
-            with open_regular(path) as file:
-                # A file of the kernel's states no size, and may have no end.
-                text = file.read(size).decode()
+            text = _text_of_recipe(path, extended_by)
+        except UserError as error:
+            return self._refuse(where, key, str(path), str(error))
         except (OSError, ValueError) as error:
-            return self._refuse(
-                where, key, str(path), f"the recipe cannot be read ({error}); {hint}"
-            )
-        tree = self._tree(text, str(path), "recipe", Located({}, f"{path}:1"))
+            message = f"the recipe cannot be read ({error}). Give the path of a YAML file."
+            return self._refuse(where, key, str(path), message)
+        tree = self._tree(text, str(path), "recipe", empty=Located({}, f"{path}:1"))
         if not isinstance(tree.value, dict):
-            message = "a recipe is a mapping of sections such as `backbone:`"
+            message = "a recipe has to be a mapping of sections such as `backbone:`"
             return self._refuse(tree.where, "recipe", repr(tree.plain()), message)
-        base = tree.value.pop("extends", None)
-        if base is None:
+        extended = tree.value.pop("extends", None)
+        if extended is None:
             return tree
-        return lay(
-            self.recipe(
-                path.parent / str(base.plain()), (*extended_by, path.resolve()), base.where
-            ),
-            tree,
-        )
+        base_path = path.parent / str(extended.plain())
+        base = self.recipe(base_path, (*extended_by, path.resolve()), extended.where)
+        return lay(base, tree)
 
     def override(self, text: str) -> Located:
         """Return `section.key=value` as a recipe of that one key; the value is written as in YAML."""
         key, equals, value = text.partition("=")
         names = key.split(".")
-        if not equals or not all(names) or len(names) > DEPTH or len(text) > SIZE:
+        if not equals or not all(names) or len(names) > MAX_DEPTH or len(text) > MAX_BYTES:
             message = (
-                f"an override is written section.key=value, for example optim.learning_rate=1e-6, with at most {DEPTH} names "
-                f"and {SIZE:,} characters"
+                "an override is written section.key=value, for example optim.learning_rate=1e-6, "
+                f"with at most {MAX_DEPTH} names and {MAX_BYTES:,} characters"
             )
             return self._refuse(COMMAND_LINE, text[:SHOWN], "", message)
-        known = len(self.problems)
-        tree = self._tree(value, "", key, Located(None, COMMAND_LINE))
-        if len(self.problems) > known:
+        num_problems = len(self.problems)
+        tree = self._tree(value, "", key, empty=Located(None, COMMAND_LINE))
+        if len(self.problems) > num_problems:
             return Located({}, COMMAND_LINE)
         for name in reversed(names):
             tree = Located({name: tree}, COMMAND_LINE)
         return tree
 
     def _tree(self, text: str, file: str, key: str, empty: Located) -> Located:
-        """Return the text with its places, `empty` if it holds nothing."""
-        self._file, self._values = file, 0
+        """Return the values of a YAML text with their places.
+
+        Args:
+            text: The text.
+            file: The name of its file; empty for the command line.
+            key: The key under which errors are reported.
+            empty: The result for a text without a value.
+        """
+        self._file = file
+        self._num_values = 0
         try:
-            self._measure(text)
+            self._refuse_large(text)
             node = self._yaml.compose(text)
-            return empty if node is None else self._located(node, node, ())
+            if node is None:
+                return empty
+            return self._located(node, node, ())
         except YAMLError as error:
-            mark, reason = None, str(error)
+            mark = None
+            reason: str | None = str(error)
             if isinstance(error, MarkedYAMLError):
-                mark, reason = error.problem_mark or error.context_mark, error.problem
+                mark = error.problem_mark or error.context_mark
+                reason = error.problem
+            shown = "" if file else text
             return self._refuse(
-                self._where(mark),
-                key,
-                "" if file else text,
-                f"this cannot be read as YAML: {reason}",
+                self._where(mark), key, shown, f"this cannot be read as YAML: {reason}"
             )
 
-    def _measure(self, text: str) -> None:
-        """Raise YAMLError where a text holds too much, before its nodes are made one inside another."""
-        depth = values = 0
+    def _refuse_large(self, text: str) -> None:
+        """Raise YAMLError if a text holds too many values.
+
+        The text is read as a stream of events first: a tree of nodes of unlimited depth would exceed
+        Python's recursion limit.
+        """
+        depth = 0
+        num_values = 0
         for event in self._yaml.parse(text):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            values += isinstance(event, CollectionStartEvent | ScalarEvent | AliasEvent)
-            self._limit(depth, values, event.start_mark)
-
-    def _limit(self, depth: int, values: int, mark: StringMark | None) -> None:
-        if depth > DEPTH or values > VALUES:
-            reason = (
-                f"it is nested more than {DEPTH} deep"
-                if depth > DEPTH
-                else f"it holds more than {VALUES:,} keys and values"
-            )
-            raise MarkedYAMLError(problem=reason, problem_mark=mark)
+            if isinstance(event, CollectionStartEvent):
+                depth += 1
+            if isinstance(event, CollectionEndEvent):
+                depth -= 1
+            if isinstance(event, CollectionStartEvent | ScalarEvent | AliasEvent):
+                num_values += 1
+            _refuse_beyond_limits(depth, num_values, event.start_mark)
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
-        """Return `node` with its places; a value stands where its `key` stands, also when it begins on the next line."""
+        """Return the value of a YAML node with its places.
+
+        The place of a value is that of its key, also if the value begins on the next line.
+        """
         where = self._where(key.start_mark)
-        self._values += 1
-        self._limit(len(path), self._values, key.start_mark)
+        self._num_values += 1
+        _refuse_beyond_limits(len(path), self._num_values, key.start_mark)
         if isinstance(node, MappingNode):
             return Located(self._mapping(node, path), where)
         if isinstance(node, SequenceNode):
-            return Located(
-                [self._located(item, item, (*path, str(i))) for i, item in enumerate(node.value)],
-                where,
-            )
+            items = []
+            for index, item in enumerate(node.value):
+                items.append(self._located(item, item, (*path, str(index))))
+            return Located(items, where)
+        return self._scalar(node, where, ".".join(path))
+
+    def _scalar(self, node: Node, where: str, key: str) -> Located:
+        """Return the value of a YAML node that is neither a mapping nor a list."""
         tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if tag in PLAIN_TAGS:
             try:
-                if len(node.value) > DIGITS:
+                if len(node.value) > MAX_DIGITS:
                     raise ValueError(f"it has {len(node.value):,} characters")
                 return Located(self._yaml.constructor.construct_object(node), where)
             except (ValueError, KeyError) as error:
-                return self._refuse(
-                    where, ".".join(path), node.value, f"this is no value of the tag {tag}: {error}"
-                )
+                message = f"this is no value of the tag {tag} ({error})"
+                return self._refuse(where, key, node.value, message)
         if tag not in TEXT_TAGS:
-            self._refuse(
-                where,
-                ".".join(path),
-                node.value,
-                f"the tag {node.tag} means nothing in a recipe; leave it out",
-            )
+            message = f"the tag {node.tag} has no meaning in a recipe; remove it"
+            self._refuse(where, key, node.value, message)
         if NOT_TEXT.search(node.value):
-            message = "the text holds a NUL or half of a surrogate pair, which no path and no prompt can hold; remove it"
-            return self._refuse(where, ".".join(path), repr(node.value), message)
+            message = (
+                "the text contains a NUL or half of a surrogate pair, which no path and no prompt can "
+                "contain; remove it"
+            )
+            return self._refuse(where, key, repr(node.value), message)
         return Located(node.value, where)
 
     def _mapping(self, node: MappingNode, path: tuple[str, ...]) -> dict[str, Located]:
-        """Return the entries of a mapping; a key that was there before is reported with both lines."""
-        found: dict[str, Located] = {}
-        lines: dict[str, int] = {}
+        """Return the entries of a mapping; a repeated key is reported with both lines."""
+        entries: dict[str, Located] = {}
+        line_by_key: dict[str, int] = {}
         for key, value in node.value:
+            where = self._where(key.start_mark)
             if not isinstance(key, ScalarNode):
-                self._refuse(
-                    self._where(key.start_mark),
-                    ".".join(path),
-                    "",
-                    "a key must be a word, not a list or a mapping",
-                )
-            elif key.value in found:
+                message = "a key must be a word, not a list or a mapping"
+                self._refuse(where, ".".join(path), "", message)
+                continue
+            path_of_value = (*path, key.value)
+            if key.value in entries:
                 shown = str(value.value) if isinstance(value, ScalarNode) else ""
                 message = (
-                    f"this key stands twice, first on line {lines[key.value]}; keep one of the two"
+                    f"this key occurs twice, first on line {line_by_key[key.value]}; keep one of the "
+                    "two"
                 )
-                self._refuse(
-                    self._where(key.start_mark), ".".join((*path, key.value)), shown, message
-                )
-            else:
-                lines[key.value] = key.start_mark.line + 1
-                found[key.value] = self._located(value, key, (*path, key.value))
-        return found
+                self._refuse(where, ".".join(path_of_value), shown, message)
+                continue
+            line_by_key[key.value] = key.start_mark.line + 1
+            entries[key.value] = self._located(value, key, path_of_value)
+        return entries
 
     def _where(self, mark: StringMark | None) -> str:
-        return (
-            f"{self._file}:{mark.line + 1}" if self._file and mark else self._file or COMMAND_LINE
-        )
+        """Return `file:line` of a mark in the text that is being read."""
+        if self._file and mark:
+            return f"{self._file}:{mark.line + 1}"
+        return self._file or COMMAND_LINE
 
-    def _refuse(self, where: str, key: str, found: str, message: str) -> Located:
-        """Note a problem; return an empty recipe, with which reading goes on."""
-        self.problems.append(Problem(where, key, found, message))
+    def _refuse(self, where: str, key: str, value: str, message: str) -> Located:
+        """Add a problem, and return an empty recipe, with which reading goes on."""
+        self.problems.append(Problem(where, key, value, message))
         return Located({}, where)
 
 
+def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
+    """Return the text of the recipe at `path`.
+
+    Raises: UserError if it is no regular file, extends itself or is too large; OSError or ValueError
+    if it cannot be read.
+    """
+    if not path.is_file():
+        reason = "it is no regular file" if path.exists() else "it is not there"
+        raise UserError(
+            f"the recipe cannot be read because {reason}. Give the path of a YAML file."
+        )
+    if path.resolve() in extended_by:
+        raise UserError("the recipe extends itself; remove one `extends` of the circle")
+    if len(extended_by) > MAX_CHAIN:
+        raise UserError(f"more than {MAX_CHAIN} recipes extend one another; join some of them")
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise UserError(
+            f"the recipe has {size:,} bytes, and at most {MAX_BYTES:,} are read. Give the path of a "
+            "YAML file with the keys of a recipe."
+        )
+    with open_regular(path) as file:
+        # Files of the kernel have size 0 and may have no end, so no more than `size` is read.
+        return file.read(size).decode()
+
+
+def _refuse_beyond_limits(depth: int, num_values: int, mark: StringMark | None) -> None:
+    """Raise YAMLError if a text is nested too deeply or holds too many values."""
+    if depth > MAX_DEPTH:
+        reason = f"it is nested more than {MAX_DEPTH} deep"
+        raise MarkedYAMLError(problem=reason, problem_mark=mark)
+    if num_values > MAX_VALUES:
+        reason = f"it holds more than {MAX_VALUES:,} keys and values"
+        raise MarkedYAMLError(problem=reason, problem_mark=mark)
+
+
 def read_yaml(path: Path) -> Located:
-    """Return the mapping in a YAML file, laid over the one that it `extends`; raise RecipeError if its text is wrong."""
+    """Return the mapping in a YAML file, laid over the file that it `extends`.
+
+    Raises: RecipeError if the text of a file is wrong.
+    """
     reader = Reader()
     tree = reader.recipe(path)
     if reader.problems:

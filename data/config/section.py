@@ -1,4 +1,7 @@
-"""The base of every section of a recipe; each component keeps its own section beside itself."""
+"""The base class of every section of a recipe, and the types of numbers that sections share.
+
+The sections themselves are defined next to the code that they configure.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +11,37 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 LARGEST = 10**12
-"""No number of a recipe is larger; most keys have a tighter bound of their own."""
+"""The largest number of a recipe; most keys have a tighter bound."""
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
 Records = Annotated[int, Field(ge=1, le=10**8)]
-"""An epoch's records or a source's rows, of which 8 bytes each are held in memory."""
+"""Number of records of an epoch or of rows of a source; 8 bytes of each are held in memory."""
 
 Tokens = Annotated[int, Field(ge=1, le=2**20)]
-"""Of one prompt or answer."""
+"""Number of tokens of one prompt or answer."""
 
 Processes = Annotated[int, Field(ge=1, le=1024)]
 
 Weight = Annotated[float, Field(ge=0.0, le=1e4)]
-"""Of a part of a loss or reward."""
+"""Weight of a part of a loss or reward."""
 
 Ratio = Annotated[float, Field(ge=1e-6, le=1e6)]
-"""How often, or how many times as much."""
+"""A factor, such as the number of repetitions."""
 
 Seconds = Annotated[float, Field(gt=0.0, le=86400.0)]
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-"""From 0 on, below 1."""
+"""A share from 0, included, to 1, excluded."""
 
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
-"""Above 0 and below 1."""
+"""A share above 0 and below 1."""
 
 Rate = Annotated[float, Field(ge=1e-12, lt=1.0)]
 """A learning rate."""
 
 
-def _greedy_or_drawn(temperature: float) -> float:
+def _refuse_tiny_temperature(temperature: float) -> float:
     if 0 < temperature < 0.01:
         raise ValueError(
             "should be 0 (the likeliest token), or at least 0.01, since scores are divided by it"
@@ -46,12 +49,16 @@ def _greedy_or_drawn(temperature: float) -> float:
     return temperature
 
 
-Temperature = Annotated[float, Field(ge=0.0, le=100.0), AfterValidator(_greedy_or_drawn)]
-"""Of sampled tokens; 0 takes the likeliest."""
+Temperature = Annotated[float, Field(ge=0.0, le=100.0), AfterValidator(_refuse_tiny_temperature)]
+"""Temperature of sampled tokens; 0 takes the likeliest token."""
 
 
 class Section(BaseModel):
-    """A section of a recipe: unknown keys are errors, nothing is coerced, numbers are finite, nothing changes after parsing."""
+    """A section of a recipe.
+
+    Unknown keys are errors, values are not converted to other types, numbers are finite, and a parsed
+    section cannot be changed.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -63,17 +70,18 @@ class Section(BaseModel):
     @classmethod
     def _bounded(cls, value: Any) -> Any:
         if isinstance(value, int | float) and abs(value) > LARGEST:
-            raise ValueError(f"the value should lie between {-LARGEST:,} and {LARGEST:,}")
+            raise ValueError(f"the value should be between {-LARGEST:,} and {LARGEST:,}")
         return value
 
 
-def _without_secrets(url: str) -> str:
+def _refuse_secrets(url: str) -> str:
     if "@" in url or "?" in url:
         raise ValueError(
-            "an address is printed and kept beside results, so it may hold no user, password or query; a key belongs into an "
-            "environment variable, which `key_variable` of an endpoint names"
+            "an address is printed and saved with results, so it may contain no user, password or "
+            "query; put a key into an environment variable, and name that in `key_variable` of the "
+            "endpoint"
         )
     return url
 
 
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/]"), AfterValidator(_without_secrets)]
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]"), AfterValidator(_refuse_secrets)]

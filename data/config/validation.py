@@ -1,10 +1,13 @@
-"""A recipe's values as a pydantic model, or everything that is wrong: where, which key, what is allowed, what was meant."""
+"""Validation of a recipe's values by a pydantic model.
+
+Each error names the file and line, the key, the allowed values, and the key or value that was
+probably meant.
+"""
 
 import json
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from itertools import compress
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, get_args
 
@@ -28,14 +31,17 @@ def read_section(file: FilePath, model: type[Model]) -> Model:
 
 def parse(model: type[Model], tree: Located, name: str) -> Model:
     """Return `tree` as a `model`; raise RecipeError under `name` with everything that is wrong."""
-    found, errors = validate(model, tree.plain())
-    if found is None:
+    section, errors = validate(model, tree.plain())
+    if section is None:
         raise RecipeError(name, list(problems(model, errors, tree).values()))
-    return found
+    return section
 
 
 def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDetails]]:
-    """Return `raw` as a `model`, or None and all errors. It is read as JSON, where a list may stand for a tuple."""
+    """Return `raw` as a `model`, or None and all errors.
+
+    It is read as JSON, in which a list may represent a tuple.
+    """
     try:
         return model.model_validate_json(json.dumps(raw)), []
     except ValidationError as error:
@@ -45,20 +51,31 @@ def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDeta
 def problems(
     model: type[BaseModel], errors: list[ErrorDetails], tree: Located
 ) -> dict[Path, Problem]:
-    """Return one problem for each broken path of the recipe `tree`; the branches of a union are joined by `or`."""
-    found: dict[Path, list[ErrorDetails]] = {}
+    """Return one problem for each path with errors in the recipe `tree`.
+
+    A value that fits no branch of a union has an error for each branch; they are joined by `or`.
+    """
+    errors_by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
-        found.setdefault(path_of(error, tree), []).append(error)
-    return {path: _problem(model, path, several, tree) for path, several in found.items()}
+        errors_by_path.setdefault(path_of(error, tree), []).append(error)
+    return {
+        path: _problem(model, path, errors_of_path, tree)
+        for path, errors_of_path in errors_by_path.items()
+    }
 
 
 def salvage(
     model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[str, Any]]
 ) -> tuple[Model | None, list[Path]]:
-    """Return what is left of `raw` once its broken parts are taken out, and the paths of those parts.
+    """Return a recipe without its broken parts, and the paths of those parts.
 
-    The rules that compare keys can so be checked in one go with the keys themselves. `stand_in` holds the sections that
-    every recipe must have; None comes back where nothing valid is left.
+    The rules that compare keys can thus be checked together with the keys themselves. The recipe is
+    None if not even `stand_in` is valid.
+
+    Args:
+        model: The model of the recipe.
+        raw: The values of the recipe.
+        stand_in: Values for the sections that every recipe must have.
     """
     broken: list[Path] = [(name,) for name in stand_in if name not in raw]
     while True:
@@ -68,6 +85,7 @@ def salvage(
         paths = {_removable(error, tree) for error in errors} - {()}
         if not paths:
             return recipe, broken
+        # The longest paths first, because removing a section removes what is in it.
         for path in sorted(paths, key=len, reverse=True):
             parent: Any = raw
             for key in path[:-1]:
@@ -77,7 +95,11 @@ def salvage(
 
 
 def _removable(error: ErrorDetails, tree: Located) -> Path:
-    """Return what to take out for `error`: the section that misses a key or its type, the list that holds a broken item."""
+    """Return the path of the smallest part that can be removed to get rid of `error`.
+
+    If a key or its `type` is missing, this is the section around it. If an item of a list is wrong,
+    it is the list.
+    """
     path = path_of(error, tree)
     if error["type"] in ("missing", "union_tag_not_found", "union_tag_invalid"):
         path = path[:-1]
@@ -87,13 +109,19 @@ def _removable(error: ErrorDetails, tree: Located) -> Path:
 
 
 def path_of(error: ErrorDetails, tree: Located) -> Path:
-    """Return the keys at which a person finds `error`; pydantic's location also names the branch of a union."""
+    """Return the keys at which a person finds `error`.
+
+    They are pydantic's location of the error, without the branches of unions.
+    """
     path: list[str | int] = []
-    for place, part in enumerate(error["loc"], start=1):
-        below = tree.child(part)
-        if below is not None or (error["type"] == "missing" and place == len(error["loc"])):
-            path.append(part)
-        tree = below or tree
+    location = error["loc"]
+    for number, key in enumerate(location, start=1):
+        is_missing_key = error["type"] == "missing" and number == len(location)
+        below = tree.child(key)
+        if below is not None or is_missing_key:
+            path.append(key)
+        if below is not None:
+            tree = below
     if error["type"].startswith("union_tag"):
         path.append(error["ctx"]["discriminator"].strip("'"))
     return tuple(path)
@@ -105,86 +133,115 @@ def dotted(path: Path) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as a person would look for it in the file; a whole section by its kind only."""
-    if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
+    """Return a value as a person would search for it in the file, or the kind of a whole section."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
     return json.dumps(value, ensure_ascii=False)
 
 
 def _problem(
     model: type[BaseModel], path: Path, errors: list[ErrorDetails], tree: Located
 ) -> Problem:
-    kind, here = errors[0]["type"], tree.nearest(path)
-    absent = kind in ("missing", "union_tag_not_found")
+    """Return the problem at one path of a recipe."""
+    kind = errors[0]["type"]
+    nearest = tree.nearest(path)
+    value = written(nearest.plain())
     if kind == "extra_forbidden":
         message = _unknown_key(model, path, tree)
-    elif absent:
-        fields = [
-            section.model_fields.get(str(path[-1]))
-            for section in _sections_at(model, path[:-1], tree)
-        ]
-        allowed = [
-            option for field in fields if field is not None for option in get_args(field.annotation)
-        ]
-        options = [option for option in allowed if isinstance(option, str)]
-        message = "this key is required" + (f"; one of {', '.join(options)}" if options else "")
+    elif kind in ("missing", "union_tag_not_found"):
+        message = _missing_key(model, path, tree)
+        value = ""
     elif kind == "value_error":
         message = errors[0]["msg"].removeprefix("Value error, ")
     else:
         message = "the value " + " or ".join(map(_requirement, errors))
-    return Problem(here.where, dotted(path), "" if absent else written(here.plain()), message)
+    return Problem(nearest.where, dotted(path), value, message)
+
+
+def _missing_key(model: type[BaseModel], path: Path, tree: Located) -> str:
+    """Return the message about a key that is required, with its allowed words if there are some."""
+    key = str(path[-1])
+    options: list[str] = []
+    for section in _sections_at(model, path[:-1], tree):
+        if key in section.model_fields:
+            allowed = get_args(section.model_fields[key].annotation)
+            options += [option for option in allowed if isinstance(option, str)]
+    if not options:
+        return "this key is required"
+    return f"this key is required; one of {', '.join(options)}"
 
 
 def _requirement(error: ErrorDetails) -> str:
-    """Return what pydantic says of a value, and of a word the nearest one that is allowed."""
-    expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(
-        error["type"]
-    )
-    if expected is None:
+    """Return the requirement on a value; for a word, also the nearest one that is allowed."""
+    context_keys = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}
+    context_key = context_keys.get(error["type"])
+    if context_key is None:
         return error["msg"].replace("Input should", "should")
-    options = re.findall(r"'([^']*)'", error["ctx"][expected])
+    options = re.findall(r"'([^']*)'", error["ctx"][context_key])
     allowed = " or ".join(", ".join(options).rsplit(", ", 1))
-    return f"should be {allowed}{_meant(str(error['ctx'].get('tag', error['input'])), options)}"
+    word = str(error["ctx"].get("tag", error["input"]))
+    return f"should be {allowed}{_meant(word, options)}"
 
 
 def _meant(word: str, options: list[str]) -> str:
-    close = get_close_matches(word, options, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    """Return "; did you mean …?" with the option that is most like `word`, or "" if none is."""
+    matches = get_close_matches(word, options, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
-    """Say that the last key of `path` does not exist, which ones do, and which one was probably meant."""
-    legal = sorted(
-        {name for section in _sections_at(model, path[:-1], tree) for name in section.model_fields}
-    )
+    """Return the message about a key that does not exist: which keys do, and which one was meant."""
     key = str(path[-1])
-    elsewhere = dict.fromkeys(
-        ".".join((*place, key)) for place, section in sections(model) if key in section.model_fields
-    )
-    hint = _meant(key, legal) or (
-        f"; did you mean {' or '.join([*elsewhere][:3])}?" if elsewhere else ""
-    )
-    return f"there is no such key{hint or '.'} Allowed here: {', '.join(legal)}"
+    allowed: set[str] = set()
+    for section in _sections_at(model, path[:-1], tree):
+        allowed.update(section.model_fields)
+    hint = _meant(key, sorted(allowed)) or _same_key_elsewhere(model, key) or "."
+    return f"there is no such key{hint} Allowed here: {', '.join(sorted(allowed))}"
+
+
+def _same_key_elsewhere(model: type[BaseModel], key: str) -> str:
+    """Return "; did you mean …?" with up to three other sections that have `key`, or ""."""
+    places: dict[str, None] = {}
+    for place, section in sections(model):
+        if key in section.model_fields:
+            places[".".join((*place, key))] = None
+    if not places:
+        return ""
+    return f"; did you mean {' or '.join([*places][:3])}?"
 
 
 def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type[BaseModel]]:
-    """Return the classes that may stand at `path`; a union is narrowed to the one that the recipe's own `type` names."""
+    """Return the sections that are allowed at `path`.
+
+    If the recipe has a `type` there, these are the branches of a union with that type; if no branch
+    has it, all branches.
+    """
     keys = tuple(key for key in path if isinstance(key, str))
-    given = tree.at((*path, "type"))
-    found = [section for place, section in sections(model) if place == keys]
-    kinds = [section.model_fields.get("type") for section in found]
-    fits = [
-        given is None or kind is None or given.plain() in get_args(kind.annotation)
-        for kind in kinds
-    ]
-    return list(compress(found, fits)) or found
+    allowed = [section for place, section in sections(model) if place == keys]
+    given_type = tree.at((*path, "type"))
+    if given_type is None:
+        return allowed
+    of_type = [section for section in allowed if _has_type(section, given_type.plain())]
+    return of_type or allowed
+
+
+def _has_type(section: type[BaseModel], type_name: Any) -> bool:
+    """Return True if a section has no `type`, or its `type` may be `type_name`."""
+    field = section.model_fields.get("type")
+    return field is None or type_name in get_args(field.annotation)
 
 
 def sections(
     model: type[BaseModel], place: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
-    """Yield `model` and all sections below it, those of all branches of a union, with the keys that lead there."""
-    model.model_rebuild()  # of sections that are named in a file before they are defined
+    """Yield the keys that lead to each section below `model`, and the section; `model` comes first.
+
+    All branches of a union are yielded.
+    """
+    # A section may refer to another one that is defined further down in its file.
+    model.model_rebuild()
     is_root = issubclass(model, RootModel)
     if not is_root:
         yield place, model
@@ -216,7 +273,8 @@ def members(annotation: object) -> list[type[BaseModel]]:
 
 def format_validation_error(error: ValidationError) -> str:
     """Return every problem with its key, on one line."""
-    return "; ".join(
-        f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
-        for one in error.errors()
-    )
+    lines = []
+    for details in error.errors():
+        key = ".".join(map(str, details["loc"]))
+        lines.append(f"{key}: {details['msg'].removeprefix('Value error, ')}")
+    return "; ".join(lines)

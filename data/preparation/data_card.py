@@ -1,10 +1,12 @@
-"""The data card: what went into a mixture and what was left out, by source; printed, and saved as JSON."""
+"""The data card of a mixture: for each source the rows that are used and the rows that are left out.
+
+`python data/mixture.py RECIPE --plan` prints it and saves it as JSON.
+"""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +14,24 @@ from rich.table import Table
 
 from mmrm.data.errors import RecordError
 from mmrm.data.images import ImageTokens
-from mmrm.data.preparation.faults import told
+from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.row_index import KEEPS_ORDER, RATIONALE, REJECTED_FIRST
 from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.rationales import obstacle
 from mmrm.data.storage.files import write_whole
 
 SAMPLE = 64
-"""Records drawn from a generated source to estimate what is counted elsewhere."""
-
-
+"""Number of records drawn from a generated source, from which its counts are estimated."""
+UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+HEADINGS = (
+    *("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens"),
+    *("pairs a prompt", "images a prompt", "longer"),
+)
+"""Columns of the table. The last three are empty in the row of totals."""
 ORDER_EXAMPLES = 3
-"""Records of a source that are named because their rationales keep the order in which they were
-written."""
+"""Number of records of a source that the card names because their rationales keep their order."""
+LONGEST_EXAMPLE = 100
+"""Characters of the words that are shown of such a rationale."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +45,24 @@ class RationaleCounts:
     winner_first: int
     """Rationales of one order in which the better response is Response 1."""
     examples: list[str]
-    """Some records with rationales of one order, and the words that stand in the way."""
+    """Some records with rationales of one order, each with the words that prevent the rewriting."""
 
     def lines(self, source: str) -> list[str]:
         """Return lines for the console; none if all rationales can be shown in both orders."""
         if not self.one_order:
             return []
-        return [
+        summary = (
             f"{source}: {self.one_order:,} of {self.rationales:,} rationales are shown only in the "
             f"order in which they were written, {self.winner_first:,} of them with the better response "
             "first. The other records are shown with it first and second equally often. Words that "
-            "could be references and are not recognised:",
-            *(f"  {example}" for example in self.examples),
-        ]
+            "could be references and are not recognised:"
+        )
+        return [summary, *(f"  {example}" for example in self.examples)]
 
 
 @dataclass(frozen=True)
 class SourceCard:
-    """One source. `rows` = sum of `left_out` + `held_out` + `kept`."""
+    """The card of one source. `rows` is the sum of `left_out`, `held_out` and `kept`."""
 
     name: str
     type: str
@@ -65,33 +72,48 @@ class SourceCard:
     """Fingerprint of the records."""
     rows: int
     left_out: dict[str, int]
-    """Rows by the reason for which they are neither trained on nor held out."""
+    """Number of rows that are neither trained on nor held out, by reason."""
     held_out: int
     kept: int
     drawn: int
-    """Records of one epoch."""
+    """Number of records of one epoch."""
     drawn_by_tenth: list[int]
-    """Records in each tenth of the first epoch, in order; they sum to `drawn`."""
+    """Number of records in each tenth of the first epoch, in order; they sum to `drawn`."""
     multimodal: int
     images: int
     image_tokens: int
     text_tokens: int
-    """Estimated at four bytes a token: prompt and both responses."""
+    """Tokens of prompts and both responses, estimated at four bytes a token."""
     pairs_a_prompt: float
-    """Kept records for each different prompt with its images."""
+    """Number of kept records for each different prompt with its images."""
     images_a_prompt: float
     chosen_longer: float
     """Share of the pairs whose chosen response has more characters; ties count half."""
     estimated: bool
-    """The seven figures before are those of a sample, counts scaled up, because the source is generated."""
+    """True if the source is generated. The seven figures before are then computed from a sample, and
+    counts are scaled up."""
     messages: list[str]
-    """About the skipped records, one for each kind of fault."""
+    """Messages about the skipped records, one for each fault."""
     rationales: RationaleCounts
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts that can be added up over sources."""
+        return {
+            "rows": self.rows,
+            "held_out": self.held_out,
+            "kept": self.kept,
+            "drawn": self.drawn,
+            "multimodal": self.multimodal,
+            "images": self.images,
+            "image_tokens": self.image_tokens,
+            "text_tokens": self.text_tokens,
+        }
 
 
 @dataclass(frozen=True)
 class DataCard:
-    """All sources of a mixture."""
+    """The cards of all sources of a mixture."""
 
     sources: list[SourceCard]
     epoch_size: int
@@ -101,17 +123,11 @@ class DataCard:
     @property
     def total(self) -> dict[str, int]:
         """The sums of the counts over the sources."""
-        counts = (
-            "rows",
-            "held_out",
-            "kept",
-            "drawn",
-            "multimodal",
-            "images",
-            "image_tokens",
-            "text_tokens",
-        )
-        return {name: sum(getattr(source, name) for source in self.sources) for name in counts}
+        total: dict[str, int] = {}
+        for source in self.sources:
+            for name, count in source.counts.items():
+                total[name] = total.get(name, 0) + count
+        return total
 
     @property
     def shares_by_tenth(self) -> list[list[str]]:
@@ -119,8 +135,8 @@ class DataCard:
         records_by_tenth = np.sum([source.drawn_by_tenth for source in self.sources], axis=0)
         shares = []
         for source in self.sources:
-            cells = map(_share_of_tenth, source.drawn_by_tenth, records_by_tenth.tolist())
-            shares.append(list(cells))
+            counts = zip(source.drawn_by_tenth, records_by_tenth.tolist(), strict=True)
+            shares.append([_share_of_tenth(drawn, all_drawn) for drawn, all_drawn in counts])
         return shares
 
     def save(self, path: Path) -> None:
@@ -129,44 +145,19 @@ class DataCard:
 
     def table(self) -> Table:
         """Return the card as a table for the console."""
-        caption = "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response is the longer one"
-        table = Table(title="Data card", caption=caption)
-        headings = (
-            "source",
-            "rows",
-            "left out",
-            "held out",
-            "kept",
-            "drawn",
-            "image : text",
-            "tokens",
+        caption = (
+            "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response is "
+            "the longer one"
         )
-        for heading in (*headings, "pairs a prompt", "images a prompt", "longer"):
-            table.add_column(
-                heading, justify="left" if heading in ("source", "left out") else "right"
-            )
+        table = Table(title="Data card", caption=caption)
+        for heading in HEADINGS:
+            is_text = heading in ("source", "left out")
+            table.add_column(heading, justify="left" if is_text else "right")
         for source in self.sources:
-            left_out = (
-                "\n".join(f"{name} {count:,}" for name, count in source.left_out.items()) or "-"
-            )
-            repeats = (
-                f" ({source.drawn / source.kept:.2f}x)"
-                if source.kept and source.drawn != source.kept
-                else ""
-            )
-            mark = "about " if source.estimated else ""
-            shares = (
-                f"{source.pairs_a_prompt:.2f}",
-                f"{source.images_a_prompt:.2f}",
-                f"{source.chosen_longer:.0%}",
-            )
-            table.add_row(
-                *_cells(source.name, vars(source), left_out, repeats, mark),
-                *(mark + share for share in shares),
-            )
-        left_out = f"{sum(sum(source.left_out.values()) for source in self.sources):,}"
+            table.add_row(*_source_cells(source))
         table.add_section()
-        table.add_row(*_cells("total", self.total, left_out))
+        num_left_out = sum(sum(source.left_out.values()) for source in self.sources)
+        table.add_row(*_cells("total", self.total, f"{num_left_out:,}"))
         return table
 
     def tenths(self) -> Table:
@@ -181,7 +172,7 @@ class DataCard:
         return table
 
     def origins(self) -> Table:
-        """Return where each source comes from as a table for the console."""
+        """Return the licence, revision and content of each source as a table for the console."""
         table = Table("source", "type", "licence", "revision", "content", title="Origins")
         for source in self.sources:
             table.add_row(
@@ -190,26 +181,44 @@ class DataCard:
         return table
 
 
-def _share_of_tenth(records: int, all_records: int) -> str:
-    """Return a whole percentage, in which a source with few records differs from one with none."""
-    if records == 0:
+def _share_of_tenth(num_records: int, num_all_records: int) -> str:
+    """Return a share in whole percent; "<1%" and "-" tell few records from none."""
+    if num_records == 0:
         return "-"
-    share = records / all_records
+    share = num_records / num_all_records
     return "<1%" if share < 0.01 else f"{share:.0%}"
 
 
+def _source_cells(source: SourceCard) -> list[str]:
+    """Return the cells of one source, in the order of HEADINGS."""
+    left_out = "\n".join(f"{name} {count:,}" for name, count in source.left_out.items())
+    repeats = ""
+    if source.kept and source.drawn != source.kept:
+        repeats = f" ({source.drawn / source.kept:.2f}x)"
+    mark = "about " if source.estimated else ""
+    return [
+        *_cells(source.name, source.counts, left_out or "-", repeats, mark),
+        f"{mark}{source.pairs_a_prompt:.2f}",
+        f"{mark}{source.images_a_prompt:.2f}",
+        f"{mark}{source.chosen_longer:.0%}",
+    ]
+
+
 def _cells(
-    name: str, counts: Mapping[str, Any], left_out: str, repeats: str = "", mark: str = ""
+    name: str, counts: Mapping[str, int], left_out: str, repeats: str = "", mark: str = ""
 ) -> list[str]:
-    kept, multimodal, tokens = (
-        counts["kept"],
-        counts["multimodal"],
-        counts["image_tokens"] + counts["text_tokens"],
-    )
-    units = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
-    short = next(
-        (f"{tokens / size:.3g} {unit}" for size, unit in units if tokens >= size), str(tokens)
-    )
+    """Return the cells of the counts.
+
+    Args:
+        name: The source, or "total".
+        counts: The counts of `SourceCard.counts`.
+        left_out: The cell of rows left out.
+        repeats: How often a record is drawn in an epoch, if it is not once.
+        mark: Written before estimated numbers.
+    """
+    kept = counts["kept"]
+    multimodal = counts["multimodal"]
+    num_tokens = counts["image_tokens"] + counts["text_tokens"]
     return [
         name,
         f"{counts['rows']:,}",
@@ -218,80 +227,109 @@ def _cells(
         f"{kept:,}",
         f"{counts['drawn']:,}{repeats}",
         f"{mark}{multimodal:,} : {kept - multimodal:,}",
-        mark + short,
+        mark + _with_unit(num_tokens),
     ]
 
 
-def card_of(part: SourceSplit, drawn_by_tenth: list[int], count: ImageTokens) -> SourceCard:
-    """Return the card of one source; `count` counts the tokens of images.
+def _with_unit(number: int) -> str:
+    """Return a number with three digits and its unit, such as "1.23 M"."""
+    for size, unit in UNITS:
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
 
-    `drawn_by_tenth` are its records in each tenth of an epoch.
+
+def card_of(
+    split: SourceSplit, drawn_by_tenth: list[int], count_image_tokens: ImageTokens
+) -> SourceCard:
+    """Return the card of one source.
+
+    Args:
+        split: The source with its training and held-out rows.
+        drawn_by_tenth: Number of its records in each tenth of an epoch.
+        count_image_tokens: Counts the tokens of images in the backbone.
     """
-    sample = part.rows[
-        np.linspace(0, len(part.rows) - 1, min(SAMPLE, len(part.rows))).astype(np.int64)
-    ]
-    index, places = part.known(sample)
-    rows, scale = index.rows[places], len(part.rows) / max(1, len(places))
-    first = np.unique(rows["prompt_key"], return_index=True)[1]
-    longer = (rows["chosen"] > rows["rejected"]) + 0.5 * (rows["chosen"] == rows["rejected"])
-    counts = {
-        "multimodal": rows["images"] > 0,
-        "images": rows["images"],
-        "image_tokens": index.image_tokens(count)[places],
-        "text_tokens": rows["text_tokens"],
-    }
+    sample_size = min(SAMPLE, len(split.rows))
+    sample_positions = np.linspace(0, len(split.rows) - 1, sample_size).astype(np.int64)
+    index, positions = split.known(split.rows[sample_positions])
+    rows = index.rows[positions]
+    scale = len(split.rows) / max(1, len(rows))
+    image_tokens = index.image_tokens(count_image_tokens)[positions]
+
+    _, first_of_prompts = np.unique(rows["prompt_key"], return_index=True)
+    images_a_prompt = 0.0
+    chosen_longer = 0.0
+    if len(rows):
+        images_a_prompt = float(rows["images"][first_of_prompts].mean())
+        is_longer = rows["chosen"] > rows["rejected"]
+        is_tie = rows["chosen"] == rows["rejected"]
+        chosen_longer = float((is_longer + 0.5 * is_tie).mean())
     return SourceCard(
-        name=part.config.label,
-        type=part.config.type,
-        licence=part.source.licence,
-        revision=part.source.revision,
-        content=part.content,
-        rows=len(part.source),
-        left_out=part.left_out,
-        held_out=len(part.held_out),
-        kept=len(part.rows),
+        name=split.config.label,
+        type=split.config.type,
+        licence=split.source.licence,
+        revision=split.source.revision,
+        content=split.content,
+        rows=len(split.source),
+        left_out=split.left_out,
+        held_out=len(split.held_out),
+        kept=len(split.rows),
         drawn=sum(drawn_by_tenth),
         drawn_by_tenth=drawn_by_tenth,
-        **{name: round(scale * int(count.sum())) for name, count in counts.items()},
-        pairs_a_prompt=len(rows) / max(1, len(first)),
-        images_a_prompt=float(rows["images"][first].mean()) if len(rows) else 0.0,
-        chosen_longer=float(longer.mean()) if len(rows) else 0.0,
-        estimated=part.row_index is None,
-        messages=told(index.faults),
-        rationales=_rationale_counts(part, rows["flags"], scale),
+        multimodal=round(scale * int((rows["images"] > 0).sum())),
+        images=round(scale * int(rows["images"].sum())),
+        image_tokens=round(scale * int(image_tokens.sum())),
+        text_tokens=round(scale * int(rows["text_tokens"].sum())),
+        pairs_a_prompt=len(rows) / max(1, len(first_of_prompts)),
+        images_a_prompt=images_a_prompt,
+        chosen_longer=chosen_longer,
+        estimated=split.row_index is None,
+        messages=fault_messages(index.faults),
+        rationales=_rationale_counts(split, rows["flags"], scale),
     )
 
 
 def _rationale_counts(
-    part: SourceSplit, flags: npt.NDArray[np.uint8], scale: float
+    split: SourceSplit, flags: npt.NDArray[np.uint8], scale: float
 ) -> RationaleCounts:
-    """Return the counts of a source from its rows' flags, or from those of 1 in `scale`."""
+    """Return the counts of a source's rationales.
+
+    Args:
+        split: The source.
+        flags: Flags of its training rows, or of a sample of them, (rows,).
+        scale: Number of training rows for each of `flags`.
+    """
     has_rationale = (flags & RATIONALE) > 0
-    one_order = (flags & KEEPS_ORDER) > 0
-    winner_first = one_order & ((flags & REJECTED_FIRST) == 0)
+    has_one_order = (flags & KEEPS_ORDER) > 0
+    is_winner_first = has_one_order & ((flags & REJECTED_FIRST) == 0)
     return RationaleCounts(
         rationales=round(scale * int(has_rationale.sum())),
-        one_order=round(scale * int(one_order.sum())),
-        winner_first=round(scale * int(winner_first.sum())),
-        examples=_order_examples(part),
+        one_order=round(scale * int(has_one_order.sum())),
+        winner_first=round(scale * int(is_winner_first.sum())),
+        examples=_order_examples(split),
     )
 
 
-def _order_examples(part: SourceSplit) -> list[str]:
-    """Return records whose rationales keep their order, with the words that stand in the way."""
+def _order_examples(split: SourceSplit) -> list[str]:
+    """Return some records whose rationales keep their order, with the words that prevent rewriting."""
     examples = []
-    for row in part.rows[part.rationale_sides() >= 0][:ORDER_EXAMPLES].tolist():
+    rows = split.rows[split.rationale_sides() >= 0]
+    for row in rows[:ORDER_EXAMPLES].tolist():
         try:
-            record = part.source.record(row)
+            record = split.source.record(row)
         except RecordError:
-            continue  # its file went away since the first reading; training says so
-        words = None if record.rationale is None else obstacle(record.rationale)
+            continue  # its file was removed since the first reading; training reports that
+        if record.rationale is None:
+            continue
+        words = obstacle(record.rationale)
         if words is not None:
             examples.append(f"{record.identity}: {shortened(words)}")
     return examples
 
 
 def shortened(words: str) -> str:
-    """Return words on one line, of at most 100 characters."""
+    """Return words on one line, of at most LONGEST_EXAMPLE characters."""
     line = " ".join(words.split())
-    return line if len(line) <= 100 else f"{line[:99]}…"
+    if len(line) <= LONGEST_EXAMPLE:
+        return line
+    return f"{line[: LONGEST_EXAMPLE - 1]}…"

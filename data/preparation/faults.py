@@ -1,38 +1,43 @@
-"""Messages about records, those of the same fault as one with their count."""
+"""Messages about records that cannot be used, with records of the same fault counted together."""
 
 import re
 from collections.abc import Iterable, Mapping
 
 VARYING = re.compile(
     r"^[\w.:-]+:\d[\d.]*(?: \([^)]*\))?: "  # which record it is
-    r"|(?<= is )(\w+ ).{0,1000}?(?=; required)"  # a value, whose type stays
-    r"|(?<=image )'[^']*'|'[^'./\\]*+[./\\][^']*+'|'[^']{40,}'"  # names and paths of files, long texts
+    r"|(?<= is )(\w+ ).{0,1000}?(?=; required|\. Required)"  # a value, whose type is kept
+    r"|(?<=image )'[^']*'|'[^'./\\]*+[./\\][^']*+'|'[^']{40,}'"  # file names, paths, long texts
     r"|\(?/[^\s,]+|\d[\d,.]*",  # paths, numbers
     re.DOTALL,
 )
-"""What differs between messages about the same fault of several records."""
+"""The parts that differ between the messages of several records with the same fault."""
 
 
 def count_faults(messages: Iterable[tuple[str, int]], most: int) -> dict[str, int]:
-    """Return `messages` about records, each with how many it stands for, with those of the same fault joined: the first stays.
+    """Return the first message of each fault, with the number of records that have the fault.
 
-    Of different faults the first `most` are kept.
+    Args:
+        messages: Messages about records, each with the number of records that it stands for.
+        most: The number of different faults to keep; the first ones are kept.
     """
-    found: dict[str, tuple[str, int]] = {}
+    first_messages: dict[str, str] = {}
+    counts: dict[str, int] = {}
     for message, count in messages:
         fault = VARYING.sub(lambda match: match[1] or "", message)
-        first, before = found.get(fault, (message, 0))
-        if fault in found or len(found) < most:
-            found[fault] = first, before + count
-    return dict(found.values())
+        if fault not in counts and len(counts) >= most:
+            continue
+        first_messages.setdefault(fault, message)
+        counts[fault] = counts.get(fault, 0) + count
+    return {message: counts[fault] for fault, message in first_messages.items()}
 
 
-def told(faults: Mapping[str, int]) -> list[str]:
-    """Return a message for each of the faults that `count_faults` found."""
-    more = {2: "1 more record"}
-    return [
-        message
-        if count == 1
-        else f"{message} … and {more.get(count, f'{count - 1:,} more records')} with the same fault"
-        for message, count in faults.items()
-    ]
+def fault_messages(faults: Mapping[str, int]) -> list[str]:
+    """Return a line for each fault in a result of `count_faults`."""
+    lines = []
+    for message, count in faults.items():
+        if count == 1:
+            lines.append(message)
+            continue
+        others = "1 more record" if count == 2 else f"{count - 1:,} more records"
+        lines.append(f"{message} … and {others} with the same fault")
+    return lines

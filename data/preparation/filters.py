@@ -1,4 +1,7 @@
-"""Which rows of a source a mixture leaves out: vectorised over the row index, so that a change costs no reading."""
+"""The filters of a mixture: rules that leave rows out.
+
+They are computed from the row index, so that a changed filter does not read the data again.
+"""
 
 import re
 from pathlib import Path
@@ -13,55 +16,83 @@ from mmrm.data.images import ImageTokens
 from mmrm.data.preparation.row_index import IDENTICAL, MARKERS, REASONS, REFUSAL, RowIndex
 from mmrm.data.regular_files import read_text
 
-SCHEME, WRITER = "Fingerprints in which an image counts by its content", "found by eval/overlap.py"
-"""Comments that eval/overlap.py writes into a `leave_out` file; files without the first identify images by their size alone."""
+SCHEME = "Fingerprints in which an image counts by its content"
+"""Comment that eval/overlap.py writes into a `leave_out` file. Files without it are of an earlier
+version, in which fingerprints identified images by their size alone."""
+WRITER = "found by eval/overlap.py"
+"""Comment that eval/overlap.py of every version writes into a `leave_out` file."""
 
 
 class FilterConfig(Section):
-    """Rules that leave rows out; each is counted under its own name in the data card."""
+    """Rules that leave rows out; the data card counts each under its own name."""
 
     identical: bool = True
-    """Two responses that differ in white space only."""
+    """Leave out rows whose two responses differ in white space only."""
     markers: bool = True
-    """A marker of another data set for an image, <ImageHere>, <img>, [IMAGE] or [IMG], left in a
-    prompt or a response."""
+    """Leave out rows whose prompt or responses contain another data set's marker for an image,
+    <ImageHere>, <img>, [IMAGE] or [IMG]."""
     refusals: bool = False
-    """A response in which a language model says that it is one, or that it cannot see images."""
+    """Leave out rows in which a response says that it is a language model's, or that it cannot see
+    images."""
     length_gap: float | None = Field(default=None, gt=1)
-    """The chosen response is more than this many times as long as the rejected one (IXC-2.5-Reward drops such pairs)."""
+    """Leave out rows whose chosen response is more than this many times as long as the rejected one
+    (IXC-2.5-Reward drops such pairs)."""
     max_tokens: Count | None = None
-    """Images, prompt and both responses come to more than this many tokens (text is estimated at four bytes a token)."""
+    """Leave out rows whose images, prompt and both responses come to more than this many tokens (text
+    is estimated at four bytes a token)."""
     leave_out: str | None = None
-    """A file of fingerprints, one of 16 hexadecimal digits a line, of the records to leave out (eval/overlap.py writes it)."""
+    """Path of a file with the fingerprints of records to leave out, one of 16 hexadecimal digits a
+    line (eval/overlap.py writes it)."""
 
 
-def apply(
-    config: FilterConfig, index: RowIndex, fingerprints: npt.NDArray[np.uint64], count: ImageTokens
+def reasons_after_filters(
+    config: FilterConfig,
+    index: RowIndex,
+    fingerprints: npt.NDArray[np.uint64],
+    count_image_tokens: ImageTokens,
 ) -> npt.NDArray[np.uint8]:
-    """Return for each row the index into REASONS after the filters; a row counts under the first filter that it fails.
+    """Return the index into REASONS of each row after the filters, uint8 of shape (rows,).
 
-    `fingerprints` are those of `read_fingerprints`, `count` counts the tokens of images.
+    A row that fails several filters counts under the first of them.
+
+    Args:
+        config: The filters.
+        index: The row index of a source.
+        fingerprints: The result of `read_fingerprints`.
+        count_image_tokens: Counts the tokens of images in the backbone.
     """
-    rows, gap, limit = index.rows, config.length_gap, config.max_tokens
+    rows = index.rows
+    flags = rows["flags"]
+    fails: dict[str, npt.NDArray[np.bool_]] = {}
+    if config.identical:
+        fails["identical"] = (flags & IDENTICAL) > 0
+    if config.markers:
+        fails["markers"] = (flags & MARKERS) > 0
+    if config.refusals:
+        fails["refusal"] = (flags & REFUSAL) > 0
+    if config.length_gap is not None:
+        longest = config.length_gap * rows["rejected"].astype(np.float64)
+        fails["length_gap"] = rows["chosen"] > longest
+    if config.max_tokens is not None:
+        num_tokens = rows["text_tokens"] + index.image_tokens(count_image_tokens)
+        fails["too_long"] = num_tokens > config.max_tokens
+    fails["overlap"] = np.isin(rows["pair_key"], fingerprints)
+
+    kept = REASONS.index("kept")
     reasons = np.array(rows["reason"])
-    rules = {
-        "identical": config.identical & ((rows["flags"] & IDENTICAL) > 0),
-        "markers": config.markers & ((rows["flags"] & MARKERS) > 0),
-        "refusal": config.refusals & ((rows["flags"] & REFUSAL) > 0),
-        "length_gap": gap is not None
-        and rows["chosen"] > gap * rows["rejected"].astype(np.float64),
-        "too_long": limit is not None and rows["text_tokens"] + index.image_tokens(count) > limit,
-        "overlap": np.isin(rows["pair_key"], fingerprints),
-    }
-    for name, hit in rules.items():
-        reasons[hit & (reasons == REASONS.index("kept"))] = REASONS.index(name)
+    for name, is_failing in fails.items():
+        reasons[is_failing & (reasons == kept)] = REASONS.index(name)
     return reasons
 
 
 def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
-    """Return the sorted fingerprints of a `leave_out` file; lines that begin with # are comments.
+    """Return the sorted fingerprints of a `leave_out` file, uint64 of shape (fingerprints,).
 
-    Raises: UserError naming file and line for a missing file, one of an older scheme, or anything but 16 hexadecimal digits.
+    Lines that begin with # are comments.
+
+    Raises:
+        UserError: The file cannot be read, is of an earlier version, or has a line that is not 16
+        hexadecimal digits.
     """
     if path is None:
         return np.empty(0, np.uint64)
@@ -70,19 +101,24 @@ def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
         content = read_text(file)
     except (OSError, UnicodeDecodeError, SpecialFileError) as error:
         raise UserError(
-            f"filters.leave_out: the file of fingerprints {path} cannot be read ({error})."
+            f"filters.leave_out: the file of fingerprints {path} cannot be read ({error}). Correct "
+            "the path, or remove the key."
         ) from error
     if WRITER in content and SCHEME not in content:
         raise UserError(
-            f"{path}: an earlier version wrote these fingerprints, which tell images apart by length and size only; required are "
-            "those of their content, else none of the listed records is left out. Run eval/overlap.py again."
+            f"{path}: an earlier version wrote these fingerprints, which identify images by length "
+            "and size only. Required are fingerprints of their content, because none of the listed "
+            "records would be left out otherwise. Run eval/overlap.py again."
         )
-    found = []
+    fingerprints = []
     for number, line in enumerate(content.splitlines(), start=1):
         digits = line.partition("#")[0].strip()
-        if digits and not re.fullmatch("[0-9a-f]{16}", digits):
+        if not digits:
+            continue
+        if not re.fullmatch("[0-9a-f]{16}", digits):
             raise UserError(
-                f"{path}, line {number}: {line!r} is no fingerprint; required are 16 hexadecimal digits."
+                f"{path}, line {number}: {line!r} is no fingerprint. Required are 16 hexadecimal "
+                "digits. Correct or remove the line."
             )
-        found += [int(digits, 16)] if digits else []
-    return np.unique(np.array(found, np.uint64))
+        fingerprints.append(int(digits, 16))
+    return np.unique(np.array(fingerprints, np.uint64))

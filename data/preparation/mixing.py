@@ -1,4 +1,9 @@
-"""The training mixture: many sources as one, addressed by index, the same on every rank and in every worker."""
+"""The training mixture of a recipe: its sources as one list of records, and the order of each epoch.
+
+The `data` section of a recipe is a `MixtureConfig`. A `Mixture` opens its sources, reads through new
+ones, splits off the held-out records and addresses all training records by index. Indices and order
+are the same on every rank and in every worker.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.data_card import DataCard, card_of
-from mmrm.data.preparation.filters import FilterConfig, apply, read_fingerprints
+from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
 from mmrm.data.preparation.recognition import advice
 from mmrm.data.preparation.sampling import (
     Indices,
@@ -33,127 +38,147 @@ from mmrm.data.preparation.sampling import (
 from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.preparation.split import SourceSplit, SplitRecords, hold_out
 from mmrm.data.sources.registry import AnySource
+from mmrm.data.sources.shared.source import SourceConfig
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "data"
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 class MixtureConfig(Section):
-    """What is trained on: sources, how they are mixed, and what is left out."""
+    """The training data: sources, how they are mixed, and which records are left out."""
 
     sources: list[AnySource] = Field(min_length=1)
-    """What is trained on, each with a `type`; see the list of types."""
+    """The sources to train on, each with a `type`; see the list of types."""
     validation: int = Field(default=0, ge=0, le=10**8)
-    """Held-out records, drawn uniformly over the sources; no training record shares a prompt with them."""
+    """Number of held-out records, drawn uniformly over the sources; no training record shares a
+    prompt with them."""
     validation_seed: int | None = Field(default=None, ge=0)
-    """Seed by which the held-out records are drawn; null takes `seed`. Runs with different seeds and the same
+    """Seed that draws the held-out records; null takes `seed`. Runs with different seeds and the same
     `validation_seed` are measured on the same records."""
     images: Literal["real", "grey"] = "real"
-    """`grey` replaces every image by a grey one of its size: what is learnt then comes from the text alone (an ablation)."""
+    """`grey` replaces every image by a grey one of its size, so that the model learns from the text
+    alone (an ablation)."""
     seed: int = Field(default=0, ge=0)
-    """Of the order of the records and of everything drawn from them."""
+    """Seed of the order of the records and of everything drawn from them."""
     records: Records | None = None
-    """Records of one epoch; null takes the sum of the sources' sizes (or, with stages, of the stages')."""
+    """Number of records of one epoch; null takes the sum of the sources' sizes or, with stages, of
+    the stages' sizes."""
     temperature: float = Field(default=1.0, ge=0.05, le=1e6)
-    """A source's share is weight · size^(1/temperature): 1 draws by size, large values draw all sources alike."""
+    """A source's share is weight · size^(1/temperature): 1 draws by size, large values draw all
+    sources alike."""
     text_per_multimodal: Ratio | None = None
-    """Text-only records drawn for each record with images; null leaves the sources' own ratio. Not for stages of one kind."""
+    """Number of text-only records drawn for each record with images; null leaves the sources' own
+    ratio. It does not apply to stages of one modality."""
     stages: list[StageConfig] = Field(default=[])
-    """Parts of every epoch in succession; empty is one stage over everything."""
+    """Parts of every epoch in succession; an empty list is one stage over everything."""
     filters: FilterConfig = FilterConfig()
     bad_records: BadRecordConfig = BadRecordConfig()
     workers: Processes | None = None
-    """Processes for the first reading; null takes all cores."""
+    """Number of processes for the first reading; null takes all cores."""
     cache: str | None = None
-    """Folder for indices, tables and what the first reading found; null takes `.cache/data` in the clone."""
+    """Folder for indices, tables and the results of the first reading; null takes `.cache/data` in
+    the clone."""
 
     @property
     def digest(self) -> str:
         """A digest of every setting that decides what is trained on."""
-        left_out = {"cache", "workers"}
+        excluded = {"cache", "workers"}
         if self.validation_seed is None:
-            left_out.add("validation_seed")  # the digests of before there was this key stay valid
-        settings = self.model_dump_json(exclude=left_out)
+            # Runs of versions without this key have digests without it.
+            excluded.add("validation_seed")
+        settings = self.model_dump_json(exclude=excluded)
         return hashlib.sha256(settings.encode()).hexdigest()
 
     @property
     def cache_folder(self) -> Path:
-        """The folder for what is derived from the sources."""
+        """The folder for files that are derived from the sources."""
         return Path(self.cache).expanduser() if self.cache else CACHE
 
     @model_validator(mode="after")
     def _names_agree(self) -> MixtureConfig:
         labels = [source.label for source in self.sources]
-        double = sorted({label for label in labels if labels.count(label) > 1})
-        if double:
+        repeated = sorted({label for label in labels if labels.count(label) > 1})
+        if repeated:
             raise ValueError(
-                f"sources: the name {double[0]!r} occurs more than once; give each source a `name` of its own"
+                f"sources: the name {repeated[0]!r} occurs more than once; give each source a `name` "
+                "of its own"
             )
         for stage in self.stages:
             for name in stage.sources or []:
                 if name not in labels:
                     raise ValueError(
-                        f"stages: {stage.name!r} draws from {name!r}, which is no source; there are {labels}"
+                        f"stages: {stage.name!r} draws from {name!r}, which is no source; there are "
+                        f"{labels}"
                     )
         return self
 
 
 class Mixture:
-    """The training records and the held-out ones of a recipe.
+    """The training records and the held-out records of a recipe.
 
-    `mixture[i]` for i in 0 … len(mixture) - 1 is a training record, `order(epoch)` the indices in the order of an epoch.
-    Rank r of n trains on a slice of that order; nothing here knows of ranks or workers. What is held in memory is a few
-    bytes a record; the object pickles for worker processes.
+    `mixture[i]` for i in 0 … len(mixture) - 1 is a training record, and `order(epoch)` returns the
+    indices in the order of an epoch. Rank r of n trains on a slice of that order; the mixture itself
+    depends neither on ranks nor on workers. It holds a few bytes a record in memory, and pickles for
+    worker processes.
     """
 
     def __init__(
         self, config: MixtureConfig, image_tokens: ImageTokens = DEFAULT_IMAGE_TOKENS
     ) -> None:
-        """Open the sources, and read through those that were never read before.
+        """Open the sources, and read through sources that were never read before.
 
-        `image_tokens` counts what images become in the backbone; the default is Qwen2.5-VL's.
+        Args:
+            config: The `data` section of a recipe.
+            image_tokens: Counts the tokens of images in the backbone; the default is Qwen2.5-VL's.
 
-        Raises: UserError, and under the strict policy RecordError.
+        Raises:
+            UserError: A source cannot be read, has too many bad records, or is too small.
+            RecordError: A record cannot be used, under the strict policy.
         """
         self.config = config
         self.image_tokens = image_tokens
         fingerprints = read_fingerprints(config.filters.leave_out)
-        parts = []
-        for section in config.sources:
-            try:
-                source = section.open(config.cache_folder)
-                if not len(source):
-                    raise UserError(f"{source.name}: the source has no rows.")
-                index, reasons = None, np.zeros(len(source), np.uint8)
-                if not source.generated:
-                    index = scan(
-                        source,
-                        config.bad_records,
-                        config.cache_folder,
-                        config.workers or os.cpu_count() or 1,
-                    )
-                    reasons = apply(config.filters, index, fingerprints, self.image_tokens)
-            except UserError as error:
-                error.args = (f"{error}{advice(section, config.cache_folder)}",)
-                raise
-            parts.append(SourceSplit.of(section, source, index, reasons))
-        self.parts = hold_out(parts, config.validation, config.seed, config.validation_seed)
+        splits = [self._open(section, fingerprints) for section in config.sources]
+        self.splits = hold_out(splits, config.validation, config.seed, config.validation_seed)
         grey = config.images == "grey"
-        self.records = SplitRecords([(part.source, part.rows) for part in self.parts], grey)
-        self.validation = SplitRecords([(part.source, part.held_out) for part in self.parts], grey)
+        self.records = SplitRecords([(split.source, split.rows) for split in self.splits], grey)
+        self.validation = SplitRecords(
+            [(split.source, split.held_out) for split in self.splits], grey
+        )
         self.stages = self._stages()
         self.skipped: set[int] = set()
+        """Indices of records that `load` of this process could not use."""
         self.set_placement: SetPlacement = "random_member"
-        """Where `order` puts records of one prompt. A run that was begun with another value keeps
+        """Where `order` puts records of one prompt. A run that was started with another value keeps
         it when it is resumed."""
 
+    def _open(self, section: SourceConfig, fingerprints: npt.NDArray[np.uint64]) -> SourceSplit:
+        """Return a source with every row that passes the filters in `rows`."""
+        config = self.config
+        try:
+            source = section.open(config.cache_folder)
+            if not len(source):
+                raise UserError(f"{source.name}: the source has no rows.")
+            if source.generated:
+                return SourceSplit.of(section, source, None, np.zeros(len(source), np.uint8))
+            num_workers = config.workers or os.cpu_count() or 1
+            index = scan(source, config.bad_records, config.cache_folder, num_workers)
+            reasons = reasons_after_filters(config.filters, index, fingerprints, self.image_tokens)
+            return SourceSplit.of(section, source, index, reasons)
+        except UserError as error:
+            error.args = (f"{error}{advice(section, config.cache_folder)}",)
+            raise
+
     def __len__(self) -> int:
-        """Return the number of different training records; an epoch may draw fewer or more: `epoch_size`."""
+        """Return the number of training records; an epoch may draw fewer or more: `epoch_size`."""
         return len(self.records)
 
     def __getitem__(self, index: int) -> Preference:
-        """Return training record `index`, validated; raise RecordError if it has become unusable since the first reading."""
+        """Return training record `index`, validated.
+
+        Raises: RecordError if it has become unusable since the first reading.
+        """
         return self.records[index]
 
     @property
@@ -169,17 +194,17 @@ class Mixture:
         Within a stage, up to `together` records that share their prompt follow one another. The
         result depends on the configuration, the epoch, `together` and `set_placement` alone.
         """
-        stages = []
+        stage_orders = []
         for number, stage in enumerate(self.stages):
             generator = np.random.default_rng([self.config.seed, epoch, number])
             drawn = [draw(pool, count, generator) for pool, count in stage]
             order = generator.permutation(np.concatenate(drawn))
             if together > 1:
-                at_random = self.set_placement == "random_member"
-                set_generator = generator if at_random else None
+                is_random = self.set_placement == "random_member"
+                set_generator = generator if is_random else None
                 order = bring_together(order, self.prompts[order], together, set_generator)
-            stages.append(order)
-        return np.concatenate(stages)
+            stage_orders.append(order)
+        return np.concatenate(stage_orders)
 
     @property
     def has_shared_prompts(self) -> bool:
@@ -188,68 +213,89 @@ class Mixture:
 
     @cached_property
     def prompts(self) -> Indices:
-        """The first training record with each one's prompt and images, (len,) int32; those of generated sources share none."""
-        keys = np.concatenate([part.prompt_keys(part.rows) for part in self.parts])
-        known = np.repeat(
-            [not part.source.generated for part in self.parts],
-            [len(part.rows) for part in self.parts],
+        """The index of the first training record with the same prompt and images, (len,) int32.
+
+        Records of generated sources share no prompt. If records 0 and 2 of three have the same
+        prompt, the result is 0, 1, 0.
+        """
+        keys = np.concatenate([split.prompt_keys(split.rows) for split in self.splits])
+        has_key = np.repeat(
+            [not split.source.generated for split in self.splits],
+            [len(split.rows) for split in self.splits],
         )
-        found, places = np.arange(len(self), dtype=np.int32), np.flatnonzero(known)
+        indices_with_key = np.flatnonzero(has_key)
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        found[places] = places[first[inverse]]
-        return found
+        first_indices = np.arange(len(self), dtype=np.int32)
+        first_indices[indices_with_key] = indices_with_key[first[inverse]]
+        return first_indices
 
     @cached_property
     def rationale_sides(self) -> npt.NDArray[np.int8]:
         """The only side on which each training record can be shown, -1 if both are, (len,)."""
-        return np.concatenate([part.rationale_sides() for part in self.parts])
+        return np.concatenate([split.rationale_sides() for split in self.splits])
 
-    def load(self, index: int, use: Callable[[Preference], T]) -> T:
-        """Return `use(record)` for training record `index`; under the `skip` policy for the next usable one of its source.
+    def load(self, index: int, convert: Callable[[Preference], ResultT]) -> ResultT:
+        """Return `convert(record)` for training record `index`.
 
-        For what only shows when a record is used: pixels behind a sound header, a file that went away. `skipped` holds the
-        records that this process has found so; they are not tried again.
+        Some faults show only when a record is used: damaged pixels behind a sound header, a file
+        that was removed. Under the `skip` policy the next usable record of the same source is then
+        taken instead. This process does not try such a record again.
 
-        Raises: RecordError under the strict policy; UserError when more than the allowed share of `len(self)` was skipped.
+        Raises:
+            RecordError: The record cannot be used, under the strict policy.
+            UserError: More than the allowed share of `len(self)` was skipped.
         """
-        part, position = self.records.place(index)
-        rows, allowed = len(self.parts[part].rows), self.config.bad_records
-        for step in range(rows):
-            place = index - position + (position + step) % rows
-            if place in self.skipped:
+        source_number, position = self.records.place(index)
+        num_rows = len(self.splits[source_number].rows)
+        first_index = index - position
+        for step in range(num_rows):
+            candidate = first_index + (position + step) % num_rows
+            if candidate in self.skipped:
                 continue
             try:
-                return use(self[place])
+                return convert(self[candidate])
             except RecordError as error:
-                if allowed.policy == "strict":
+                if self.config.bad_records.policy == "strict":
                     raise
-                self.skipped.add(place)
-                if len(self.skipped) > max(1, allowed.limit * len(self)):
-                    raise UserError(
-                        f"{len(self.skipped):,} records could not be used while training; the recipe allows "
-                        f"{allowed.limit:.1%} of {len(self):,} (bad_records.limit). The last of them: {error}"
-                    ) from error
-        raise UserError(f"{self.parts[part].source.name}: not one record can be used")
+                self._skip(candidate, error)
+        name = self.splits[source_number].source.name
+        raise UserError(
+            f"{name}: not one record can be used. Run `python data/mixture.py RECIPE --plan` to see "
+            "why, and correct the source or remove it."
+        )
+
+    def _skip(self, index: int, error: RecordError) -> None:
+        """Note that a record cannot be used; raise UserError if these are too many."""
+        self.skipped.add(index)
+        limit = self.config.bad_records.limit
+        if len(self.skipped) > max(1, limit * len(self)):
+            raise UserError(
+                f"{len(self.skipped):,} records could not be used while training, and the recipe "
+                f"allows {limit:.1%} of {len(self):,} (bad_records.limit). Correct the data, or raise "
+                f"the limit. The last of them: {error}"
+            ) from error
 
     def lengths(self) -> npt.NDArray[np.float64]:
-        """Return estimated text tokens and image tokens of every training record, (len, 2), from what the preparation noted.
+        """Return estimated text tokens and image tokens of every training record, (len, 2).
 
-        A record of a generated source is taken for an average one.
+        They are computed from the row indices. A record of a generated source counts as an average
+        one.
         """
-        found = np.concatenate([part.lengths(self.image_tokens) for part in self.parts])
-        known = ~np.isnan(found[:, 0])
-        found[~known] = found[known].mean(axis=0) if known.any() else 1.0
-        return found
+        lengths = np.concatenate([split.lengths(self.image_tokens) for split in self.splits])
+        is_known = ~np.isnan(lengths[:, 0])
+        average = lengths[is_known].mean(axis=0) if is_known.any() else 1.0
+        lengths[~is_known] = average
+        return lengths
 
     def card(self, together: int = 1) -> DataCard:
-        """Return the data card: rows that went in, rows left out by reason, and the order of an epoch.
+        """Return the data card: rows that were read, rows left out by reason, and the order of an epoch.
 
-        `together` is that of `order`.
+        `together` is the argument of `order`.
         """
         drawn_by_tenth = self._drawn_by_tenth(self.order(0, together))
         sources = [
-            card_of(part, drawn, self.image_tokens)
-            for part, drawn in zip(self.parts, drawn_by_tenth, strict=True)
+            card_of(split, drawn, self.image_tokens)
+            for split, drawn in zip(self.splits, drawn_by_tenth, strict=True)
         ]
         return DataCard(sources, self.epoch_size, self.config.digest)
 
@@ -257,45 +303,63 @@ class Mixture:
         """Return for each source how many of its records are in each tenth of `order`."""
         source_numbers = np.searchsorted(self.records.ends, order, side="right")
         tenths = np.array_split(source_numbers, 10)
-        counts = [np.bincount(tenth, minlength=len(self.parts)) for tenth in tenths]
+        counts = [np.bincount(tenth, minlength=len(self.splits)) for tenth in tenths]
         by_source: list[list[int]] = np.stack(counts, axis=1).tolist()
         return by_source
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
-        """Return what each stage draws from, and how many records of it."""
-        config, found = self.config, []
-        stages = [
-            (stage, self._pools(stage)) for stage in config.stages or [StageConfig(name="all")]
-        ]
-        sizes = np.array(
-            [stage.repeat * sum(pool.size for pool in pools) for stage, pools in stages]
-        )
-        totals = (
-            np.round(sizes)
-            if config.records is None
-            else apportion(config.records, sizes / sizes.sum())
-        )
-        for (stage, pools), total in zip(stages, totals, strict=True):
+        """Return for each stage its pools, each with the number of records that an epoch draws."""
+        config = self.config
+        stages = config.stages or [StageConfig(name="all")]
+        pools_by_stage = [self._pools(stage) for stage in stages]
+        sizes_by_stage = []
+        for stage, pools in zip(stages, pools_by_stage, strict=True):
+            size = sum(pool.size for pool in pools)
+            sizes_by_stage.append(stage.repeat * size)
+        sizes = np.array(sizes_by_stage)
+        totals = np.round(sizes)
+        if config.records is not None:
+            totals = apportion(config.records, sizes / sizes.sum())
+
+        stages_with_counts = []
+        for stage, pools, total in zip(stages, pools_by_stage, totals, strict=True):
             ratio = config.text_per_multimodal if stage.modality == "all" else None
             counts = apportion(int(total), shares(pools, config.temperature, ratio))
-            found.append(list(zip(pools, counts.tolist(), strict=True)))
-        return found
+            stages_with_counts.append(list(zip(pools, counts.tolist(), strict=True)))
+        return stages_with_counts
 
     def _pools(self, stage: StageConfig) -> list[Pool]:
-        """Return what a stage draws from; a source is split by modality only where the recipe asks for it."""
-        split = self.config.text_per_multimodal is not None or stage.modality != "all"
-        wanted = {"all": (None, False, True), "multimodal": (False,), "text": (True,)}[
-            stage.modality
-        ]
+        """Return the pools that a stage draws from.
+
+        A source is divided by modality only if the recipe depends on it, because a generated source
+        cannot be divided.
+
+        Raises: UserError if the stage has no record to draw.
+        """
+        by_modality = self.config.text_per_multimodal is not None or stage.modality != "all"
         pools = []
-        for part, end in zip(self.parts, self.records.ends, strict=True):
-            if stage.sources is None or part.config.label in stage.sources:
-                found = part.pools(end - len(part.rows), split)
-                pools += [pool for pool in found if pool.text_only in wanted and len(pool.indices)]
+        for split, end in zip(self.splits, self.records.ends, strict=True):
+            if stage.sources is not None and split.config.label not in stage.sources:
+                continue
+            start = end - len(split.rows)
+            for pool in split.pools(start, by_modality):
+                if len(pool.indices) and _is_drawn(pool, stage):
+                    pools.append(pool)
         if not pools:
-            lost = {part.config.label: part.left_out for part in self.parts if part.left_out}
+            left_out = {
+                split.config.label: split.left_out for split in self.splits if split.left_out
+            }
             raise UserError(
-                f"stage {stage.name!r}: there is no record to draw ({stage.modality}, sources {stage.sources or 'all'}). "
-                f"Left out before: {lost or 'nothing'}. Correct the data, or change data.filters or the stage."
+                f"stage {stage.name!r}: there is no record to draw ({stage.modality}, sources "
+                f"{stage.sources or 'all'}). Left out before: {left_out or 'nothing'}. Correct the "
+                "data, or change data.filters or the stage."
             )
         return pools
+
+
+def _is_drawn(pool: Pool, stage: StageConfig) -> bool:
+    """Return True if the records of a pool have the modality of the stage."""
+    if stage.modality == "all":
+        return True
+    wants_text = stage.modality == "text"
+    return pool.text_only == wants_text

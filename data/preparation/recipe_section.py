@@ -1,4 +1,8 @@
-"""The parts of a recipe that commands on data read: its mixture, and how many tokens an image becomes."""
+"""The keys of a recipe that commands on data read.
+
+These are the mixture, the number of pairs of one prompt that are trained together, and the number of
+tokens that an image becomes.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,8 @@ from mmrm.data.regular_files import read_bytes
 EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 
 
-class _Seen(BaseModel):
-    """What decides how many tokens an image becomes."""
+class _BackboneKeys(BaseModel):
+    """The keys of `backbone` that decide how many tokens an image becomes."""
 
     path: str = "embedded"
     revision: str | None = None
@@ -34,60 +38,77 @@ class _Seen(BaseModel):
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
 
 
-class _Sets(BaseModel):
-    """The settings that decide how many pairs of one prompt are trained together."""
+class _MethodKeys(BaseModel):
+    """The keys of `method` that decide how many pairs of one prompt are trained together."""
 
     type: str = "naive"
     pairs_together: Count = PAIRS_TOGETHER
 
 
-class _DataOfRecipe(BaseModel):
-    """What commands on data read of a recipe; they leave its other sections alone."""
+class _DataKeys(BaseModel):
+    """The keys of a recipe that commands on data read; they do not check the others."""
 
     data: MixtureConfig
-    backbone: _Seen = _Seen()
-    method: _Sets = _Sets()
+    backbone: _BackboneKeys = _BackboneKeys()
+    method: _MethodKeys = _MethodKeys()
 
 
 def section_of(recipe: Path) -> MixtureConfig:
-    """Return the `data` section of a recipe, laid over those that it extends.
+    """Return the `data` section of a recipe, laid over the sections of the recipes that it extends.
 
-    Raises: RecipeError with everything that is wrong with it.
+    Raises: RecipeError with everything that is wrong with the section.
     """
-    return read_section(recipe, _DataOfRecipe).data
+    return read_section(recipe, _DataKeys).data
 
 
 def pairs_together_of(recipe: Path) -> int:
     """Return the largest number of pairs of one prompt that a recipe trains together."""
-    method = read_section(recipe, _DataOfRecipe).method
+    method = read_section(recipe, _DataKeys).method
     return method.pairs_together if method.type in METHODS_WITH_SETS else 1
 
 
 def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
-    """Return how many tokens images become in a recipe's backbone, and what is to be said about it.
+    """Return the counter of image tokens in a recipe's backbone, and a warning to print or "".
 
-    The backbone's config.json is read where it lies, or fetched from the hub; raises UserError for limits that it cannot keep.
+    The backbone's config.json is read from its folder, or fetched from the hub. If it cannot be
+    read, tokens are counted as for Qwen2.5-VL, and the warning says so.
+
+    Raises: UserError if no image can keep the configured limits.
     """
-    seen = read_section(recipe, _DataOfRecipe).backbone
-    limits = seen.min_pixels, seen.max_pixels
-    folder = EMBEDDED if seen.path == "embedded" else Path(seen.path).expanduser()
+    backbone = read_section(recipe, _DataKeys).backbone
     try:
-        file = (
-            folder / "config.json" if folder.is_dir() else _fetched_config(seen.path, seen.revision)
-        )
+        file = _config_file(backbone)
         config = json.loads(read_bytes(file))
     except (OSError, ValueError) as error:
-        return PatchTokens(*limits), (
-            f"image tokens are counted by {TOKEN_SIDE} x {TOKEN_SIDE} pixels, which may not be those of {seen.path}: its "
-            f"config.json cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}). A run counts by its backbone."
+        warning = (
+            f"image tokens are counted by {TOKEN_SIDE} x {TOKEN_SIDE} pixels, which may not be those "
+            f"of {backbone.path}: its config.json cannot be read ({type(error).__name__}: "
+            f"{str(error).splitlines()[0]}). A run counts by its backbone."
         )
+        return PatchTokens(backbone.min_pixels, backbone.max_pixels), warning
     if not isinstance(config, dict) or not isinstance(config.get("vision_config"), dict):
-        raise UserError(f"backbone.path: {file} is no config.json of a model that sees images.")
-    return image_tokens_of(config, *limits), ""
+        raise UserError(
+            f"backbone.path: {file} has no vision_config. Required is the config.json of a model that "
+            "reads images. Give the path of another model."
+        )
+    return image_tokens_of(config, backbone.min_pixels, backbone.max_pixels), ""
+
+
+def _config_file(backbone: _BackboneKeys) -> Path:
+    """Return the path of a backbone's config.json.
+
+    Raises: OSError or ValueError if the hub does not answer, or has no such model.
+    """
+    folder = Path(backbone.path).expanduser()
+    if backbone.path == "embedded":
+        folder = EMBEDDED
+    if folder.is_dir():
+        return folder / "config.json"
+    return _fetched_config(backbone.path, backbone.revision)
 
 
 def _fetched_config(hub: str, revision: str | None) -> Path:
-    """Fetch 1 kB; a hub that does not answer, or has no such model, is an OSError or a ValueError."""
+    """Fetch config.json (1 kB) from the hub, and return its path in the hub's cache."""
     from huggingface_hub import hf_hub_download
 
     return Path(hf_hub_download(hub, "config.json", revision=revision))

@@ -1,6 +1,7 @@
-"""What the preparation notes about each row: 40 bytes and its images' sizes, from which filters, plans and cards are computed.
+"""The row index of a source: 40 bytes about each row, and the sizes of its images.
 
-A row index does not depend on filters, weights, caps or pixel limits, so that changing those never reads the data again.
+Filters, packing plans and data cards are computed from it. A row index does not depend on filters,
+weights, caps or pixel limits, so that a change of those does not read the data again.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ REASONS = (
     "too_long",
     "overlap",
 )
-"""Why a row is not used; `reason` in ROW is an index into this table. The last six come from the filters."""
+"""The reasons for which a row is not used; `reason` in ROW is an index into this table. The last six
+come from the filters."""
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
-"""The reasons that the policy on records that cannot be used is about; all others are rules of a source or of the recipe."""
+"""Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others are
+rules of a source or of the recipe."""
 EXAMPLES = 5
-"""Different faults of skipped records that are kept of each block of rows."""
+"""Number of different faults of skipped records that are kept of each block of rows."""
 ROW = np.dtype(
     [
         ("reason", "u1"),
@@ -53,54 +56,72 @@ ROW = np.dtype(
         ("chosen", "u4"),  # characters
         ("rejected", "u4"),
         ("prompt_key", "u8"),  # equal for equal prompts on equal images
-        (
-            "pair_key",
-            "u8",
-        ),  # equal for equal prompts with the same two responses, whichever is preferred
-        ("record_key", "u8"),  # equal for equal records, to the letter and with all that they carry
+        # Equal for equal prompts with the same two responses, whichever is preferred.
+        ("pair_key", "u8"),
+        ("record_key", "u8"),  # equal for records that are equal in everything but their identity
     ]
 )
-IDENTICAL, MARKERS, REFUSAL, ORDER = 1, 2, 4, 8
-"""Bits of `flags`; ORDER tells which of the two responses of a `pair_key` was chosen."""
-RATIONALE, KEEPS_ORDER, REJECTED_FIRST = 16, 32, 64
-"""More bits of `flags`: the record has a rationale; it cannot be rewritten for the other order of
-the responses; the response that it calls Response 1 is the rejected one."""
+
+# Bits of `flags`
+IDENTICAL = 1
+"""The two responses differ in white space only."""
+MARKERS = 2
+"""A text contains a LEFT_OVER_MARKER."""
+REFUSAL = 4
+"""A response contains a LANGUAGE_MODEL_REFUSAL."""
+ORDER = 8
+"""The chosen response comes first in alphabetical order. Records with equal `pair_key` and different
+ORDER prefer different responses."""
+RATIONALE = 16
+"""The record has a rationale."""
+KEEPS_ORDER = 32
+"""The rationale cannot be rewritten for the other order of the responses."""
+REJECTED_FIRST = 64
+"""The rationale calls the rejected response Response 1."""
+
 BYTES_PER_TOKEN = 4
 """Rule of thumb for English and code with Qwen's tokenizer; the packer counts exactly, later."""
 LEFT_OVER_MARKER = re.compile(r"<(?:image|video|ImageHere|img)>|\[(?:IMAGE|IMG)\]")
-"""What data sets leave in texts for an image. Of these `<image>` and `<video>` are refused before;
-see data/markers.py."""
+"""Markers that data sets leave in texts for an image. `<image>` and `<video>` are refused before; see
+data/markers.py."""
 LANGUAGE_MODEL_REFUSAL = re.compile(
     r"\bas an? (?:AI )?(?:large )?(?:language model|text[- ]based (?:AI|assistant|model))"
     r"|\b(?:can(?:no|')t|unable to|not able to) (?:view|see|access|process|analy[sz]e|display) "
     r"(?:the |any |this )?(?:images?|pictures?|photos?)",
     re.IGNORECASE,
 )
-"""A language model's remark that it is one or cannot see; a plain refusal ("I can't help with that") is left alone."""
+"""A language model's remark that it is one, or that it cannot see. A plain refusal ("I can't help
+with that") does not match."""
 
 
 @dataclass(frozen=True)
 class RowIndex:
-    """What is known of rows: (rows,) of ROW, and (height, width) of all their images in the same order."""
+    """The index of all or of some rows of a source."""
 
     rows: npt.NDArray[np.void]
+    """One ROW for each row, (rows,)."""
     sizes: npt.NDArray[np.uint32]
+    """Height and width of all images of all rows, in their order, (images, 2)."""
     faults: dict[str, int]
-    """Messages about skipped rows, each with how many rows have the same fault."""
+    """Messages about skipped rows, each with the number of rows that have the same fault."""
     content: str = ""
-    """Of a whole source: changes with the records, and only with them; 16 hexadecimal digits."""
+    """Digest of all records of a source, 16 hexadecimal digits; empty for some rows."""
     folder: Path | None = None
-    """Where the arrays are mapped from; None for arrays in memory."""
+    """The folder that the arrays are mapped from; None for arrays in memory."""
 
     @classmethod
     def open(cls, folder: Path) -> RowIndex:
-        """Return the row index of a source that was read through, memory-mapped."""
-        rows, sizes = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "sizes"))
-        return cls(rows, sizes, **json.loads((folder / "summary.json").read_text()), folder=folder)
+        """Return the row index that `scan` wrote into a folder, memory-mapped."""
+        rows = np.load(folder / "rows.npy", mmap_mode="r")
+        sizes = np.load(folder / "sizes.npy", mmap_mode="r")
+        summary = json.loads((folder / "summary.json").read_text())
+        return cls(rows, sizes, summary["faults"], summary["content"], folder)
 
     def __reduce__(self) -> Any:
-        """Pickle small: another process maps the files itself."""
-        return super().__reduce__() if self.folder is None else (RowIndex.open, (self.folder,))
+        """Pickle the folder only, if there is one: another process maps the files itself."""
+        if self.folder is None:
+            return super().__reduce__()
+        return RowIndex.open, (self.folder,)
 
     @property
     def skipped(self) -> int:
@@ -108,102 +129,151 @@ class RowIndex:
         return int(np.isin(self.rows["reason"], SKIPPED).sum())
 
     def image_tokens(self, count: ImageTokens) -> npt.NDArray[np.int64]:
-        """Return the number of image tokens of each row, int64 of shape (rows,)."""
-        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(count(self.sizes))])
+        """Return the number of image tokens of each row, int64 of shape (rows,).
+
+        Example: three rows with 1, 0 and 2 images, whose images have 10, 20 and 30 tokens, have 10,
+        0 and 50 tokens.
+        """
+        tokens_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(count(self.sizes))])
         ends = np.cumsum(self.rows["images"], dtype=np.int64)
-        return np.asarray(total[ends] - total[ends - self.rows["images"]])
+        starts = ends - self.rows["images"]
+        return np.asarray(tokens_before[ends] - tokens_before[starts])
 
 
 def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> RowIndex:
     """Read and check some rows of a source; raise the first RecordError if `strict`."""
-    found: list[tuple[int, ...]] = []
+    entries: list[tuple[int, ...]] = []
     sizes: list[tuple[int, int]] = []
     faults: dict[str, int] = {}
     for row in rows:
         try:
-            record = source.record(row)
-            if record.is_question or (visible(record.chosen) and visible(record.rejected)):
-                entry, its_sizes = _entry(validate(record))
-                found.append(entry)
-                sizes += its_sizes
-                continue
-            reason = "empty"
+            record = _usable_record(source, row)
+            sizes_of_row = [image_size(image, record.identity) for image in record.images]
+            entries.append(_entry(record))
+            sizes += sizes_of_row
         except LeftOut as left_out:
-            reason = left_out.reason
-        except MarkerInTextError as error:
-            if strict:
-                raise
-            reason = "markers"
-            faults = count_faults([*faults.items(), (str(error), 1)], EXAMPLES)
+            entries.append(_entry_left_out(left_out.reason))
         except RecordError as error:
             if strict:
                 raise
-            reason = "bad_image" if isinstance(error, ImageError) else "bad_record"
+            entries.append(_entry_left_out(_reason_of(error)))
             faults = count_faults([*faults.items(), (str(error), 1)], EXAMPLES)
-        found.append((REASONS.index(reason), *[0] * 8))
-    return RowIndex(np.array(found, ROW), np.array(sizes, np.uint32).reshape(-1, 2), faults)
+    return RowIndex(np.array(entries, ROW), np.array(sizes, np.uint32).reshape(-1, 2), faults)
+
+
+def _usable_record(source: Source, row: int) -> Preference:
+    """Return a validated record; raise LeftOut if a response is empty."""
+    record = source.record(row)
+    has_responses = visible(record.chosen) and visible(record.rejected)
+    if not has_responses and not record.is_question:
+        raise LeftOut("empty", f"{record.identity}: a response is empty.")
+    return validate(record)
+
+
+def _reason_of(error: RecordError) -> str:
+    """Return the member of REASONS for a record that cannot be used."""
+    if isinstance(error, MarkerInTextError):
+        return "markers"
+    if isinstance(error, ImageError):
+        return "bad_image"
+    return "bad_record"
 
 
 def prompt_key(record: Preference) -> int:
-    """Return the 64-bit key of a prompt: its texts, regardless of case and white space, and the contents of its images.
+    """Return the 64-bit key of a prompt.
 
-    Identities are labels and no keys: two sources may use the same ones.
+    It depends on the texts, regardless of case and white space, and on the contents of the images.
+    It does not depend on the identity, which is a label: two sources may use the same ones.
 
     Raises: ImageError for an image file that cannot be read.
     """
-    return _keys(record)[0]
+    return _keys(record).prompt
 
 
 def pair_key(record: Preference) -> int:
-    """Return the 64-bit key of a prompt (with its images) and its two responses, equal whichever of them is preferred.
+    """Return the 64-bit key of a prompt with its images and its two responses.
 
-    An image counts by its encoded content: wherever it lies, and no other. This is the fingerprint that
-    `filters.leave_out` lists, in 16 hexadecimal digits.
+    It is equal whichever of the responses is preferred. An image counts by its encoded content,
+    wherever the file is. This is the fingerprint that `filters.leave_out` lists, in 16 hexadecimal
+    digits.
 
     Raises: ImageError for an image file that cannot be read.
     """
-    return _keys(record)[1]
+    return _keys(record).pair
 
 
 def normalised(text: str) -> str:
-    """Return `text` in lower case with single spaces: what two copies of a response have in common."""
+    """Return `text` in lower case with single spaces, so that two copies of a response are equal."""
     return " ".join(text.casefold().split())
 
 
-def _entry(record: Preference) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
-    """Return a value of ROW and the sizes of the images."""
-    sizes = [image_size(image, record.identity) for image in record.images]
-    responses = (record.chosen, record.rejected)
-    written = (*texts(record.prompt), *responses)
-    flags = (
-        IDENTICAL * (record.chosen.split() == record.rejected.split() and not record.is_question)
-        | MARKERS * any(map(LEFT_OVER_MARKER.search, written))
-        | REFUSAL * any(map(LANGUAGE_MODEL_REFUSAL.search, responses))
-        | ORDER * (normalised(record.chosen) < normalised(record.rejected))
-    )
-    if record.rationale is not None:
-        flags |= RATIONALE
-        flags |= KEEPS_ORDER * (obstacle(record.rationale) is not None)
-        flags |= REJECTED_FIRST * (record.first_in_rationale == "rejected")
-    tokens = sum(len(text.encode(errors="surrogatepass")) for text in written) // BYTES_PER_TOKEN
+def _entry(record: Preference) -> tuple[int, ...]:
+    """Return the values of ROW for a usable record."""
+    prompt_and_responses = (*texts(record.prompt), record.chosen, record.rejected)
+    num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in prompt_and_responses)
+    keys = _keys(record)
     return (
         REASONS.index("kept"),
-        flags,
-        len(sizes),
-        tokens,
-        *map(len, responses),
-        *_keys(record),
-    ), sizes
+        _flags(record),
+        len(record.images),
+        num_bytes // BYTES_PER_TOKEN,
+        len(record.chosen),
+        len(record.rejected),
+        keys.prompt,
+        keys.pair,
+        keys.record,
+    )
 
 
-def _keys(record: Preference) -> tuple[int, int, int]:
+def _entry_left_out(reason: str) -> tuple[int, ...]:
+    """Return the values of ROW for a record that is not used."""
+    return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def _flags(record: Preference) -> int:
+    """Return the `flags` of ROW for a record."""
+    flags = 0
+    responses = (record.chosen, record.rejected)
+    is_identical = record.chosen.split() == record.rejected.split()
+    if is_identical and not record.is_question:
+        flags |= IDENTICAL
+    if any(map(LEFT_OVER_MARKER.search, (*texts(record.prompt), *responses))):
+        flags |= MARKERS
+    if any(map(LANGUAGE_MODEL_REFUSAL.search, responses)):
+        flags |= REFUSAL
+    if normalised(record.chosen) < normalised(record.rejected):
+        flags |= ORDER
+    if record.rationale is not None:
+        flags |= RATIONALE
+        if obstacle(record.rationale) is not None:
+            flags |= KEEPS_ORDER
+        if record.first_in_rationale == "rejected":
+            flags |= REJECTED_FIRST
+    return flags
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordKeys:
+    """The three 64-bit keys of ROW; see there."""
+
+    prompt: int
+    pair: int
+    record: int
+
+
+def _keys(record: Preference) -> _RecordKeys:
+    """Return the keys of a record; raise ImageError if an image file cannot be read."""
     try:
-        images = list(map(content_digest, record.images))
+        images = [content_digest(image) for image in record.images]
     except OSError as error:
         raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
     prompt = [*images, *map(normalised, texts(record.prompt))]
     responses = sorted((normalised(record.chosen), normalised(record.rejected)))
-    carried = (
+    everything: tuple[object, ...] = (
+        images,
+        record.prompt,
+        record.chosen,
+        record.rejected,
         record.margin,
         record.chosen_critique,
         record.rejected_critique,
@@ -211,7 +281,13 @@ def _keys(record: Preference) -> tuple[int, int, int]:
         record.source,
         record.category,
     )
-    known = () if record.truth is None else (record.truth,)
-    order = () if record.first_in_rationale == "chosen" else (record.first_in_rationale,)
-    whole = (images, record.prompt, record.chosen, record.rejected, *carried, *known, *order)
-    return hash64(repr(prompt)), hash64(repr((prompt, responses))), hash64(repr(whole))
+    # Fields that were added later count only if they are set: other records keep their keys.
+    if record.truth is not None:
+        everything = (*everything, record.truth)
+    if record.first_in_rationale != "chosen":
+        everything = (*everything, record.first_in_rationale)
+    return _RecordKeys(
+        prompt=hash64(repr(prompt)),
+        pair=hash64(repr((prompt, responses))),
+        record=hash64(repr(everything)),
+    )

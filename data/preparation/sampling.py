@@ -1,4 +1,8 @@
-"""How many records of each source an epoch draws, and in which order: pure arithmetic, the same on every rank."""
+"""The number of records that an epoch draws from each source, and their order.
+
+`Mixture` calls these functions. They are pure arithmetic on indices, so that every rank computes the
+same epoch.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,93 +30,129 @@ class StageConfig(Section):
     """A part of every epoch that draws from some of the sources only; stages follow one another."""
 
     name: str
-    """In the data card."""
+    """Name of the stage in error messages."""
     sources: list[str] | None = None
-    """Names of sources; null takes all."""
+    """Names of the sources to draw from; null takes all."""
     modality: Literal["all", "multimodal", "text"] = "all"
-    """Draw all records, only those with images, or only those without."""
+    """Draw all records, only records with images, or only records without."""
     repeat: Ratio = 1.0
-    """The stage's length relative to the size of what it draws from."""
+    """Length of the stage relative to the size of the sources that it draws from."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Records that are drawn alike: those of one source, or those of one source with (or without) images."""
+    """Records that are drawn with equal probability: a source, or its records of one modality."""
 
     config: SourceConfig
     text_only: bool | None
-    """None where the source was not split by modality."""
+    """None if the source is not split by modality."""
     indices: Indices
-    """Indices into the mixture."""
+    """Indices into the mixture, (records,)."""
 
     @property
     def size(self) -> float:
-        """The number of records times the repeats asked for."""
+        """The number of records times the configured repeats."""
         return len(self.indices) * self.config.repeat
 
 
 def shares(
     pools: Sequence[Pool], temperature: float, text_per_multimodal: float | None
 ) -> npt.NDArray[np.float64]:
-    """Return each pool's share of the draws (they sum to 1): weight · size^(1/temperature), then the modality ratio.
+    """Return each pool's share of the draws: float64 of shape (pools,), with the sum 1.
 
-    Raises: UserError if a ratio is asked for and one of the two kinds has no record.
+    A share is proportional to weight · size^(1/temperature). With `text_per_multimodal`, the shares
+    of text-only pools and of multimodal pools are then scaled to that ratio.
+
+    Example: pools of 300 and 100 records have the shares 0.75 and 0.25 at temperature 1, and 0.63
+    and 0.37 at temperature 2. If the second one is text-only and `text_per_multimodal` is 1, both
+    are 0.5.
+
+    Raises: UserError if a ratio is configured and one of the two kinds has no record.
     """
     share = np.array([pool.config.weight * pool.size ** (1 / temperature) for pool in pools])
     if text_per_multimodal is not None:
-        text = np.array([bool(pool.text_only) for pool in pools])
-        if not share[text].sum() or not share[~text].sum():
-            missing = "text-only" if not share[text].sum() else "multimodal"
-            raise UserError(
-                f"text_per_multimodal is {text_per_multimodal}, but there is no {missing} record to draw. "
-                "Add a source that has some, or take text_per_multimodal out."
-            )
-        share[text] *= text_per_multimodal / share[text].sum()
-        share[~text] /= share[~text].sum()
+        is_text = np.array([bool(pool.text_only) for pool in pools])
+        for kind, total in (
+            ("text-only", share[is_text].sum()),
+            ("multimodal", share[~is_text].sum()),
+        ):
+            if not total:
+                raise UserError(
+                    f"text_per_multimodal is {text_per_multimodal}, but there is no {kind} record to "
+                    "draw. Add a source that has some, or remove text_per_multimodal."
+                )
+        share[is_text] *= text_per_multimodal / share[is_text].sum()
+        share[~is_text] /= share[~is_text].sum()
     return np.asarray(share / share.sum(), np.float64)
 
 
 def apportion(total: int, share: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return whole numbers that sum to `total`, each within one of `total * share` (largest remainders)."""
+    """Return whole numbers that sum to `total`, each within one of `total * share`.
+
+    This is the method of largest remainders: every exact number is rounded down, and the numbers
+    with the largest remainders get one more.
+
+    Example: 10 by the shares 0.5, 0.26, 0.24 is exactly 5, 2.6, 2.4. Rounded down this makes 9, and
+    the one that is missing goes to 2.6: the result is 5, 3, 2.
+
+    Args:
+        total: The sum of the result.
+        share: Shares with the sum 1, (pools,).
+    """
     exact = total * share
     counts = np.floor(exact).astype(np.int64)
-    largest = np.argsort(counts - exact, kind="stable")[: total - int(counts.sum())]
-    counts[largest] += 1
+    num_missing = total - int(counts.sum())
+    by_remainder = np.argsort(counts - exact, kind="stable")
+    counts[by_remainder[:num_missing]] += 1
     return counts
 
 
 def draw(pool: Pool, count: int, generator: np.random.Generator) -> Indices:
-    """Return `count` of the pool's indices: each as often as every other, or once more."""
-    rounds, rest = divmod(count, len(pool.indices))
-    extra = generator.permutation(pool.indices)[:rest] if rest else pool.indices[:0]
-    return np.concatenate([np.tile(pool.indices, rounds), extra])
+    """Return `count` of the pool's indices, (count,): each as often as every other, or once more."""
+    num_rounds, num_extra = divmod(count, len(pool.indices))
+    extra = pool.indices[:0]
+    if num_extra:
+        extra = generator.permutation(pool.indices)[:num_extra]
+    return np.concatenate([np.tile(pool.indices, num_rounds), extra])
 
 
 def bring_together(
     order: Indices,
     prompts: npt.NDArray[np.integer],
-    most: int,
+    max_set_size: int,
     generator: np.random.Generator | None,
 ) -> Indices:
-    """Return `order` with the records of one prompt in sets of at most `most` neighbours.
+    """Return `order` with the records of one prompt next to each other, in sets.
 
-    A set takes the position of one of its members, which is drawn at random. So are the members of
-    the sets, if a prompt has more records than `most`. If `order` is random, the sets are in random
-    order: records are trained neither earlier nor later because they share their prompt. Members
-    keep their order within the set.
+    A set takes the position of one of its members, which is drawn at random. If a prompt has more
+    records than `max_set_size`, the members of its sets are drawn at random too. If `order` is
+    random, the sets are in random order: records are trained neither earlier nor later because they
+    share their prompt. Members keep their order within the set.
 
     Without a generator a set takes the position of its first member (`SetPlacement`). Records that
     share their prompt are then trained earlier than others.
 
-    `prompts` has a number for the prompt of every entry of `order`. A record that an epoch draws
-    several times is in as many sets. If no two records share a prompt, the result is `order`.
+    A record that an epoch draws several times is in as many sets. If no two records share a prompt,
+    the result is `order`.
+
+    Example, without a generator and with sets of at most two: the records 5, 0, 3, 1, 4 with the
+    prompts a, b, a, c, a become 5, 3, 0, 1, 4.
+
+    Args:
+        order: Indices of records, (n,).
+        prompts: A number for the prompt of each entry of `order`, (n,).
+        max_set_size: The largest number of records in a set.
+        generator: Draws the positions and the members of the sets.
     """
     # A set's members are neighbours in this sequence of the prompt's entries, and the first of
     # them gives the set its position.
-    sequence = np.arange(len(order)) if generator is None else generator.permutation(len(order))
+    sequence = np.arange(len(order))
+    if generator is not None:
+        sequence = generator.permutation(len(order))
     repetitions = _count_earlier(order[sequence])
     prompt_repetitions = _number_pairs(prompts[sequence], repetitions)
-    sets = _number_pairs(prompt_repetitions, _count_earlier(prompt_repetitions) // most)
+    set_in_prompt = _count_earlier(prompt_repetitions) // max_set_size
+    sets = _number_pairs(prompt_repetitions, set_in_prompt)
     _, first_members = np.unique(sets, return_index=True)
     positions = np.empty(len(order), np.int64)
     positions[sequence] = sequence[first_members[sets]]
@@ -120,38 +160,47 @@ def bring_together(
 
 
 def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return for each of `values` how many equal ones are before it, (len,)."""
-    places = np.argsort(values, kind="stable")
-    begins = np.diff(values[places], prepend=-1) != 0
-    number = np.arange(len(values))
+    """Return for each value how many equal ones are before it, (n,).
+
+    Example: 7, 8, 7, 7 gives 0, 0, 1, 2.
+    """
+    by_value = np.argsort(values, kind="stable")
+    is_first = np.diff(values[by_value], prepend=-1) != 0
+    rank = np.arange(len(values))
+    first_rank = np.maximum.accumulate(np.where(is_first, rank, 0))
     counts = np.empty(len(values), np.int64)
-    counts[places] = number - np.maximum.accumulate(np.where(begins, number, 0))
+    counts[by_value] = rank - first_rank
     return counts
 
 
 def _number_pairs(
     left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int64]:
-    """Return numbers of the pairs of `left[i]` and `right[i]`, (len,); equal pairs have the same."""
+    """Return a number for each pair of `left[i]` and `right[i]`, (n,); equal pairs have the same."""
     keys = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
     _, numbers = np.unique(keys, return_inverse=True)
     return numbers.astype(np.int64)
 
 
 def quotas(total: int, limits: Sequence[int]) -> list[int]:
-    """Return how many of `total` each of several sources gives: equal numbers, short of that where its limit is lower.
+    """Return the number of held-out records of each source, one for each of `limits`.
+
+    They sum to `total`, and are equal or differ by one, except that no source gives more than its limit.
+
+    Example: 10 records from sources with the limits 2, 100, 100 are 2, 4, 4.
 
     Raises: UserError if the limits together allow fewer than `total`.
     """
     if total > sum(limits):
         raise UserError(
-            f"validation asks for {total:,} held-out records; the sources can give {sum(limits):,} (at most half of each). "
-            "Ask for fewer, or add records."
+            f"validation asks for {total:,} held-out records, but the sources can give at most "
+            f"{sum(limits):,} (half of each source). Lower validation, or add records."
         )
-    given = [0] * len(limits)
-    while total > sum(given):
-        open_ended = [position for position, limit in enumerate(limits) if given[position] < limit]
-        each = max(1, (total - sum(given)) // len(open_ended))
-        for position in open_ended[: total - sum(given)]:
-            given[position] = min(limits[position], given[position] + each)
-    return given
+    quota = [0] * len(limits)
+    while sum(quota) < total:
+        num_missing = total - sum(quota)
+        below_limit = [index for index, limit in enumerate(limits) if quota[index] < limit]
+        num_each = max(1, num_missing // len(below_limit))
+        for index in below_limit[:num_missing]:
+            quota[index] = min(limits[index], quota[index] + num_each)
+    return quota

@@ -1,7 +1,8 @@
-"""The first reading of a source: every row once, in parallel, resumable; afterwards a source opens in a moment.
+"""The first reading of a source: every row once, in parallel, with the result kept in the cache.
 
-The index of each block of rows is written as one small file under a temporary name and then renamed, so that a kill
-loses at most the blocks in progress. When all blocks are there they become one memory-mapped array.
+The index of each block of rows is written as one small file under a temporary name and then renamed.
+A kill therefore loses only the blocks in progress, and the next reading takes the others from their
+files. When all blocks are there they become one memory-mapped array, and the source opens in a moment.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from rich.progress import track
 from mmrm.data.config.section import Section
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
-from mmrm.data.preparation.faults import count_faults, told
+from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
@@ -27,106 +28,122 @@ from mmrm.data.storage.files import digest, mapped, whole_file, write_whole
 from mmrm.data.storage.output_lock import waiting_lock
 
 BLOCK = 8192
-"""Rows of one unit of work: some seconds for records with images."""
+"""Number of rows in one unit of work; records with images take some seconds."""
 
 
 class BadRecordConfig(Section):
-    """What a record that cannot be used does to a run: it is skipped and counted, up to a limit, or stops it."""
+    """The policy on records that cannot be used."""
 
     policy: Literal["strict", "skip"] = "skip"
     """Skip and count such a record, or stop at the first one."""
     limit: float = Field(default=0.01, ge=0, le=1)
-    """Under `skip`: the largest share of a source's rows that may be skipped before the run stops after all."""
+    """Under `skip`: the largest share of a source's rows that may be skipped. With more, the run
+    stops."""
 
 
 def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> RowIndex:
-    """Return the row index of `source`.
+    """Return the row index of `source`, and read the source if that has not been done yet.
 
-    Reads the source if that has not been done yet; processes that ask at the same time (the ranks of a node) wait.
+    Processes that call this at the same time, such as the ranks of a node, wait for one of them.
 
-    Raises: UserError beyond the limit; under `strict` the first RecordError.
+    Args:
+        source: A source that is not generated.
+        policy: The policy on records that cannot be used.
+        cache: The folder for derived files.
+        workers: The largest number of processes that read.
+
+    Raises:
+        UserError: More rows cannot be used than the policy allows.
+        RecordError: The first record that cannot be used, under `strict`.
     """
-    folder = (
-        cache
-        / "row_index"
-        / f"{source.name}-{digest(f'{code()} {source.fingerprint()} {len(source)}')}"
-    )
+    key = digest(f"{code()} {source.fingerprint()} {len(source)}")
+    folder = cache / "row_index" / f"{source.name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with waiting_lock(folder / "lock"):
         if not (folder / "summary.json").exists():
             try:
                 _read(source, policy, folder, workers)
-            except UserError:  # what is then corrected may be images, of which the source's fingerprint does not tell
-                for block in folder.glob("*.npz"):
-                    block.unlink()
+            except UserError:
+                # The user may now correct image files, which are not in the source's fingerprint.
+                for block_file in folder.glob("*.npz"):
+                    block_file.unlink()
                 raise
     index = RowIndex.open(folder)
-    _check(source, policy, index.skipped, index.faults)
+    _refuse_too_many(source, policy, index.skipped, index.faults)
     return index
 
 
 def code() -> str:
-    """Return a digest of the code that turns files into a row index, so that a change of it reads the data again."""
-    adapters = (
-        f"mmrm.data.sources.{file.stem}"
-        for file in sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
-    )
-    return code_digest("mmrm.data.preparation.scan", *adapters)
+    """Return a digest of the code that turns files into a row index: other code reads the data again."""
+    source_files = sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
+    source_modules = [f"mmrm.data.sources.{file.stem}" for file in source_files]
+    return code_digest("mmrm.data.preparation.scan", *source_modules)
 
 
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:
-    """Read all blocks with a progress bar, and make two arrays and a summary of them."""
-    starts = range(0, len(source), BLOCK)
+    """Read every block of `source` and write `rows.npy`, `sizes.npy` and `summary.json`.
+
+    Blocks that an earlier, interrupted reading finished are taken from their files. `summary.json`
+    is written last: a folder that has one is complete.
+    """
+    block_starts = range(0, len(source), BLOCK)
     rows = np.lib.format.open_memmap(
         folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),)
     )
     sizes: list[npt.NDArray[np.uint32]] = []
     faults: dict[str, int] = {}
-    skipped, content = 0, hashlib.blake2b(digest_size=8)
-    with mapped(partial(_read_block, source, policy, folder), starts, workers) as blocks:
-        shown = track(
+    num_skipped = 0
+    content_hash = hashlib.blake2b(digest_size=8)
+    with mapped(partial(_read_block, source, policy, folder), block_starts, workers) as blocks:
+        progress = track(
             blocks,
-            escape(f"reading {source.name}"),
-            len(starts),
+            description=escape(f"reading {source.name}"),
+            total=len(block_starts),
             console=plain_console(stderr=True),
         )
-        for start, block in zip(starts, shown, strict=True):
+        for start, block in zip(block_starts, progress, strict=True):
             rows[start : start + BLOCK] = block.rows
-            content.update(block.rows.tobytes())
+            content_hash.update(block.rows.tobytes())
             sizes.append(block.sizes)
             faults = count_faults([*faults.items(), *block.faults.items()], 10 * EXAMPLES)
-            skipped += block.skipped
-            _check(source, policy, skipped, faults)
+            num_skipped += block.skipped
+            # Stop at the first block that exceeds the limit instead of reading on for hours.
+            _refuse_too_many(source, policy, num_skipped, faults)
     rows.flush()
     np.save(folder / "sizes.npy", np.concatenate(sizes))
-    summary = json.dumps({"content": content.hexdigest(), "faults": faults})
+    summary = json.dumps({"content": content_hash.hexdigest(), "faults": faults})
     write_whole(folder / "summary.json", summary)
     for leftover in [*folder.glob("*.npz"), *folder.glob("*.tmp")]:
         leftover.unlink()
 
 
 def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: int) -> RowIndex:
-    """Return the index of the rows from `start` on: from its file if an earlier reading got so far."""
+    """Return the index of the block of rows that begins at `start`, and write it to its file.
+
+    If an earlier reading wrote the file, the index is read from it.
+    """
     file = folder / f"{start}.npz"
     if file.exists():
         with np.load(file) as arrays:
             return RowIndex(arrays["rows"], arrays["sizes"], json.loads(str(arrays["faults"])))
-    block = index_rows(
-        source, range(start, min(start + BLOCK, len(source))), policy.policy == "strict"
-    )
+    rows = range(start, min(start + BLOCK, len(source)))
+    block = index_rows(source, rows, strict=policy.policy == "strict")
+    faults = np.array(json.dumps(block.faults))
     with whole_file(file, "wb") as opened:
-        np.savez(
-            opened, rows=block.rows, sizes=block.sizes, faults=np.array(json.dumps(block.faults))
-        )
+        np.savez(opened, rows=block.rows, sizes=block.sizes, faults=faults)
     return block
 
 
-def _check(source: Source, policy: BadRecordConfig, found: int, faults: dict[str, int]) -> None:
-    allowed = 0 if policy.policy == "strict" else int(policy.limit * len(source))
-    if found > allowed:
-        raise UserError(
-            f"{source.name}: {found:,} of {len(source):,} rows are bad so far; the recipe allows {allowed:,} "
-            f"(bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). Correct the data, or raise the limit. "
-            "The first of them:\n"
-            + "\n".join(f"- {message}" for message in told(faults)[:EXAMPLES])
-        )
+def _refuse_too_many(
+    source: Source, policy: BadRecordConfig, num_skipped: int, faults: dict[str, int]
+) -> None:
+    """Raise UserError if more rows were skipped than the policy allows."""
+    num_allowed = 0 if policy.policy == "strict" else int(policy.limit * len(source))
+    if num_skipped <= num_allowed:
+        return
+    examples = "\n".join(f"- {message}" for message in fault_messages(faults)[:EXAMPLES])
+    raise UserError(
+        f"{source.name}: {num_skipped:,} of {len(source):,} rows are bad so far, and the recipe allows "
+        f"{num_allowed:,} (bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). Correct "
+        f"the data, or raise the limit. The first of them:\n{examples}"
+    )

@@ -1,4 +1,4 @@
-"""The split of each source of a mixture: the rows to train on, the rows held out, and the count of all others."""
+"""The split of each source of a mixture: rows to train on, rows held out, and counts of the others."""
 
 from __future__ import annotations
 
@@ -23,19 +23,26 @@ from mmrm.data.preparation.sampling import Indices, Pool, quotas
 from mmrm.data.sources.shared.source import Source, SourceConfig
 from mmrm.data.storage.row_files import located
 
+KEPT = REASONS.index("kept")
+HELD_OUT_DRAW = 0x5EED
+"""Third number of the seed of the draws in `hold_out`, which tells them from the draws of an epoch."""
+
 
 @dataclass(frozen=True)
 class SourceSplit:
-    """One source inside a mixture. `rows` and `held_out` are ascending row numbers of the source, int32."""
+    """One source inside a mixture, with the rows that are trained on and the rows that are held out."""
 
     config: SourceConfig
     source: Source
     row_index: RowIndex | None
-    """None for a generated source, which is not read through."""
+    """None for a generated source, which is not read before training."""
     left_out: dict[str, int]
-    """Rows left out, by reason; with `rows` and `held_out` they add up to the rows of the source."""
+    """Number of rows left out, by reason. With `rows` and `held_out` they add up to the rows of the
+    source."""
     rows: Indices
+    """Ascending row numbers of the training records in the source, int32 of shape (rows,)."""
     held_out: Indices
+    """Ascending row numbers of the held-out records in the source, int32 of shape (held-out rows,)."""
 
     @classmethod
     def of(
@@ -45,55 +52,79 @@ class SourceSplit:
         row_index: RowIndex | None,
         reasons: npt.NDArray[np.uint8],
     ) -> SourceSplit:
-        """Return a source whose usable rows are all in `rows`; `reasons` are indices into REASONS, (rows,)."""
+        """Return the split in which every usable row is trained on, and none is held out.
+
+        Args:
+            config: The source's section of the recipe.
+            source: The opened source.
+            row_index: Its row index; None for a generated source.
+            reasons: Index into REASONS of each row, (rows of the source,).
+        """
         counts = np.bincount(reasons, minlength=len(REASONS)).tolist()
-        left_out = {
-            name: count
-            for name, count in zip(REASONS, counts, strict=True)
-            if count and name != "kept"
-        }
-        rows = np.flatnonzero(reasons == REASONS.index("kept")).astype(np.int32)
-        return cls(config, source, row_index, left_out, rows, rows[:0])
+        left_out = {}
+        for reason, count in zip(REASONS, counts, strict=True):
+            if count and reason != "kept":
+                left_out[reason] = count
+        rows = np.flatnonzero(reasons == KEPT).astype(np.int32)
+        return cls(config, source, row_index, left_out, rows, held_out=rows[:0])
 
     @property
     def content(self) -> str:
-        """A short text that changes with the records: of what was read in them, or of the generator's settings."""
-        return self.source.fingerprint() if self.row_index is None else self.row_index.content
+        """A short text that changes with the records.
+
+        It is computed from the records that were read, or from the settings of a generator.
+        """
+        if self.row_index is None:
+            return self.source.fingerprint()
+        return self.row_index.content
 
     def known(self, sample: Indices) -> tuple[RowIndex, Indices]:
-        """Return a row index and where the training rows stand in it; of a generated source, `sample` stands for these."""
+        """Return a row index, and the positions of the training rows in it.
+
+        A generated source has no row index. For it, the rows in `sample` are generated and indexed,
+        and represent all training rows.
+        """
         if self.row_index is not None:
             return self.row_index, self.rows
         return index_rows(self.source, sample.tolist()), np.arange(len(sample), dtype=np.int32)
 
-    def pools(self, start: int, split: bool) -> list[Pool]:
-        """Return the training rows as indices of the mixture, where they begin at `start`; by modality if `split`.
+    def pools(self, start: int, by_modality: bool) -> list[Pool]:
+        """Return the training rows as one pool, or as two pools by modality, the multimodal one first.
 
-        Raises: UserError if a generated source is to be split: it is not known which of its records hold images.
+        Args:
+            start: Index in the mixture of the first training row.
+            by_modality: Whether to separate multimodal from text-only records.
+
+        Raises:
+            UserError: A generated source is to be divided by modality. Without reading all its
+            records it is unknown which of them hold images.
         """
         indices = np.arange(start, start + len(self.rows), dtype=np.int32)
-        whole = Pool(self.config, None, indices)
-        if not split:
-            return [whole]
+        if not by_modality:
+            return [Pool(self.config, None, indices)]
         if self.row_index is None:
             raise UserError(
-                f"{self.config.label}: a generated source cannot be divided into text-only and multimodal records. "
-                "Use the source's own setting of the text share instead of text_per_multimodal or a stage's modality."
+                f"{self.config.label}: a generated source cannot be divided into text-only and "
+                "multimodal records. Use the source's own setting of the text share instead of "
+                "text_per_multimodal or a stage's modality."
             )
-        text_only = self.row_index.rows["images"][self.rows] == 0
+        is_text_only = self.row_index.rows["images"][self.rows] == 0
         return [
-            replace(whole, text_only=kind, indices=indices[text_only == kind])
-            for kind in (False, True)
+            Pool(self.config, False, indices[~is_text_only]),
+            Pool(self.config, True, indices[is_text_only]),
         ]
 
-    def lengths(self, count: ImageTokens) -> npt.NDArray[np.float64]:
-        """Return estimated text tokens and image tokens of each training row, (rows, 2); NaN for a generated source."""
+    def lengths(self, count_image_tokens: ImageTokens) -> npt.NDArray[np.float64]:
+        """Return estimated text tokens and image tokens of each training row, (rows, 2).
+
+        All are NaN for a generated source.
+        """
         if self.row_index is None:
             return np.full((len(self.rows), 2), np.nan)
-        found = np.stack(
-            [self.row_index.rows["text_tokens"], self.row_index.image_tokens(count)], axis=1
-        )
-        return found[self.rows].astype(np.float64)
+        text_tokens = self.row_index.rows["text_tokens"]
+        image_tokens = self.row_index.image_tokens(count_image_tokens)
+        lengths = np.stack([text_tokens, image_tokens], axis=1)
+        return lengths[self.rows].astype(np.float64)
 
     def rationale_sides(self) -> npt.NDArray[np.int8]:
         """Return the only side on which each training row can be shown, -1 if both are, (rows,).
@@ -109,81 +140,115 @@ class SourceSplit:
         return sides
 
     def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:
-        """Return the keys of the prompts of `rows`; none for a generated source, whose splits share no scene."""
-        return (
-            np.empty(0, np.uint64)
-            if self.row_index is None
-            else self.row_index.rows["prompt_key"][rows]
-        )
+        """Return the keys of the prompts of `rows`, uint64 of shape (rows,).
+
+        The result is empty for a generated source. Its training and held-out records have different
+        scenes, so that no prompt has to be compared.
+        """
+        if self.row_index is None:
+            return np.empty(0, np.uint64)
+        keys: npt.NDArray[np.uint64] = self.row_index.rows["prompt_key"][rows]
+        return keys
 
 
 class SplitRecords(Sequence[Preference]):
-    """A read-only list of records that are read, and validated, when asked for; with grey images of the same size if `grey`."""
+    """A read-only list of the training or of the held-out records of all sources, one after another.
 
-    def __init__(self, parts: Sequence[tuple[Source, Indices]], grey: bool) -> None:
-        self.parts, self.grey = parts, grey
-        self.ends = list(accumulate(len(rows) for _, rows in parts))
+    Records are read and validated when they are accessed.
+    """
+
+    def __init__(self, rows_by_source: Sequence[tuple[Source, Indices]], grey: bool) -> None:
+        """Store the sources with the rows to read of each.
+
+        Args:
+            rows_by_source: Each source, and the numbers of its rows, (rows,).
+            grey: Whether to replace every image by a grey one of the same size.
+        """
+        self.rows_by_source = rows_by_source
+        self.grey = grey
+        self.ends = list(accumulate(len(rows) for _, rows in rows_by_source))
+        """Number of records up to the end of each source."""
 
     def __len__(self) -> int:
         return self.ends[-1]
 
     def place(self, index: int) -> tuple[int, int]:
-        """Return which part holds record `index`, and its position there."""
+        """Return the number of the source that holds record `index`, and its position there."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
         return located(self.ends, index)
 
     def __getitem__(self, index: int) -> Preference:  # type: ignore[override]  # an index, no slice
         """Return one record; raise RecordError if it cannot be used."""
-        part, position = self.place(index)
-        source, rows = self.parts[part]
+        source_number, position = self.place(index)
+        source, rows = self.rows_by_source[source_number]
         record = validate(source.record(int(rows[position])))
-        images = (
-            (grey_like(image, record.identity) for image in record.images)
-            if self.grey
-            else record.images
-        )
-        return replace(record, source=source.name, images=tuple(images))
+        images = record.images
+        if self.grey:
+            images = tuple(grey_like(image, record.identity) for image in images)
+        return replace(record, source=source.name, images=images)
 
 
 def hold_out(
-    parts: Sequence[SourceSplit], total: int, seed: int, validation_seed: int | None = None
+    splits: Sequence[SourceSplit], total: int, seed: int, validation_seed: int | None = None
 ) -> list[SourceSplit]:
-    """Move `total` rows to `held_out`, equally many from each source; then leave out prompts seen there, and cap.
+    """Return the splits with `total` rows held out, as equally many from each source as possible.
+
+    Training rows that share their prompt with a held-out row of any source are left out. Then the
+    caps of the sources are applied to the remaining training rows.
 
     Args:
-        parts: the sources, each with its usable rows.
-        total: number of rows to hold out.
-        seed: draws the rows under a cap, and the held-out rows if `validation_seed` is None.
-        validation_seed: draws the held-out rows alone, so that runs with other seeds hold out the same.
+        splits: The sources, each with all its usable rows in `rows`.
+        total: The number of rows to hold out.
+        seed: Draws the rows under a cap, and the held-out rows if `validation_seed` is None.
+        validation_seed: Draws the held-out rows alone, so that runs with other seeds hold out the same.
 
     Raises:
-        UserError: if the sources are too small.
+        UserError: The sources are too small.
     """
-    generators = [np.random.default_rng([seed, number, 0x5EED]) for number in range(len(parts))]
+    generators = _generators(seed, len(splits))
     held_out_generators = generators
     if validation_seed is not None:
-        held_out_generators = [
-            np.random.default_rng([validation_seed, number, 0x5EED]) for number in range(len(parts))
-        ]
-    counts, found = quotas(total, [len(part.rows) // 2 for part in parts]), []
-    for part, count, generator in zip(parts, counts, held_out_generators, strict=True):
-        held_out = np.sort(generator.choice(part.rows, count, replace=False))
-        found.append(
-            replace(
-                part, rows=np.setdiff1d(part.rows, held_out, assume_unique=True), held_out=held_out
-            )
-        )
-    seen = np.concatenate([part.prompt_keys(part.held_out) for part in found])
-    for number, (part, generator) in enumerate(zip(found, generators, strict=True)):
-        rows = (
-            part.rows
-            if part.row_index is None
-            else part.rows[~np.isin(part.prompt_keys(part.rows), seen)]
-        )
-        cap = part.config.cap or len(rows)
-        drawn = np.sort(generator.choice(rows, cap, replace=False)) if len(rows) > cap else rows
-        lost = {"prompt_held_out": len(part.rows) - len(rows), "over_cap": len(rows) - len(drawn)}
-        left_out = part.left_out | {reason: count for reason, count in lost.items() if count}
-        found[number] = replace(part, rows=drawn, left_out=left_out)
-    return found
+        held_out_generators = _generators(validation_seed, len(splits))
+
+    counts = quotas(total, [len(split.rows) // 2 for split in splits])
+    with_held_out = []
+    for split, count, generator in zip(splits, counts, held_out_generators, strict=True):
+        held_out = np.sort(generator.choice(split.rows, count, replace=False))
+        rows = np.setdiff1d(split.rows, held_out, assume_unique=True)
+        with_held_out.append(replace(split, rows=rows, held_out=held_out))
+
+    held_out_prompts = np.concatenate(
+        [split.prompt_keys(split.held_out) for split in with_held_out]
+    )
+    return [
+        _without_prompts_and_capped(split, held_out_prompts, generator)
+        for split, generator in zip(with_held_out, generators, strict=True)
+    ]
+
+
+def _generators(seed: int, count: int) -> list[np.random.Generator]:
+    """Return the generator of each source's draws."""
+    return [np.random.default_rng([seed, number, HELD_OUT_DRAW]) for number in range(count)]
+
+
+def _without_prompts_and_capped(
+    split: SourceSplit, prompts: npt.NDArray[np.uint64], generator: np.random.Generator
+) -> SourceSplit:
+    """Return the split without training rows of the given prompts, and with at most `cap` rows."""
+    rows = split.rows
+    if split.row_index is not None:
+        rows = rows[~np.isin(split.prompt_keys(rows), prompts)]
+    capped = rows
+    cap = split.config.cap
+    if cap is not None and len(rows) > cap:
+        capped = np.sort(generator.choice(rows, cap, replace=False))
+
+    left_out = dict(split.left_out)
+    num_prompt_held_out = len(split.rows) - len(rows)
+    if num_prompt_held_out:
+        left_out["prompt_held_out"] = num_prompt_held_out
+    num_over_cap = len(rows) - len(capped)
+    if num_over_cap:
+        left_out["over_cap"] = num_over_cap
+    return replace(split, rows=capped, left_out=left_out)

@@ -1,11 +1,13 @@
-"""Images inside an archive, read one at a time without unpacking: zip (also one cut into parts, as `x.zip_aa`), and tar.
+"""Images in folders and in archives: zip (also one cut into parts, such as `x.zip_aa`), and tar.
 
-The first time, the archive's directory is turned into arrays in the cache, sorted by a hash of the name, so that an
-archive of 270,000 images opens in a moment and costs no memory.
+Images in an archive are read one at a time, without unpacking it. The first time, the archive's
+directory is turned into arrays in the cache, sorted by a hash of the name, so that an archive of
+270,000 images opens in a moment and needs no memory.
 
-A name that occurs more than once is refused: extraction leaves the last member with that name, other readers take the first.
-Names are compared as extraction writes them, so `a.png`, `./a.png`, `/a.png`, `x//../a.png` are one name. Letters in upper and
-lower case differ, as they do on Linux. A link is not followed, and what lies behind a linked folder is refused.
+A name that occurs more than once is refused: extraction leaves the last member with that name, other
+readers take the first. Names are compared as extraction writes them, so that `a.png`, `./a.png` and
+`/a.png` are one name. Upper and lower case differ, as on Linux. A link is not followed, and a file
+behind a linked folder is refused.
 """
 
 import os
@@ -17,7 +19,7 @@ import zipfile
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
@@ -32,32 +34,47 @@ from mmrm.data.storage.files import digest, hash64, stamp
 from mmrm.data.storage.row_files import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
-"""A file in the archive; `start` is that of the local header in a zip and of the content in a tar."""
+"""A file in the archive. `start` is the position of the local header in a zip, and of the content in
+a tar; `stored` is the number of stored bytes."""
 DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error),
     *(ArithmeticError, EOFError, OSError, RuntimeError, ValueError),
 )
-"""What the readers of damaged archives raise; a zip under a password is a RuntimeError."""
-STORED, DEFLATED, TAR = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 255
-AMBIGUOUS, LINK, UNSUPPORTED, BEHIND_LINK, UPWARDS, FOLDER = 250, 251, 252, 253, 254, 249
+"""Errors of the readers of damaged archives; a zip with a password is a RuntimeError."""
+
+# Kinds of files that are read
+STORED = zipfile.ZIP_STORED
+DEFLATED = zipfile.ZIP_DEFLATED
+TAR = 255
+
+# Kinds of members that are no files, or are refused
+FOLDER = 249
+AMBIGUOUS = 250
+LINK = 251
+UNSUPPORTED = 252
+BEHIND_LINK = 253
+UPWARDS = 254
 REFUSED = {
-    AMBIGUOUS: "its name is in the archive more than once, and extraction may leave another file than the first. Write the "
-    "archive again with each name once, or unpack it and check which file is the right one",
-    LINK: "it is a link, or a sparse or special file, which is not read inside an archive. Unpack the archive into a folder",
+    AMBIGUOUS: "its name is in the archive more than once, and extraction may leave another file than "
+    "the first. Write the archive again with each name once, or unpack it and check which file is the "
+    "right one",
+    LINK: "it is a link, or a sparse or special file, which is not read inside an archive. Unpack the "
+    "archive into a folder",
     UNSUPPORTED: "it is compressed in a way that is not read here. Unpack the archive into a folder",
-    BEHIND_LINK: "a folder in its path is a link or a file in the archive, so that extraction would write it elsewhere. Unpack "
-    "the archive into a folder and check what it holds",
-    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where they extract it to. Write "
-    "the archive again with plain paths",
+    BEHIND_LINK: "a folder in its path is a link or a file in the archive, so that extraction would "
+    "write it elsewhere. Unpack the archive into a folder and check its content",
+    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where they "
+    "extract it to. Write the archive again with plain paths",
 }
-"""Kinds of members that are never read, with the reason that a record's error states."""
+"""The kinds that are never read, each with the reason and the way out for the error message."""
 LOCAL_HEADER = 30
+"""Size in bytes of the fixed part of a local header in a zip."""
 LARGEST_IMAGE = 1 << 28
-"""Bytes of a file in the archive, unpacked: 256 MiB, as much as the pixels of the largest image that is decoded."""
+"""The largest unpacked file in bytes: 256 MiB, as many as the pixels of the largest image have."""
 
 
 class Images(Protocol):
-    """Where the images lie that records name."""
+    """A folder or archive in which records name images."""
 
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the image `name`; raise ImageError naming `record` if it is not there."""
@@ -66,20 +83,24 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class Folder:
-    """Images as files under a folder, which no name may leave but through a link of the folder's owner (see `image_path`)."""
+    """Images as files under a folder.
+
+    No name may leave the folder, except through a link of the folder's owner (see `image_path`).
+    """
 
     root: Path
 
     def find(self, name: str, record: str) -> EncodedImage:
-        """Return the path of image `name`."""
+        """Return the path of image `name`; raise ImageError naming `record` if it is not there."""
         return image_path(self.root, name, record, links=True)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return True if there is such a file."""
         try:
-            return bool(self.find(name, ""))
+            self.find(name, "")
         except ImageError:
             return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +109,23 @@ class Member:
 
     name: str
     start: int
+    """As in ENTRY."""
     stored: int
     kind: int
     crc: int
+    """Checksum of the content; 0 in a tar, which has none."""
 
 
 class Archive(IndexedFiles):
-    """Images inside a tar file, or a zip file in one or more parts; its files by the hash of their name: (files,) of ENTRY."""
+    """Images inside a tar file, or a zip file in one or more parts.
+
+    The index has an ENTRY for each file, sorted by the hash of its name, (files,).
+    """
 
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
         stamps = " ".join(f"{stamp(part)} {part.resolve()}" for part in parts)
-        identity = digest(f"each name once: {stamps}")  # older indices list the first of a name
+        # Indices of older versions, which contain the first of several equal names, have other keys.
+        identity = digest(f"each name once: {stamps}")
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 
     def fingerprint(self) -> str:
@@ -106,11 +133,14 @@ class Archive(IndexedFiles):
         return digest(" ".join(map(stamp, self.parts)))
 
     def __contains__(self, name: str) -> bool:
-        """Return True if the archive has such a name, also if its file is refused."""
+        """Return True if the archive contains a file of this name, even if the file is refused."""
         return self._entry(name) is not None
 
     def find(self, name: str, record: str) -> EncodedImage:
-        """Return the bytes of file `name`; raise ImageError if it is not there, damaged, or one of `REFUSED`."""
+        """Return the bytes of the file `name`.
+
+        Raises: ImageError if it is not there, damaged, or of a kind in `REFUSED`.
+        """
         entry = self._entry(name)
         if entry is None:
             raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE}")
@@ -123,31 +153,35 @@ class Archive(IndexedFiles):
             return self._content(entry)
         except (zlib.error, ValueError, OSError) as error:
             raise ImageError(
-                f"{record}: the image {name!r} in {self.parts[0].name} is damaged or too large ({error})."
+                f"{record}: the image {name!r} in {self.parts[0].name} is damaged or too large "
+                f"({error}). Replace it, or leave the record out."
             ) from error
 
     def _entry(self, name: str) -> Any:
-        wanted_name = extracted_name(name)
-        if wanted_name is None:
+        """Return the ENTRY of a file, or None if there is none."""
+        extracted = extracted_name(name)
+        if extracted is None:
             return None
-        names = self.index["name"]
-        wanted = hash64(wanted_name)
-        position = bisect_left(names, wanted)
-        return self.index[position] if position < len(names) and names[position] == wanted else None
+        hashes = self.index["name"]
+        wanted = hash64(extracted)
+        position = bisect_left(hashes, wanted)
+        if position == len(hashes) or hashes[position] != wanted:
+            return None
+        return self.index[position]
 
     def _content(self, entry: Any) -> bytes:
-        start, stored, kind = (int(entry[name]) for name in ("start", "stored", "kind"))
+        """Return the unpacked bytes of a file; raise ValueError if it is too large or damaged."""
+        start = int(entry["start"])
+        stored = int(entry["stored"])
+        kind = int(entry["kind"])
         if stored > LARGEST_IMAGE:
             raise ValueError(f"{stored:,} bytes; read are at most {LARGEST_IMAGE:,}")
         if kind == TAR:
             return self.read(start, stored)
         header = self.read(start, LOCAL_HEADER)
-        skip = (
-            LOCAL_HEADER
-            + int.from_bytes(header[26:28], "little")
-            + int.from_bytes(header[28:30], "little")
-        )
-        content = self.read(start + skip, stored)
+        name_length = int.from_bytes(header[26:28], "little")
+        extra_length = int.from_bytes(header[28:30], "little")
+        content = self.read(start + LOCAL_HEADER + name_length + extra_length, stored)
         if kind == DEFLATED:
             unpacking = zlib.decompressobj(wbits=-15)
             content = unpacking.decompress(content, LARGEST_IMAGE)
@@ -158,29 +192,39 @@ class Archive(IndexedFiles):
         return content
 
     def make_index(self) -> npt.NDArray[np.void]:
-        """Read the directory; a name that more than one member has gets one entry of the kind AMBIGUOUS."""
+        """Return an ENTRY for each name in the archive's directory, sorted by the hash of the name.
+
+        Raises: UserError if the archive is damaged or incomplete.
+        """
         try:
             is_tar = self.parts[0].suffix == ".tar"
             members = self._tar_members() if is_tar else self._zip_members()
-            rows = _rows_by_name(members)
-            entries = np.array(list(rows.values()), ENTRY)
+            rows = [
+                (hash64(name), file.start, file.stored, file.kind, file.crc)
+                for name, file in _files_by_name(members).items()
+            ]
+            entries = np.array(rows, ENTRY)
         except DAMAGED as error:
             names = ", ".join(part.name for part in self.parts)
             raise UserError(
-                f"the archive {names} cannot be read ({error}). Are all its parts there and complete?"
+                f"the archive {names} cannot be read ({error}). Check that all its parts are there "
+                "and complete."
             ) from error
         return entries[np.argsort(entries["name"], kind="stable")]
 
     def _tar_members(self) -> Iterator[Member]:
+        """Yield the members of a tar file."""
         with open_regular(self.parts[0]) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                tar.members = []  # type: ignore[attr-defined]  # undocumented, but else tarfile remembers every file
+                # Undocumented, but otherwise tarfile keeps every member in memory.
+                tar.members = []  # type: ignore[attr-defined]
                 kind = TAR if member.isfile() and not member.issparse() else LINK
                 if member.isdir():
                     kind = FOLDER
                 yield Member(member.name, member.offset_data, member.size, kind, 0)
 
     def _zip_members(self) -> Iterator[Member]:
+        """Yield the members of a zip file."""
         with zipfile.ZipFile(_Joined(self)) as archive:
             for entry in archive.infolist():
                 if not entry.filename:
@@ -197,9 +241,11 @@ class Archive(IndexedFiles):
 
 
 def extracted_name(name: str) -> str | None:
-    """Return the path to which extraction writes a member, relative to the folder; None if that is outside of it.
+    """Return the path to which extraction writes a member, relative to the folder.
 
-    A leading `/` is dropped, as unzip and tar do. `..` removes the folder before it.
+    The result is None if that is outside of the folder. A leading `/` is dropped, as unzip and tar
+    do, and `..` removes the folder before it.
+
     Example: `/a//./b/../c.png` becomes `a/c.png`.
     """
     path = posixpath.normpath(name.lstrip("/"))
@@ -208,9 +254,13 @@ def extracted_name(name: str) -> str | None:
     return path
 
 
-def _rows_by_name(members: Iterable[Member]) -> dict[str, tuple[int, int, int, int, int]]:
-    """Return the row of ENTRY for each name; names are held in memory while the index is made."""
-    rows: dict[str, tuple[int, int, int, int, int]] = {}
+def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
+    """Return the file for each name to which extraction writes one, with the kind that counts for it.
+
+    A name of several members, of which one may be a folder, has the kind AMBIGUOUS. All names are in
+    memory while the index is made.
+    """
+    files: dict[str, Member] = {}
     folders = set[str]()
     for member in members:
         parts = member.name.split("/")
@@ -225,67 +275,76 @@ def _rows_by_name(members: Iterable[Member]) -> dict[str, tuple[int, int, int, i
                 folders.update((name, *map(str, PurePosixPath(name).parents)))
                 continue
             kind = UPWARDS if is_upwards else member.kind
-            if name in rows:
+            if name in files:
                 kind = AMBIGUOUS
-            rows[name] = (hash64(name), member.start, member.stored, kind, member.crc)
-    for name, row in rows.items():
+            files[name] = Member(name, member.start, member.stored, kind, member.crc)
+    for name, file in files.items():
         parents = [str(parent) for parent in PurePosixPath(name).parents]
         folders.update(parents)
-        if any(parent in rows for parent in parents):
-            rows[name] = (*row[:3], BEHIND_LINK, row[4])
-    for name in folders & rows.keys():
-        row = rows[name]
-        rows[name] = (*row[:3], AMBIGUOUS, row[4])
-    return rows
+        if any(parent in files for parent in parents):
+            files[name] = replace(file, kind=BEHIND_LINK)
+    for name in folders & files.keys():
+        files[name] = replace(files[name], kind=AMBIGUOUS)
+    return files
 
 
 class _Joined:
-    """The parts of an archive as one file, as far as `zipfile` needs one to read its directory."""
+    """The parts of an archive as one file, with the methods by which `zipfile` reads its directory."""
 
     def __init__(self, archive: Archive) -> None:
-        self.archive, self.position = archive, 0
+        self.archive = archive
+        self.position = 0
 
     def tell(self) -> int:
         return self.position
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.position = (0, self.position, self.archive.ends[-1])[whence] + offset
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        bases = {
+            os.SEEK_SET: 0,
+            os.SEEK_CUR: self.position,
+            os.SEEK_END: self.archive.ends[-1],
+        }
+        self.position = bases[whence] + offset
         if self.position < 0:
             raise OSError(f"byte {self.position} of an archive")
         return self.position
 
     def read(self, size: int = -1) -> bytes:
-        piece = self.archive.read(
-            self.position, size if size >= 0 else self.archive.ends[-1] - self.position
-        )
+        if size < 0:
+            size = self.archive.ends[-1] - self.position
+        piece = self.archive.read(self.position, size)
         self.position += len(piece)
         return piece
 
 
 def is_archive(path: Path) -> bool:
-    """Say whether a file is an archive, or a part of one, by its name."""
+    """Return True if a file is an archive, or a part of one, by its name."""
     return ".zip" in path.suffix or path.suffix == ".tar"
 
 
 def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
-    """Return a folder as Folder, and archive files as Archive.
+    """Open a folder of images, or the files of an archive.
 
-    Raises: UserError for anything else, as a compressed tar, which cannot be read image by image.
+    Raises: UserError for anything else, such as a compressed tar, which cannot be read image by
+    image.
     """
     check_places(places)
-    return Folder(places[0]) if places[0].is_dir() else Archive(sorted(places), cache)
+    if places[0].is_dir():
+        return Folder(places[0])
+    return Archive(sorted(places), cache)
 
 
 def check_places(places: Sequence[Path]) -> None:
-    """Raise UserError unless `places` are what `open_images` takes, by their kinds and names."""
-    folder = len(places) == 1 and places[0].is_dir()
+    """Raise UserError unless `open_images` can open `places`, by their kinds and names."""
+    if len(places) == 1 and places[0].is_dir():
+        return
     for place in places:
-        if os.path.lexists(place) and not folder:
+        if os.path.lexists(place):
             require_regular(place)
-    if not folder and not (
-        places and all(is_archive(place) and place.is_file() for place in places)
-    ):
+    are_archives = all(is_archive(place) and place.is_file() for place in places)
+    if not places or not are_archives:
         raise UserError(
-            f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip (whole, or all parts of "
-            ".zip_aa, .zip_ab, …) or an uncompressed .tar. Unpack anything else into a folder."
+            f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip "
+            "(whole, or all parts of .zip_aa, .zip_ab, …) or an uncompressed .tar. Unpack anything "
+            "else into a folder."
         )

@@ -1,8 +1,8 @@
 """Keys of stores, caches and journals: digests of content, never names.
 
-`Preference.identity` and the ids of files name a record for messages to people. Two records may
-share a name: two generated sources with different seeds do, and so do two files of one name. What
-is kept about a record is therefore kept under a digest of everything that it holds.
+`Preference.identity` and the ids of files name a record in messages. Two records may have the same
+name: two generated sources with different seeds do, and so do two files of one name. Results are
+therefore stored under a digest of everything that the record holds.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ def record_key(record: Preference) -> str:
 def question_key(question: Preference) -> str:
     """Return a digest of a question, its images and its known answers, 64 hexadecimal digits.
 
-    Answers of a policy are kept under it: they are verified by the known answers.
+    Answers of a policy are stored under it, because they are verified by the known answers.
     """
     truth = question.truth
-    known = None if truth is None else [list(truth.answers), truth.rule]
-    return shown_key(question.prompt, question.images, (), known)
+    known_answers = None if truth is None else [list(truth.answers), truth.rule]
+    return shown_key(question.prompt, question.images, (), known_answers)
 
 
 def shown_key(
@@ -51,7 +51,7 @@ def shown_key(
 ) -> str:
     """Return a digest of a prompt, the bytes of its images and responses, 64 hexadecimal digits.
 
-    `more` holds whatever else the stored value depends on, as values that JSON can hold.
+    `more` holds everything else that the stored value depends on, as values that JSON can hold.
     """
     content = [list(prompt), list(map(_image_digest, images)), list(responses), list(more)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Atomic files, digests of files and texts, and work in several processes."""
+"""Files that are written as a whole, digests of files and texts, and work in several processes."""
 
 import hashlib
 import json
@@ -16,14 +16,16 @@ from uuid import uuid4
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import open_regular, read_text, require_regular
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
 
 
 def stamp(path: Path) -> str:
-    """Return a file's name, size and times of change as 16 hexadecimal digits.
+    """Return a digest of a file's name, size and times of change, 16 hexadecimal digits.
 
-    `cp -p` and the like set the time of the contents; that of the inode nobody can set.
+    Programs such as `cp -p` set the time at which the content changed. No program can set the time at
+    which the inode changed, so both are used.
+
     Raises: SpecialFileError unless it is a regular file.
     """
     status = require_regular(path)
@@ -31,12 +33,22 @@ def stamp(path: Path) -> str:
 
 
 def derived(path: Path, cache: Path, folder: str, suffix: str) -> Path:
-    """Return where a file made of `path` lies in the cache: another place for another file, or once the file has changed."""
-    return cache / folder / f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}{suffix}"
+    """Return the path in the cache of a file that is made from the file `path`.
+
+    It is another one for another file, and also once the file has changed.
+
+    Args:
+        path: The original.
+        cache: The folder of the cache.
+        folder: The name of the folder in it.
+        suffix: The ending of the derived file's name.
+    """
+    name = f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}{suffix}"
+    return cache / folder / name
 
 
 def content_digest(content: bytes | Path) -> str:
-    """Return the SHA-256 of bytes, or of a file (read in pieces), in hexadecimal digits: what tells two images apart."""
+    """Return the SHA-256 of bytes, or of a file (read in pieces), 64 hexadecimal digits."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with open_regular(content) as file:
@@ -47,7 +59,7 @@ SETTLED_NS = 10**8
 """Age, 0.1 s, from which on another change of a file gives it another time. The kernel's clock for
 files ticks at least every 10 ms."""
 _digests: dict[tuple[int, ...], str] = {}
-"""Digests of files that this process has read, by their `_identity`."""
+"""Digests of files that this process has read, by the `_identity` of the file."""
 
 
 def remembered_digest(path: Path) -> str:
@@ -58,9 +70,9 @@ def remembered_digest(path: Path) -> str:
     another time.
     """
     before = require_regular(path)
-    known = _digests.get(_identity(before))
-    if known is not None:
-        return known
+    remembered = _digests.get(_identity(before))
+    if remembered is not None:
+        return remembered
     sha256 = content_digest(path)
     after = require_regular(path)
     is_settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > SETTLED_NS
@@ -70,27 +82,30 @@ def remembered_digest(path: Path) -> str:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """Return the numbers that change with a file or its content."""
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def digest(text: str) -> str:
-    """Return 16 hexadecimal digits."""
+    """Return a digest of a text, 16 hexadecimal digits."""
     return f"{hash64(text):016x}"
 
 
 def hash64(text: str) -> int:
-    """Return a hash of 64 bits that is the same in every process."""
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big"
-    )
+    """Return a 64-bit hash of a text that is the same in every process."""
+    content = text.encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
 
 
 @contextmanager
 def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file that replaces `path` in one step when the block ends: a kill leaves the old file, or none."""
+    """Open a temporary file that replaces `path` in one step when the block ends.
+
+    If the process is killed before, the old file is left, or none.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two hosts that share a file system may have processes and threads of equal numbers.
+    # A process id is not enough: two hosts that share a file system may have equal ones.
     temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
     try:
         with temporary.open(mode, encoding="utf-8" if mode == "w" else None) as file:
@@ -103,75 +118,79 @@ def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader finds the old file or the new one, never a part."""
+    """Write `text` to `path` so that a reader sees the old file or the new one, never a part."""
     with whole_file(path) as file:
         file.write(text)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` as JSON for people too, in the way of `write_whole`."""
+    """Write `content` as indented JSON, with `write_whole`."""
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Write one JSON value a line, in the way of `write_whole`."""
+    """Write one JSON value a line; the file is replaced as by `write_whole`."""
     with whole_file(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds."""
+    """Return the value in a JSON file."""
     return json.loads(read_text(path))
 
 
 UNPACKED = 1 << 33
-"""Bytes that one packed table may unpack to: 8 GiB; the largest of a released data set is below one."""
+"""The largest unpacked size of a packed table: 8 GiB. No released data set has a table of one GiB."""
 
 
 def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) -> None:
-    """Copy what `packed` unpacks to; raise UserError beyond UNPACKED, before a small file has filled the disk."""
-    left = UNPACKED
+    """Copy the unpacked content of the file `packed` from `source` to `target`.
+
+    Raises: UserError beyond UNPACKED bytes, before a small file has filled the disk.
+    """
+    num_bytes = 0
     while block := source.read(1 << 24):
-        left -= len(block)
-        if left < 0:
+        num_bytes += len(block)
+        if num_bytes > UNPACKED:
             raise UserError(
-                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, which only a file made to fill a disk does. If it "
-                "is what you expect, unpack it yourself."
+                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, as a file does that was "
+                "made to fill a disk. If you expect that size, unpack it yourself."
             )
         target.write(block)
 
 
 @contextmanager
 def mapped(
-    work: Callable[[Job], Result], jobs: Sequence[Job], workers: int
-) -> Iterator[Iterator[Result]]:
-    """Give the results of `work` in the order of `jobs`, found by up to `workers` processes; in this one if one is enough.
+    work: Callable[[JobT], ResultT], jobs: Sequence[JobT], workers: int
+) -> Iterator[Iterator[ResultT]]:
+    """Give an iterator over `work(job)` for all `jobs`, in their order.
 
-    `work` is handed to each process once. Whatever ends the block early (an error, a signal) cancels what has not begun.
+    Up to `workers` processes compute the results, or this process if one is enough. `work` is sent
+    to each process once. If the block ends early (by an error or a signal), jobs that have not
+    started are cancelled.
     """
-    count = min(workers, len(jobs))
-    if count <= 1:
+    num_processes = min(workers, len(jobs))
+    if num_processes <= 1:
         yield map(work, jobs)
         return
-    context = multiprocessing.get_context(
-        "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    )
+    can_fork = "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if can_fork else "spawn")
     with ProcessPoolExecutor(
-        count, mp_context=context, initializer=_begin, initargs=(work,)
+        num_processes, mp_context=context, initializer=_set_work, initargs=(work,)
     ) as pool:
         try:
-            yield pool.map(_run, jobs)
+            yield pool.map(_run_job, jobs)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 _work: list[Callable[[Any], Any]] = []
-"""The last is the work of this process."""
+"""The last item is the work of this process; a forked process also has its parent's."""
 
 
-def _begin(work: Callable[[Any], Any]) -> None:
+def _set_work(work: Callable[[Any], Any]) -> None:
     _work.append(work)
 
 
-def _run(job: Any) -> Any:
+def _run_job(job: Any) -> Any:
     return _work[-1](job)

@@ -1,4 +1,4 @@
-"""Checks the files of a checkpoint against the sizes and SHA-256 digests that were noted when it was saved.
+"""Checks of a checkpoint's files against the sizes and SHA-256 digests from when it was saved.
 
 Training writes them into the file `complete` as the last step of a save (train/checkpoints/integrity.py).
 Whatever loads a checkpoint calls `verify_settings` and `verify_weights` before it reads. Imports
@@ -37,9 +37,10 @@ CODE = ("*.py",)
 FOR_RESUME_ONLY = ("training_args.bin", "optimizer.bin", "scheduler.bin", "zero_to_*.py")
 """Files with such names that only a resumed run reads. They may be deleted to save space."""
 MAY_BE_MISSING = (JUDGE_CARD,)
-"""Without its judge card a checkpoint is judged by its own config, and the results' notes say so."""
+"""Files that a checkpoint may lack. Without its judge card it is judged by its own config, and the notes
+of the results mention that."""
 LARGE_BYTES = 1 << 30
-"""From this size on, progress is printed."""
+"""Size from which on progress is printed."""
 MOST_THREADS = 8
 
 
@@ -58,7 +59,7 @@ class Manifest:
     folder: str
     """Name of the folder that the checkpoint was saved in, such as `checkpoint-300`."""
     entries: dict[str, FileEntry]
-    """By the path of the file, relative to the checkpoint."""
+    """Entries by the path of the file, relative to the checkpoint."""
 
     def to_json(self) -> str:
         """Return the text of the file `complete`."""
@@ -102,15 +103,19 @@ def verify_weights(folder: Path) -> None:
 
 
 def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[str]) -> None:
-    found = [path for path in sorted(folder.iterdir()) if _matches(path.name, patterns)]
-    for path in found:
+    """Check the files with names of `patterns`.
+
+    Files with names of `refused_if_added` may not have been added since the checkpoint was saved.
+    """
+    files = [path for path in sorted(folder.iterdir()) if _matches(path.name, patterns)]
+    for path in files:
         require_regular(path)
     manifest = _manifest_of(folder)
     if manifest is None:
         return
     noted = {name: entry for name, entry in manifest.entries.items() if _matches(name, patterns)}
     problems = _changes(folder, noted)
-    for path in found:
+    for path in files:
         if _matches(path.name, refused_if_added) and path.name not in manifest.entries:
             problems.append(f"{path.name} was added after the checkpoint was saved")
     if not problems:
@@ -146,16 +151,16 @@ def _manifest_of(folder: Path) -> Manifest | None:
 def written_by_us(folder: Path) -> bool:
     """Return True if training or merging of this project wrote the checkpoint `folder`.
 
-    A snapshot in the hub's cache does not count: what is published need not have a manifest.
+    A snapshot in the hub's cache does not count, because a published model need not have a manifest.
     """
-    place = folder.resolve()
-    if place.parent.name == "snapshots":
+    resolved = folder.resolve()
+    if resolved.parent.name == "snapshots":
         return False
-    if (place / JUDGE_CARD).exists():
+    if (resolved / JUDGE_CARD).exists():
         return True
-    if place.name.startswith("checkpoint-") and (place.parent / "provenance.json").exists():
+    if resolved.name.startswith("checkpoint-") and (resolved.parent / "provenance.json").exists():
         return True
-    config = place / "config.json"
+    config = resolved / "config.json"
     return config.is_file() and b'"reward_head"' in read_bytes(config)
 
 
@@ -202,7 +207,7 @@ def _changes(folder: Path, noted: dict[str, FileEntry]) -> list[str]:
 
 
 def change_of(path: Path, noted: FileEntry) -> str:
-    """Return the difference of the file at `path` from its noted entry, in words; an empty text if there is none."""
+    """Return a description of how the file at `path` differs from its entry; "" if it does not."""
     try:
         size = require_regular(path).st_size
         if size != noted.size:

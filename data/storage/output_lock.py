@@ -1,6 +1,6 @@
 """Locks on outputs, so that two commands never write one file or folder at the same time.
 
-A lock is an `flock` on a small file in the folder, or beside the file, that a command writes. The
+A lock is an `flock` on a small file in the folder, or next to the file, that a command writes. The
 kernel releases it when the process that holds it ends, also by SIGKILL or a crash, so that no lock
 is ever judged stale by its age. The lock file names the holder for the message that a second
 process gets, and is removed when the holder is done. A lock file that a killed process left behind
@@ -59,7 +59,7 @@ def locked_folder(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[int]:
-    """Lock an output file for the block, by a lock file beside it named `<name>.lock`.
+    """Lock an output file for the block, by a lock file next to it named `<name>.lock`.
 
     The file itself need not exist. It may also be a folder that the block makes.
 
@@ -73,8 +73,8 @@ def locked_file(path: Path) -> Iterator[int]:
 def waiting_lock(lock_file: Path) -> Iterator[int]:
     """Hold a lock for the block, and wait for it while another process has it.
 
-    This is for caches, which every rank of a run asks for at the same time. The lock file stays, as
-    a cache has its own folders.
+    This is for caches, which every rank of a run opens at the same time. The lock file is not
+    removed, because a cache has its own folders.
 
     Raises: UserError if the lock file cannot be written or its file system has no locks.
     """
@@ -130,7 +130,7 @@ def _acquire(lock_file: Path, output: Path, wait: bool) -> int:
             ) from error
         if _is_still_at(lock_file, descriptor):
             return descriptor
-        # The holder before removed the file between our `open` and `flock`: lock the new one.
+        # The previous holder removed the file between our `open` and `flock`: lock the new one.
         os.close(descriptor)
 
 

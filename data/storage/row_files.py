@@ -1,7 +1,8 @@
-"""Tables on disk, addressed by row: JSON lines through an index of byte offsets, parquet through a copy in Arrow.
+"""Tables on disk that are addressed by row.
 
-Neither is held in memory. What is derived (the offsets, the Arrow copy of a parquet file) lies in the cache under a name
-that holds the file's size and time of change.
+JSON lines are read through an index of byte offsets, parquet through a copy in Arrow. Neither is held
+in memory. The index and the copy are kept in the cache, under a name that depends on the file's size
+and time of change.
 """
 
 import codecs
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,13 @@ from mmrm.data.storage.files import copy_limited, derived, digest, stamp, whole_
 from mmrm.data.storage.strict_json import items, parse_json
 
 READ = 1 << 26
-"""Bytes read at once while looking for line ends."""
+"""Number of bytes that are read at once while searching for line ends."""
 LONGEST_ROW = 1 << 28
-"""Bytes of a line of JSON: 256 MiB are dozens of large images inside it."""
+"""The largest line of JSON in bytes: 256 MiB are dozens of large images inside it."""
 KINDS = (".jsonl", ".json", ".gz", ".parquet", ".arrow")
+"""Endings of the names of files that are read."""
 Row = Mapping[str, Any]
-"""One row of a table as it was read: column name to value."""
+"""One row of a table as it was read, from column name to value."""
 
 
 class Rows(Protocol):
@@ -52,14 +54,24 @@ class Rows(Protocol):
 
 
 class IndexedFiles(ABC):
-    """Files read as one by byte position, with an index of what lies where: an array in the cache, made the first time.
+    """Files that are read as one file by byte position, with an index of their content.
 
-    They are read with `pread`, and another process opens its own: nothing that workers could share wrongly.
+    The index is an array that is written into the cache the first time. Files are read with `pread`,
+    which has no position that threads could change for one another, and another process opens its
+    own descriptors.
     """
 
     def __init__(self, parts: Sequence[Path], index: Path) -> None:
-        self.parts, self._index = list(parts), index
+        """Store the paths, and write the index if it does not exist.
+
+        Args:
+            parts: The files, in order.
+            index: The path of the index in the cache.
+        """
+        self.parts = list(parts)
+        self._index = index
         self.ends = list(accumulate(require_regular(part).st_size for part in self.parts))
+        """Position of the end of each file, counted from the start of the first."""
         if not index.exists():
             entries = self.make_index()
             with whole_file(index, "wb") as file:
@@ -72,76 +84,83 @@ class IndexedFiles(ABC):
     @cached_property
     def index(self) -> npt.NDArray[Any]:
         """The index, memory-mapped."""
-        loaded: npt.NDArray[Any] = np.load(self._index, mmap_mode="r")
-        return loaded
+        index: npt.NDArray[Any] = np.load(self._index, mmap_mode="r")
+        return index
 
     @cached_property
     def _descriptors(self) -> list[int]:
-        opened = [open_descriptor(part) for part in self.parts]
-        weakref.finalize(self, _close, opened)
-        return opened
+        descriptors = [open_descriptor(part) for part in self.parts]
+        weakref.finalize(self, _close, descriptors)
+        return descriptors
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the open files and the mapping behind."""
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("index", "_descriptors")
-        }
+        """Return the state without the open files and the mapping, which another process makes again."""
+        state = dict(vars(self))
+        state.pop("index", None)
+        state.pop("_descriptors", None)
+        return state
 
     def read(self, start: int, size: int) -> bytes:
-        """Return bytes, counted through all parts."""
+        """Return `size` bytes from position `start`, counted through all files; fewer at the end."""
+        part, position = located(self.ends, start)
         pieces = []
-        part, begin = located(self.ends, start)
         while size > 0 and part < len(self.parts):
-            pieces.append(os.pread(self._descriptors[part], size, begin))
-            size, part, begin = size - len(pieces[-1]), part + 1, 0
+            piece = os.pread(self._descriptors[part], size, position)
+            pieces.append(piece)
+            size -= len(piece)
+            part += 1
+            position = 0
         return b"".join(pieces)
 
 
 def _close(descriptors: Sequence[int]) -> None:
-    for one in descriptors:
-        os.close(one)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class JsonLines(IndexedFiles):
-    """A file with one JSON object a line; the index holds start and end of each line: int64 of shape (lines, 2)."""
+    """A file with one JSON object a line.
+
+    The index has the start and the end of each line that is not blank, int64 of shape (lines, 2).
+    """
 
     def __init__(self, path: Path, cache: Path) -> None:
         self.path = path
         super().__init__([path], derived(path, cache, "lines", ".npy"))
 
     def make_index(self) -> npt.NDArray[np.int64]:
-        """Find the lines that are not blank, about a second for each gigabyte; only very short ones are looked at."""
-        ends = []
+        """Find the lines that are not blank, in about a second for each gigabyte."""
+        newlines = []
         position = 0
         with open_regular(self.path) as file:
             while block := file.read(READ):
-                ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + position)
+                in_block = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+                newlines.append(in_block + position)
                 position += len(block)
-            stops = np.concatenate([*ends, np.array([position])])
-            starts = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])
-            lengths = stops - starts
-            filled = lengths > 0
-            for line in np.flatnonzero(filled & (lengths < 8)):
+            ends = np.concatenate([*newlines, np.array([position])])
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
+            lengths = ends - starts
+            is_filled = lengths > 0
+            # Only very short lines are read to see whether they are blank: reading all takes long.
+            for line in np.flatnonzero(is_filled & (lengths < 8)):
                 file.seek(int(starts[line]))
-                filled[line] = bool(file.read(int(lengths[line])).strip())
-        return np.stack([starts[filled], stops[filled]], axis=1)
+                is_filled[line] = bool(file.read(int(lengths[line])).strip())
+        return np.stack([starts[is_filled], ends[is_filled]], axis=1)
 
     def __len__(self) -> int:
         """Return the number of lines that are not blank."""
         return len(self.index)
 
     def row(self, index: int) -> Row:
-        """Return the object on line `index`; raise RecordError if it is not one."""
-        start, stop = map(int, self.index[index])
+        """Return the object on line `index`; raise RecordError if there is none."""
+        start, end = map(int, self.index[index])
         where = f"{self.path.name}, row {index} (byte {start})"
-        if stop - start > LONGEST_ROW:
+        if end - start > LONGEST_ROW:
             raise RecordError(
-                f"{where}: a line of {stop - start:,} bytes; read are at most {LONGEST_ROW:,}."
+                f"{where}: a line of {end - start:,} bytes; read are at most {LONGEST_ROW:,}."
             )
         try:
-            row = parse_json(self.read(start, stop - start))
+            row = parse_json(self.read(start, end - start))
         except RecordError as error:
             raise RecordError(f"{where}: {error}") from error
         if not isinstance(row, dict):
@@ -149,12 +168,12 @@ class JsonLines(IndexedFiles):
         return row
 
     def fingerprint(self) -> str:
-        """Return name, size and time of change."""
+        """Return a digest of name, size and time of change."""
         return stamp(self.path)
 
 
 class Concatenated:
-    """Several tables as one."""
+    """Several tables that are addressed as one."""
 
     def __init__(self, tables: Sequence[Rows]) -> None:
         self.tables = tables
@@ -166,11 +185,11 @@ class Concatenated:
 
     def row(self, index: int) -> Row:
         """Return one row, counted through all tables."""
-        table, position = self.place(index)
-        return self.tables[table].row(position)
+        number, position = self.place(index)
+        return self.tables[number].row(position)
 
     def place(self, index: int) -> tuple[int, int]:
-        """Return which table holds row `index`, and its row number there."""
+        """Return the number of the table that holds row `index`, and the row's number there."""
         return located(self.ends, index)
 
     def fingerprint(self) -> str:
@@ -179,28 +198,47 @@ class Concatenated:
 
 
 def located(ends: Sequence[int], index: int) -> tuple[int, int]:
-    """Return which of several parts holds item `index`, and its position there; `ends` are their lengths summed up."""
+    """Return the number of the part that holds item `index`, and the item's position there.
+
+    Example: parts of 3 and 2 items have the ends 3 and 5, and item 4 is at (1, 1).
+
+    Args:
+        ends: The number of items up to the end of each part, ascending.
+        index: The item, counted through all parts.
+    """
     part = bisect_right(ends, index)
-    return part, index - (ends[part - 1] if part else 0)
+    start = ends[part - 1] if part else 0
+    return part, index - start
 
 
 def kind_of(paths: Sequence[Path]) -> str:
-    """Return the kind of files by the end of their names; raise UserError unless it is the same for all, and one that is read."""
+    """Return the ending that the names of all files have, one of KINDS.
+
+    Raises: UserError if the endings differ, or files with this ending are not read.
+    """
     kinds = sorted({path.suffix for path in paths})
     if len(kinds) != 1 or kinds[0] not in KINDS:
         names = ", ".join(str(path) for path in paths[:3])
         raise UserError(
-            f"{names}: files of kind {', '.join(kinds) or 'none'}: required is one kind of {', '.join(KINDS)}."
+            f"{names}: files of kind {', '.join(kinds) or 'none'}; required is one kind of "
+            f"{', '.join(KINDS)}. Convert the files, or name files of one kind."
         )
     return kinds[0]
 
 
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:
-    """Open files of one kind (.jsonl, .jsonl.gz, .json with a list or with lines, .parquet, .arrow) as one table.
+    """Open files of one kind as one table.
 
-    `columns` must be in every parquet or Arrow file; JSON rows are checked when they are read.
+    Kinds are .jsonl, .jsonl.gz, .json with a list or with lines, .parquet and .arrow.
 
-    Raises: UserError for another kind of file, a damaged file, or a missing column.
+    Args:
+        paths: The files.
+        cache: The folder for derived files.
+        columns: Columns that every parquet or Arrow file must have. JSON rows are checked when they
+            are read.
+
+    Raises:
+        UserError: A file is of another kind or damaged, or a column is missing.
     """
     tables: Sequence[Rows]
     if kind_of(paths) in (".parquet", ".arrow"):
@@ -211,36 +249,56 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
 
 def _as_lines(path: Path, cache: Path) -> Path:
-    """Return a file as JSON lines: itself if it is such already, else its copy in the cache, unpacked or a line each item."""
-    with open_regular(path) as file:
-        head = (
-            b""
-            if path.suffix == ".jsonl"
-            else file.read(READ).removeprefix(codecs.BOM_UTF8).lstrip()
-        )
-    if path.suffix != ".gz" and not head.startswith(b"["):
+    """Return the path of a file as JSON lines: the file itself, or its copy in the cache.
+
+    Packed files are unpacked, and a JSON list is written with a line for each item.
+
+    Raises: UserError if the file is damaged.
+    """
+    require_regular(path)
+    is_packed = path.suffix == ".gz"
+    if not is_packed and not _is_json_list(path):
         return path
     lines = derived(path, cache, "unpacked", ".jsonl")
     if lines.exists():
         return lines
     try:
         with whole_file(lines, "wb") as target:
-            if path.suffix == ".gz":
-                with open_regular(path) as packed, gzip.open(packed) as source:
-                    copy_limited(source, target, path)
-            else:  # a byte that is no UTF-8 goes through to the line, and makes that row alone unreadable
-                text = (
-                    read_bytes(path).removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
-                )
-                target.writelines(
-                    item.encode(errors="surrogateescape") + b"\n" for item in items(text)
-                )
+            if is_packed:
+                _unpack(path, target)
+            else:
+                _write_items(path, target)
     except UserError:
         raise
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: the file is no valid JSON ({error}). Is it complete?") from error
+        raise UserError(
+            f"{path}: the file is no valid JSON ({error}). Check that it is complete."
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(
-            f"{path}: the file cannot be unpacked ({error}). Is it complete?"
+            f"{path}: the file cannot be unpacked ({error}). Check that it is complete."
         ) from error
     return lines
+
+
+def _is_json_list(path: Path) -> bool:
+    """Return True if a file that is not called .jsonl begins with a JSON list."""
+    if path.suffix == ".jsonl":
+        return False
+    with open_regular(path) as file:
+        head = file.read(READ)
+    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _unpack(path: Path, target: IO[bytes]) -> None:
+    """Write the unpacked content of a .gz file."""
+    with open_regular(path) as packed, gzip.open(packed) as source:
+        copy_limited(source, target, path)
+
+
+def _write_items(path: Path, target: IO[bytes]) -> None:
+    """Write a line for each item of a JSON list."""
+    content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
+    # A byte that is no UTF-8 is written as it is, so that it makes its own row unreadable alone.
+    text = content.decode(errors="surrogateescape")
+    target.writelines(item.encode(errors="surrogateescape") + b"\n" for item in items(text))

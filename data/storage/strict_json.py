@@ -1,19 +1,23 @@
-"""JSON as records hold it: what Python's reader takes without a word (a key twice, a lone surrogate, any depth) is refused."""
+"""A strict JSON reader.
+
+It refuses values that Python's reader accepts and that no record should contain: a key that occurs
+twice in an object, half of a surrogate pair, and nesting without a limit.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mmrm.data.errors import RecordError
 
 DEPTH = 64
-"""The deepest nesting of a row; no released data set reaches ten."""
+"""The deepest nesting of a row; no released data set has a depth of ten."""
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""How JSON writes half a character, which is a character only beside its other half."""
+"""An escape of half a surrogate pair, which is a character only together with the other half."""
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """A string of a JSON text, or the beginning of one that does not end."""
 BLANKS = re.compile(r"[ \t\n\r]*")
@@ -29,76 +33,90 @@ def count_values(content: bytes) -> int:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Return a JSON value; a byte order mark in front does not count.
+    """Return a JSON value; a byte order mark in front is skipped.
 
-    Raises: RecordError for what is no JSON or no UTF-8, a key twice in an object, half a character, a nesting beyond DEPTH.
+    Raises: RecordError for a text that is no JSON or no UTF-8, a key that occurs twice in an object,
+    half of a surrogate pair, and a nesting beyond DEPTH.
     """
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
         value = json.loads(text, object_pairs_hook=_object)
-        level, depth = [value], 0
-        while level := [
-            below for one in level if isinstance(one, dict | list) for below in _children(one)
-        ]:
-            depth += 1
-            if depth > DEPTH:
-                raise RecordError(
-                    f"the JSON is nested more than {DEPTH} deep. Flatten it, or leave it out."
-                )
+        _refuse_deep(value)
         if SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False).encode()  # raises for half of a pair
     except RecordError:
         raise
     except UnicodeEncodeError as error:
-        found = error.object[error.start : error.end]
+        half = error.object[error.start : error.end]
         raise RecordError(
-            f"the JSON holds {found!r}, half of a character, which no tokenizer reads. Write the whole character, or remove it."
+            f"the JSON holds {half!r}, half of a character, which no tokenizer reads. Write the whole "
+            "character, or remove it."
         ) from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"no valid JSON ({error}).") from error
     return value
 
 
+def _refuse_deep(value: Any) -> None:
+    """Raise RecordError if a value is nested more than DEPTH deep."""
+    level = [value]
+    for _ in range(DEPTH + 1):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return
+    raise RecordError(f"the JSON is nested more than {DEPTH} deep. Flatten it, or leave it out.")
+
+
 def items(text: str) -> Iterator[str]:
     """Yield the items of a JSON list, each as it is written there, on one line.
 
-    Raises: ValueError where the list is none; RecursionError for an item of too deep a nesting.
+    Raises: ValueError if the text is no list; RecursionError for an item that is nested too deeply.
     """
-    scan = json.JSONDecoder(
-        parse_int=len
-    ).raw_decode  # numbers of any length: `parse_json` judges the items
-    place = _after_blanks(text, 0)
-    if text[place : place + 1] != "[":
+    # Numbers are not converted, so that their length does not matter: `parse_json` checks the items.
+    scan = json.JSONDecoder(parse_int=len).raw_decode
+    position = _after_blanks(text, 0)
+    if text[position : position + 1] != "[":
         raise ValueError("it does not begin with '['")
-    place = _after_blanks(text, place + 1)
-    more = text[place : place + 1] != "]"
-    while more:
-        _, end = scan(text, place)
-        yield text[place:end].replace("\n", " ").replace("\r", " ")  # strings hold none
-        place = _after_blanks(text, end)
-        if text[place : place + 1] not in (",", "]"):
-            raise ValueError(f"character {place:,} is neither ',' nor ']'")
-        more = text[place] == ","
-        place = _after_blanks(text, place + 1) if more else place
-    if (end := _after_blanks(text, place + 1)) != len(text):
+    position = _after_blanks(text, position + 1)
+    has_more = text[position : position + 1] != "]"
+    while has_more:
+        _, end = scan(text, position)
+        # Strings in JSON contain no line breaks, so that only the layout changes.
+        yield text[position:end].replace("\n", " ").replace("\r", " ")
+        position = _after_blanks(text, end)
+        if text[position : position + 1] not in (",", "]"):
+            raise ValueError(f"character {position:,} is neither ',' nor ']'")
+        has_more = text[position] == ","
+        if has_more:
+            position = _after_blanks(text, position + 1)
+    end = _after_blanks(text, position + 1)
+    if end != len(text):
         raise ValueError(f"the list ends before character {end:,}, but the file goes on")
 
 
-def _after_blanks(text: str, place: int) -> int:
-    found = BLANKS.match(text, place)
-    return place if found is None else found.end()
+def _after_blanks(text: str, position: int) -> int:
+    """Return the position of the first character from `position` on that is no white space."""
+    match = BLANKS.match(text, position)
+    return position if match is None else match.end()
 
 
-def _children(value: dict[str, Any] | list[Any]) -> Any:
-    return value.values() if isinstance(value, dict) else value
+def _children(value: Any) -> Iterable[Any]:
+    """Return the values inside an object or a list, and none for other values."""
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list):
+        return value
+    return ()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    """Return the pairs of an object as a dictionary; raise RecordError if a key occurs twice."""
+    value_by_key = dict(pairs)
+    if len(value_by_key) != len(pairs):
         count_by_key = Counter(key for key, _ in pairs)
-        double = next(key for key in found if count_by_key[key] > 1)
+        repeated = next(key for key in value_by_key if count_by_key[key] > 1)
         raise RecordError(
-            f"the key {double[:60]!r} stands twice in an object, and nobody can tell which one counts."
+            f"the key {repeated[:60]!r} occurs twice in an object, and it is unknown which value is "
+            "meant. Remove one of them."
         )
-    return found
+    return value_by_key

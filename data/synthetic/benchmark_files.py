@@ -21,7 +21,7 @@ from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.synthetic.rng import Rng, number
 from mmrm.data.synthetic.scenes import png
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 
 PAIRS = 3
 """Pairs an id in the MM-RLHF-RewardBench edition."""
@@ -70,7 +70,7 @@ _HUB_FEATURES: dict[str, dict[str, Any]] = {
 
 def _items(
     world: ShapesWorld, stocks: Sequence[_Stock], rows: int
-) -> Iterator[tuple[int, str, str, Item, Rng]]:
+) -> Iterator[tuple[int, str, str, WorldItem, Rng]]:
     """Yield number, group, form of the id, item and random draws of each row."""
     for index in range(rows):
         group, identity, *kinds = stocks[index % len(stocks)]

@@ -1,4 +1,7 @@
-"""Random draws that depend on nothing but a key, so that item number i can be made again, anywhere, without its predecessors."""
+"""Random draws that depend on a key alone.
+
+Item number i of the embedded world can be made again anywhere, without the items before it.
+"""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -6,19 +9,21 @@ from typing import TypeVar
 
 import numpy as np
 
-T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 BLOCK = 128
+"""Number of draws that are taken from numpy at once."""
 
 
 def number(name: str) -> int:
-    """Return a number for `name` that is the same in every process (Python's own `hash` of a text is not)."""
+    """Return a number for `name` that is the same in every process, unlike Python's own `hash`."""
     return zlib.crc32(name.encode())
 
 
 class Rng:
-    """Draws from one numpy generator, seeded by `key` (non-negative integers).
+    """Draws from one numpy generator that is seeded by `key` (non-negative integers).
 
-    Uniform numbers are taken in blocks: one call into numpy a draw would cost more than all the rest of a scene.
+    Uniform numbers are taken in blocks: one call into numpy for each draw would take longer than
+    everything else in a scene.
     """
 
     def __init__(self, *key: int) -> None:
@@ -36,19 +41,19 @@ class Rng:
         return int(self.unit() * limit)
 
     def coin(self) -> bool:
-        """Return True or False, half each."""
+        """Return True or False with equal probability."""
         return self.unit() < 0.5
 
-    def choice(self, options: Sequence[T]) -> T:
-        """Return one of `options`, each as likely."""
+    def choice(self, options: Sequence[ItemT]) -> ItemT:
+        """Return one of `options`, each with equal probability."""
         return options[self.below(len(options))]
 
-    def sample(self, options: Sequence[T], count: int) -> list[T]:
+    def sample(self, options: Sequence[ItemT], count: int) -> list[ItemT]:
         """Return `count` different entries of `options` in random order."""
         pool = list(options)
-        for place in range(count):
-            other = place + self.below(len(pool) - place)
-            pool[place], pool[other] = pool[other], pool[place]
+        for index in range(count):
+            other = index + self.below(len(pool) - index)
+            pool[index], pool[other] = pool[other], pool[index]
         return pool[:count]
 
     def weighted(self, weights: Mapping[str, float]) -> str:
@@ -58,4 +63,5 @@ class Rng:
             point -= weight
             if point < 0:
                 return name
+        # Rounding may leave `point` at 0 after the last key.
         return [name for name, weight in weights.items() if weight > 0][-1]

@@ -1,13 +1,13 @@
-"""Scenes of the embedded world: what levels allow, how a scene is sampled, divided into splits, drawn, and changed.
+"""Scenes of the embedded world: levels, sampling, splits, drawing and changes.
 
-A scene is a few coloured things on a grid. A change of one thing makes its twin, and a question tells the two apart. Sampling
-and changing fit together: p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So a fact of a scene and
-the same fact of its twin look alike to anybody who does not see the image.
+A scene is a few coloured things on a grid. A change of one thing makes its twin, and a question is
+chosen so that the scene and its twin have different answers. Sampling and changing fit together:
+p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So without the image, a fact
+of a scene cannot be told from the same fact of its twin.
 """
 
 import hashlib
 import io
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,29 +26,29 @@ CELL = 28
 
 @dataclass(frozen=True)
 class Level:
-    """What scenes of a level may hold, and how large they are drawn (pixels)."""
+    """The contents of the scenes of a level, and the sizes in which they are drawn (pixels)."""
 
     grids: tuple[int, ...]
-    """Cells along one side; one is chosen for each scene."""
+    """Numbers of cells along one side; one is drawn for each scene."""
     places: tuple[str, ...] | None
     """Names of the cells in reading order; None names them by row and column."""
     things: tuple[int, int]
     """Fewest and most things in a scene."""
     written: tuple[tuple[int, int], ...]
-    """(digits, words) in a scene; each entry is as likely."""
+    """Numbers of (digits, words) in a scene; each entry has the same probability."""
     shapes: tuple[str, ...]
     colours: dict[str, Colour]
     sizes: dict[str, float]
-    """Name to radius, in ascending order."""
+    """Radius by name, in ascending order."""
     digits: tuple[str, ...]
     words: tuple[str, ...]
     jitter: int = 2
-    """A thing's centre lies up to this far from its cell's centre, along each axis."""
+    """Largest distance of a thing's centre from its cell's centre along each axis."""
     font: int = 13
     """Size of written words; digits are 8 larger."""
 
     def names(self, kind: Kind) -> tuple[str, ...]:
-        """Return what a thing of this kind can be."""
+        """Return the shapes, digits or words of the level."""
         return {"shape": self.shapes, "digit": self.digits, "word": self.words}[kind]
 
 
@@ -63,7 +63,8 @@ _BASIC: dict[str, Colour] = {
 _WRITTEN = ((0, 0), (0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
 
 LEVELS: dict[str, Level] = {
-    # Small enough for a backbone of two million parameters to learn to check answers in an hour on two cores.
+    # Small enough for a backbone of two million parameters, which learns to check answers in an hour
+    # on two cores.
     "demo": Level(
         grids=(2,),
         places=("top left", "top right", "bottom left", "bottom right"),
@@ -109,34 +110,9 @@ LEVELS: dict[str, Level] = {
         sizes={"small": 6.0, "medium": 10.0, "large": 15.0},
         digits=tuple("123456789"),
         words=(
-            *(
-                "tiger",
-                "house",
-                "bread",
-                "chair",
-                "piano",
-                "river",
-                "storm",
-                "cloud",
-                "grape",
-                "knife",
-                "lemon",
-                "mouse",
-            ),
-            *(
-                "night",
-                "ocean",
-                "paper",
-                "queen",
-                "robot",
-                "sheep",
-                "table",
-                "uncle",
-                "tooth",
-                "wagon",
-                "water",
-                "zebra",
-            ),
+            *("tiger", "house", "bread", "chair", "piano", "river", "storm", "cloud"),
+            *("grape", "knife", "lemon", "mouse", "night", "ocean", "paper", "queen"),
+            *("robot", "sheep", "table", "uncle", "tooth", "wagon", "water", "zebra"),
         ),
         jitter=7,
         font=11,
@@ -156,37 +132,48 @@ class SceneObject(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Things in reading order, at most one a cell; `look` decides background and jitter and carries no fact."""
+    """Things on a grid of cells."""
 
     things: tuple[SceneObject, ...]
+    """Things in reading order, at most one in a cell."""
     level: Level
     grid: int
+    """Number of cells along one side."""
     look: int
+    """Determines background and jitter; no question depends on it."""
 
 
 def random_thing(rng: Rng, level: Level, cell: int, kind: Kind) -> SceneObject:
-    """Return a thing with independent, uniform properties."""
+    """Return a thing whose properties are drawn independently and uniformly."""
     size = rng.choice(tuple(level.sizes)) if kind == "shape" else ""
-    return SceneObject(
-        cell, kind, rng.choice(level.names(kind)), rng.choice(tuple(level.colours)), size
-    )
+    what = rng.choice(level.names(kind))
+    colour = rng.choice(tuple(level.colours))
+    return SceneObject(cell, kind, what, colour, size)
 
 
 def sample(
     rng: Rng, level: Level, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1
 ) -> Scene:
-    """Sample a scene; `written` replaces the level's table of (digits, words), `fewest` raises its least number of things."""
+    """Return a random scene.
+
+    Args:
+        rng: Draws the scene.
+        level: The level.
+        written: Replaces the level's table of (digits, words).
+        fewest: The smallest number of things, if it is larger than the level's.
+    """
     grid = rng.choice(level.grids)
-    digits, words = rng.choice(written or level.written)
-    low = max(max(level.things[0], fewest) - digits - words, 0)
-    shapes = low + rng.below(level.things[1] - digits - words - low + 1)
-    counts: Counter[Kind] = Counter({"shape": shapes, "digit": digits, "word": words})
-    kinds = list(counts.elements())
+    num_digits, num_words = rng.choice(written or level.written)
+    num_written = num_digits + num_words
+    fewest_shapes = max(max(level.things[0], fewest) - num_written, 0)
+    most_shapes = level.things[1] - num_written
+    num_shapes = fewest_shapes + rng.below(most_shapes - fewest_shapes + 1)
+    kinds: list[Kind] = ["shape"] * num_shapes
+    kinds += ["digit"] * num_digits
+    kinds += ["word"] * num_words
     cells = rng.sample(range(grid * grid), len(kinds))
-    things = sorted(
-        random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True)
-    )
-    return Scene(tuple(things), level, grid, rng.below(1 << 30))
+    things = [random_thing(rng, level, cell, kind) for cell, kind in zip(cells, kinds, strict=True)]
+    return Scene(tuple(sorted(things)), level, grid, look=rng.below(1 << 30))
 
 
 SPLITS: dict[str, range] = {
@@ -195,20 +182,19 @@ SPLITS: dict[str, range] = {
     "validation": range(12, 14),
     "benchmark": range(14, 16),
 }
-"""Sixteenths of all scenes: what a scene shows decides its split, so no two splits share a scene, whatever their seeds."""
+"""Buckets of each split, of 16. The facts of a scene determine its bucket, so that no two splits share
+a scene, whatever their seeds are."""
 
 
 def bucket(scene: Scene) -> int:
-    """Return the sixteenth (0 to 15) that the scene's facts fall into; its look has no say."""
-    facts = f"{scene.grid};" + ";".join(
-        f"{thing.cell},{thing.what},{thing.colour},{thing.size}" for thing in scene.things
-    )
+    """Return the bucket of a scene, 0 to 15, which depends on its facts and not on its look."""
+    things = [f"{thing.cell},{thing.what},{thing.colour},{thing.size}" for thing in scene.things]
+    facts = f"{scene.grid};{';'.join(things)}"
     return hashlib.blake2b(facts.encode(), digest_size=1).digest()[0] % 16
 
 
-_FINE = (
-    8  # masks are drawn this much larger and reduced: Pillow's own polygons have no smooth edges
-)
+_FINE = 8
+"""Masks are drawn this many times larger and reduced: Pillow's own polygons have no smooth edges."""
 
 _OUTLINES: dict[str, list[tuple[float, float]]] = {
     "square": [(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
@@ -227,23 +213,22 @@ _OUTLINES: dict[str, list[tuple[float, float]]] = {
 def _mask(what: str, radius: float) -> Image.Image:
     """Return the coverage of a shape, 8 bits a pixel."""
     side = 2 * int(radius + 1)
-    centre, reach = side * _FINE / 2, radius * _FINE
     fine = Image.new("L", (side * _FINE, side * _FINE))
     pen = ImageDraw.Draw(fine)
+    centre = side * _FINE / 2
+    reach = radius * _FINE
     if what in _OUTLINES:
-        pen.polygon(
-            [(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]], fill=255
-        )
+        corners = [(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]]
+        pen.polygon(corners, fill=255)
     else:
-        pen.circle(
-            (centre, centre), reach, outline=255, width=int(reach * (0.35 if what == "ring" else 1))
-        )
+        line_share = 0.35 if what == "ring" else 1
+        pen.circle((centre, centre), reach, outline=255, width=int(reach * line_share))
     return fine.reduce(_FINE)
 
 
 @lru_cache(maxsize=256)
 def _writing(text: str, size: int) -> Image.Image:
-    """Return the coverage of a written text in Pillow's own font, cut to its ink."""
+    """Return the coverage of a text in Pillow's own font, cropped to the ink."""
     font = ImageFont.load_default(size)
     canvas = Image.new("L", (size * (len(text) + 2), size * 2))
     ImageDraw.Draw(canvas).text((size, size // 4), text, fill=255, font=font, stroke_width=0.3)
@@ -251,48 +236,55 @@ def _writing(text: str, size: int) -> Image.Image:
 
 
 PAPERS = 16
+"""Number of backgrounds."""
 
 
 @lru_cache(maxsize=256)
 def _paper(side: int, tone: int) -> Image.Image:
-    """Return the background: red grows to the right, green downwards, so that a patch shows where in the image it lies.
+    """Return the background, in which red grows to the right and green downwards.
 
-    A vision tower with rotary positions only must otherwise first learn to count patches, which costs a small one most of
-    its training. `tone` varies the blue channel and carries nothing.
+    Each patch thus shows its position. A vision tower that has rotary positions alone would first have
+    to learn to count patches, which takes a small tower most of its training. `tone` changes the blue
+    channel; no question depends on it.
     """
-    ramp = (
-        Image.linear_gradient("L")
-        .resize((side, side))
-        .point([10 + value * 110 // 255 for value in range(256)])
-    )
+    brightness = [10 + value * 110 // 255 for value in range(256)]
+    downwards = Image.linear_gradient("L").resize((side, side)).point(brightness)
+    to_the_right = downwards.transpose(Image.Transpose.ROTATE_90)
     blue = Image.new("L", (side, side), 30 + 3 * tone)
-    return Image.merge("RGB", (ramp.transpose(Image.Transpose.ROTATE_90), ramp, blue))
+    return Image.merge("RGB", (to_the_right, downwards, blue))
 
 
 def draw(scene: Scene) -> Image.Image:
-    """Return the RGB image of `scene`: grid * CELL pixels a side, shapes first, written things on top."""
+    """Return the RGB image of a scene, of grid * CELL pixels a side; written things are above shapes."""
     level = scene.level
     side = scene.grid * CELL
     image = _paper(side, scene.look % PAPERS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
-        size = level.font if thing.kind == "word" else level.font + 8
-        mask = (
-            _mask(thing.what, level.sizes[thing.size])
-            if thing.kind == "shape"
-            else _writing(thing.what, size)
-        )
+        mask = _mask_of(thing, level)
         noise = (scene.look >> 5) * (2 * thing.cell + 1) * 40503
-        spread = 2 * level.jitter + 1
+        num_offsets = 2 * level.jitter + 1
+        x_offset = (noise >> 8) % num_offsets - level.jitter
+        y_offset = (noise >> 16) % num_offsets - level.jitter
         row, column = divmod(thing.cell, scene.grid)
-        left = column * CELL + (CELL - mask.width) // 2 + (noise >> 8) % spread - level.jitter
-        top = row * CELL + (CELL - mask.height) // 2 + (noise >> 16) % spread - level.jitter
-        inside = (min(max(left, 0), side - mask.width), min(max(top, 0), side - mask.height))
-        image.paste(level.colours[thing.colour], inside, mask)
+        left = column * CELL + (CELL - mask.width) // 2 + x_offset
+        top = row * CELL + (CELL - mask.height) // 2 + y_offset
+        left_inside = min(max(left, 0), side - mask.width)
+        top_inside = min(max(top, 0), side - mask.height)
+        image.paste(level.colours[thing.colour], (left_inside, top_inside), mask)
     return image
 
 
+def _mask_of(thing: SceneObject, level: Level) -> Image.Image:
+    """Return the coverage of a thing, 8 bits a pixel."""
+    if thing.kind == "shape":
+        return _mask(thing.what, level.sizes[thing.size])
+    if thing.kind == "word":
+        return _writing(thing.what, level.font)
+    return _writing(thing.what, level.font + 8)
+
+
 def png(image: Image.Image) -> bytes:
-    """Return `image` as the bytes of a PNG file, packed lightly (speed counts more than size here)."""
+    """Return `image` as the bytes of a PNG file, compressed fast rather than well."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -302,81 +294,101 @@ class Change(NamedTuple):
     """Two scenes that differ in one thing."""
 
     scenes: tuple[Scene, Scene]
+    """The scene before and after the change."""
     things: tuple[SceneObject, ...]
-    """The thing before and after; a single one came or went."""
+    """The thing before and after the change; a single one was added or removed."""
 
 
 Edit = Callable[[Rng, Scene, tuple[Kind, ...]], Change | None]
-"""Changes one thing of these kinds; None where the scene holds none, or the level's limits forbid it."""
+"""Changes one thing of the given kinds. The result is None if the scene has none, or the limits of the
+level forbid the change."""
 
 
-def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
-    """Return one of `options` that is not `current`."""
-    place = rng.below(len(options) - 1)
-    return options[place] if options[place] != current else options[-1]
+def recolour(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    """Give a thing another colour."""
+    thing = _draw_thing(rng, scene, kinds)
+    if thing is None:
+        return None
+    colour = _other(rng, tuple(scene.level.colours), thing.colour)
+    return _replace(scene, thing, thing._replace(colour=colour))
 
 
-def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
-    """Return the change to the scene with `before` gone and `after` come."""
-    things = [
-        thing for thing in (*scene.things, after) if thing is not None and thing is not before
-    ]
-    return Change(
-        (scene, scene._replace(things=tuple(sorted(things)))), tuple(filter(None, (before, after)))
-    )
+def rename(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    """Replace a shape, digit or word by another one."""
+    thing = _draw_thing(rng, scene, kinds)
+    if thing is None:
+        return None
+    what = _other(rng, scene.level.names(thing.kind), thing.what)
+    return _replace(scene, thing, thing._replace(what=what))
 
 
-def _edit(alter: Callable[[Rng, Scene, SceneObject], SceneObject], *, sized: bool = False) -> Edit:
-    """Return the edit that draws one thing of the kinds asked for, with `sized` one that has a size, and alters it."""
-
-    def edit(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-        eligible = [
-            thing for thing in scene.things if thing.kind in kinds and (thing.size or not sized)
-        ]
-        if not eligible:
-            return None
-        thing = rng.choice(eligible)
-        return _replace(scene, thing, alter(rng, scene, thing))
-
-    return edit
+def resize(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    """Give a shape another size."""
+    thing = _draw_thing(rng, scene, kinds, with_size=True)
+    if thing is None:
+        return None
+    size = _other(rng, tuple(scene.level.sizes), thing.size)
+    return _replace(scene, thing, thing._replace(size=size))
 
 
-recolour = _edit(
-    lambda rng, scene, thing: thing._replace(
-        colour=_other(rng, tuple(scene.level.colours), thing.colour)
-    )
-)
-rename = _edit(
-    lambda rng, scene, thing: thing._replace(
-        what=_other(rng, scene.level.names(thing.kind), thing.what)
-    )
-)
-resize = _edit(
-    lambda rng, scene, thing: thing._replace(
-        size=_other(rng, tuple(scene.level.sizes), thing.size)
-    ),
-    sized=True,
-)
-move = _edit(lambda rng, scene, thing: thing._replace(cell=_free_cell(rng, scene)))
+def move(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    """Move a thing to a free cell."""
+    thing = _draw_thing(rng, scene, kinds)
+    if thing is None:
+        return None
+    return _replace(scene, thing, thing._replace(cell=_free_cell(rng, scene)))
 
 
 def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Add or remove one shape, half each; None where the level's limits forbid it.
+    """Add or remove one shape, with equal probability.
 
-    Given the written things, the number of shapes is uniform: that makes coming and going equally likely.
+    Given the written things, the number of shapes is uniform, so that adding and removing are equally
+    likely.
     """
     shapes = [thing for thing in scene.things if thing.kind == "shape"]
-    comes, (fewest, most) = rng.coin(), scene.level.things
-    if len(scene.things) == (most if comes else fewest) or not (comes or shapes):
+    fewest, most = scene.level.things
+    is_added = rng.coin()
+    if is_added:
+        if len(scene.things) == most:
+            return None
+        cell = _free_cell(rng, scene)
+        return _replace(scene, None, random_thing(rng, scene.level, cell, "shape"))
+    if len(scene.things) == fewest or not shapes:
         return None
-    if comes:
-        return _replace(
-            scene, None, random_thing(rng, scene.level, _free_cell(rng, scene), "shape")
-        )
     return _replace(scene, rng.choice(shapes), None)
 
 
+def _draw_thing(
+    rng: Rng, scene: Scene, kinds: tuple[Kind, ...], *, with_size: bool = False
+) -> SceneObject | None:
+    """Return one thing of the given kinds, with `with_size` one that has a size; None without one."""
+    eligible = []
+    for thing in scene.things:
+        has_size = thing.size != ""
+        if thing.kind in kinds and (has_size or not with_size):
+            eligible.append(thing)
+    if not eligible:
+        return None
+    return rng.choice(eligible)
+
+
+def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
+    """Return one of `options` that is not `current`, each with equal probability."""
+    drawn = options[rng.below(len(options) - 1)]
+    return drawn if drawn != current else options[-1]
+
+
+def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
+    """Return the change in which `before` is removed and `after` is added."""
+    things = [thing for thing in scene.things if thing is not before]
+    if after is not None:
+        things.append(after)
+    twin = scene._replace(things=tuple(sorted(things)))
+    changed = tuple(thing for thing in (before, after) if thing is not None)
+    return Change((scene, twin), changed)
+
+
 def _free_cell(rng: Rng, scene: Scene) -> int:
-    """Return a cell that holds nothing."""
+    """Return a cell without a thing."""
     taken = {thing.cell for thing in scene.things}
     return rng.choice([cell for cell in range(scene.grid * scene.grid) if cell not in taken])

@@ -1,6 +1,8 @@
-"""The embedded world: endless, labelled image preference data about simple scenes, made with Pillow.
+"""The embedded world: endless preference data about simple scenes that are drawn with Pillow.
 
-Every item is a function of (level, seed, split, index) alone. Splits share no scene.
+The world makes two kinds of data: items, which are preference pairs, and lessons, which are images
+with many stated answers. Every item depends on (level, seed, split, index) alone. Splits share no
+scene.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {
     "place": 3.0,
     "attribute": 2.0,
 }
-"""How often a lesson asks what: dense answers teach a small model to see far faster than short ones."""
+"""Weights by which a lesson draws question types. Long answers teach a small model to see far faster
+than short ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A preference pair with its whole truth."""
+class WorldItem:
+    """A preference pair with everything that is known about it."""
 
     source: str
     identity: str
@@ -49,29 +52,35 @@ class Item:
     category: str
     question: str
     true: Side
+    """The right answer."""
     false: Side
+    """The wrong answer, which is right for `twin`."""
     chosen: str
+    """A phrasing of `true`."""
     rejected: str
+    """A phrasing of `false`."""
     scene: Scene | None
+    """None for text-only items."""
     twin: Scene | None
     """The scene for which `rejected` would be right; None for text-only items."""
     form: str
-    """What the rationale begins with, of RATIONALES."""
+    """The form of the rationale: a key of RATIONALES."""
 
     def images(self) -> list[Image.Image]:
-        """Draw the scene (RGB); none for a text-only item."""
+        """Draw the scene (RGB); the list is empty for a text-only item."""
         return [] if self.scene is None else [draw(self.scene)]
 
     def critique_truth(self, chosen: bool) -> CritiqueTruth:
-        """Return what the correct critique of the chosen or of the rejected response asserts."""
-        return critique_truth(self.true, self.true if chosen else self.false)
+        """Return the content of the correct critique of the chosen or of the rejected response."""
+        stated = self.true if chosen else self.false
+        return critique_truth(self.true, stated)
 
     def critique(self, chosen: bool) -> str:
-        """Write the correct critique of the chosen or of the rejected response."""
+        """Return the correct critique of the chosen or of the rejected response."""
         return write_critique(self.critique_truth(chosen))
 
     def rationale(self, chosen_first: bool = True) -> str:
-        """Compare the responses, with `chosen` shown as Response 1 or as Response 2."""
+        """Return a comparison of the responses, with `chosen` shown as Response 1 or as Response 2."""
         return write_rationale(self.true, self.false, chosen_first, self.form)
 
     def preference(self) -> Preference:
@@ -112,8 +121,16 @@ class Lesson(NamedTuple):
     scene: Scene | None
 
 
+class _SceneQuery(NamedTuple):
+    """A query about a scene, and the twin for which the wrong answer would be right."""
+
+    query: Query
+    scene: Scene
+    twin: Scene
+
+
 class ShapesWorld:
-    """Preference items and lessons of one level and split, addressed by index; nothing is stored."""
+    """Preference items and lessons of one level and split, addressed by index and made when accessed."""
 
     length = 1 << 40
 
@@ -125,10 +142,14 @@ class ShapesWorld:
         text_only: float = 0.15,
         kinds: Sequence[str] | None = None,
     ) -> None:
-        """Choose the level and the split.
+        """Set the level and the split.
 
-        `text_only` is the share of items and lessons without an image; `kinds` are the question types, each as likely; None
-        takes all.
+        Args:
+            level: A key of LEVELS.
+            seed: Seed of everything that is drawn.
+            split: A key of SPLITS.
+            text_only: Share of items and lessons without an image.
+            kinds: Question types, drawn with equal probability; None takes all.
         """
         self.level = LEVELS[level]
         self.seed = seed
@@ -140,52 +161,53 @@ class ShapesWorld:
         self._image_kinds = [kind for kind in QUESTION_TYPES if kinds is None or kind in kinds]
         self._text_kinds = [kind for kind in TEXT_TYPES if kinds is None or kind in kinds]
 
-    def item(self, index: int, kinds: Sequence[str] = ()) -> Item:
-        """Return item `index` with all its truth; `kinds` narrows the question types (each then as likely)."""
+    def item(self, index: int, kinds: Sequence[str] = ()) -> WorldItem:
+        """Return item `index`.
+
+        With `kinds`, its question type is one of them, drawn with equal probability.
+        """
         rng = Rng(*self._key, 0, index)
-        kind = rng.choice(
-            kinds or (self._text_kinds if rng.unit() < self._text_only else self._image_kinds)
-        )
+        kind = rng.choice(kinds or self._kinds_of_drawn_modality(rng))
         scene: Scene | None = None
         twin: Scene | None = None
         if kind in TEXT_TYPES:
-            category, ask = TEXT_TYPES[kind]
-            query = ask(rng)
+            category = TEXT_TYPES[kind].category
+            query = TEXT_TYPES[kind].ask(rng)
         else:
-            question_type, found = QUESTION_TYPES[kind], None
-            while found is None:
-                found = self._query(
-                    rng, kind, self._scene(rng, question_type.written, question_type.fewest)
-                )
-            category, (query, (scene, twin)) = question_type.category, found
-        questions, true, false = query
-        asked = rng.choice(questions)
-        chosen, rejected = rng.choice(true.phrasings), rng.choice(false.phrasings)
-        if (
-            scene is not None and rng.coin()
-        ):  # after every word is fixed: this coin alone makes a side true
-            true, false, scene, twin, chosen, rejected = false, true, twin, scene, rejected, chosen
-        identity = f"{self.source}-{self.split}:{index}"
-        form = rng.choice(
-            tuple(RATIONALES)
-        )  # drawn last: everything else is as it would be without it
-        return Item(
-            self.source,
-            identity,
-            kind,
-            category,
-            asked,
-            true,
-            false,
-            chosen,
-            rejected,
-            scene,
-            twin,
-            form,
+            category = QUESTION_TYPES[kind].category
+            query, scene, twin = self._asked_scene(rng, kind)
+        true = query.true
+        false = query.false
+        question = rng.choice(query.questions)
+        chosen = rng.choice(true.phrasings)
+        rejected = rng.choice(false.phrasings)
+        # Every word is fixed now. This coin alone decides which side is true.
+        if scene is not None and rng.coin():
+            true, false = false, true
+            scene, twin = twin, scene
+            chosen, rejected = rejected, chosen
+        # The form is drawn last, so that everything else is the same without it.
+        form = rng.choice(tuple(RATIONALES))
+        return WorldItem(
+            source=self.source,
+            identity=f"{self.source}-{self.split}:{index}",
+            kind=kind,
+            category=category,
+            question=question,
+            true=true,
+            false=false,
+            chosen=chosen,
+            rejected=rejected,
+            scene=scene,
+            twin=twin,
+            form=form,
         )
 
     def of_shapes(self, most: int) -> ShapesWorld:
-        """Return this world with at most `most` things in an image and nothing written: for lessons, where learning starts."""
+        """Return this world with at most `most` things in an image, all of them shapes.
+
+        Lessons begin with such images.
+        """
         world = copy(self)
         world.level = replace(self.level, things=(1, most), written=((0, 0),))
         return world
@@ -198,74 +220,99 @@ class ShapesWorld:
         *,
         near_misses: bool = True,
     ) -> Lesson:
-        """Return one image with up to `questions` stated answers, each right or a near miss by the toss of a coin.
+        """Return one image with up to `questions` stated answers.
 
-        Without `near_misses` all answers are right.
+        Each answer is right or a near miss, by the toss of a coin. Without `near_misses` all answers
+        are right.
 
-        A question type that the scene or a change does not allow is left out, not tried again until it fits: that would
-        make some answers likelier than their near misses. After four attempts a question the lesson ends as it is.
+        A question type that the scene or a change does not allow is left out, and not tried again
+        until it fits: that would make some answers likelier than their near misses. After four
+        attempts a question the lesson ends with the questions that it has.
         """
         rng = Rng(*self._key, 1, index)
-        if rng.unit() < self._text_only:
-            queries = (TEXT_TYPES[rng.choice(self._text_kinds)][1](rng) for _ in range(questions))
-            return Lesson(None, tuple(_turn(rng, query, near_misses) for query in queries), None)
-        scene = self._scene(rng)
         turns: list[Turn] = []
+        if rng.unit() < self._text_only:
+            for _ in range(questions):
+                query = TEXT_TYPES[rng.choice(self._text_kinds)].ask(rng)
+                turns.append(_turn(rng, query, near_misses))
+            return Lesson(None, tuple(turns), None)
+        scene = self._scene(rng)
         for _ in range(4 * questions):
-            query = self._query(rng, rng.weighted(weights), scene)
-            if query is not None:
-                turns.append(_turn(rng, query[0], near_misses))
+            asked = self._query(rng, rng.weighted(weights), scene)
+            if asked is not None:
+                turns.append(_turn(rng, asked.query, near_misses))
             if len(turns) == questions:
                 break
         return Lesson(draw(scene), tuple(turns), scene)
 
     def corpus(self, lessons: int) -> Iterator[str]:
-        """Yield the texts of `lessons` lessons and as many items: questions, answers, critiques, rationales."""
+        """Yield the texts of `lessons` lessons and as many items.
+
+        These are questions, answers, critiques and rationales.
+        """
         for index in range(lessons):
             for turn in self.lesson(index).turns:
                 yield from (turn.question, turn.answer, turn.critique)
             item = self.item(index)
-            yield from (
-                item.question,
-                item.chosen,
-                item.rejected,
-                item.critique(True),
-                item.critique(False),
-            )
+            yield from (item.question, item.chosen, item.rejected)
+            yield from (item.critique(True), item.critique(False))
             yield from (item.rationale(True), item.rationale(False))
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with the world's code, level or question types."""
-        drawn = repr((self.level, self._text_only, self._image_kinds, self._text_kinds))
-        return digest(f"{drawn} {code_digest('mmrm.data.synthetic.world')}")
+        settings = repr((self.level, self._text_only, self._image_kinds, self._text_kinds))
+        return digest(f"{settings} {code_digest('mmrm.data.synthetic.world')}")
+
+    def _kinds_of_drawn_modality(self, rng: Rng) -> list[str]:
+        """Draw whether an item has an image, and return the question types of such items."""
+        is_text_only = rng.unit() < self._text_only
+        return self._text_kinds if is_text_only else self._image_kinds
 
     def _scene(
         self, rng: Rng, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1
     ) -> Scene:
-        """Sample a scene of this split."""
+        """Draw a scene of this split; the arguments are those of `sample`."""
         while True:
             scene = sample(rng, self.level, written, fewest)
             if bucket(scene) in self._buckets:
                 return scene
 
-    def _query(self, rng: Rng, kind: str, scene: Scene) -> tuple[Query, tuple[Scene, Scene]] | None:
-        """Return a question on which `scene` and a twin of this split disagree, and these two."""
+    def _asked_scene(self, rng: Rng, kind: str) -> _SceneQuery:
+        """Draw scenes until one allows a question of the given type."""
         question_type = QUESTION_TYPES[kind]
+        while True:
+            scene = self._scene(rng, question_type.written, question_type.fewest)
+            asked = self._query(rng, kind, scene)
+            if asked is not None:
+                return asked
+
+    def _query(self, rng: Rng, kind: str, scene: Scene) -> _SceneQuery | None:
+        """Draw a twin of `scene` in this split, and a question to which the two have other answers.
+
+        The result is None if the scene or the change allows no such question.
+        """
+        question_type = QUESTION_TYPES[kind]
+        # The smaller the split, the rarer are twins in it, and the more often a change is drawn.
         for _ in range(8 * 16 // len(self._buckets)):
-            change = rng.choice(question_type.edits)(rng, scene, question_type.kinds)
+            edit = rng.choice(question_type.edits)
+            change = edit(rng, scene, question_type.kinds)
             if change is None:
                 return None
-            if bucket(change.scenes[1]) in self._buckets:
+            twin = change.scenes[1]
+            if bucket(twin) in self._buckets:
                 query = question_type.ask(rng, change)
-                return None if query is None else (query, change.scenes)
+                return None if query is None else _SceneQuery(query, scene, twin)
         return None
 
 
 def _turn(rng: Rng, query: Query, near_misses: bool) -> Turn:
-    """State the right answer to a query or, by a coin, the wrong one."""
-    question, stated, other = rng.choice(query.questions), query.true, query.false
+    """Return the right answer to a query or, with `near_misses` and by a coin, the wrong one."""
+    question = rng.choice(query.questions)
+    stated = query.true
+    other = query.false
     if near_misses and rng.coin():
         stated, other = other, stated
     truth = critique_truth(query.true, stated)
-    answer, opposite = rng.choice(stated.phrasings), rng.choice(other.phrasings)
-    return Turn(question, answer, truth.right, write_critique(truth), opposite)
+    answer = rng.choice(stated.phrasings)
+    other_answer = rng.choice(other.phrasings)
+    return Turn(question, answer, truth.right, write_critique(truth), other_answer)

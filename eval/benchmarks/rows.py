@@ -16,7 +16,7 @@ from typing import Any
 from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
 from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
-from mmrm.data.preparation.faults import count_faults, told
+from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
 from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
@@ -459,7 +459,7 @@ def _image_problem(image: EncodedImage, identity: str) -> str:
 def listed(problems: Sequence[str]) -> str:
     """Return the first problems, one a line. Problems of the same fault are one line."""
     counts = count_faults(((problem, 1) for problem in problems), len(problems))
-    faults = told(counts)
+    faults = fault_messages(counts)
     lines = faults[:LISTED]
     if len(faults) > LISTED:
         lines.append(f"… and {len(faults) - LISTED} other faults")

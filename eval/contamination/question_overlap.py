@@ -27,7 +27,7 @@ from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.row_index import REASONS, prompt_key
 from mmrm.data.preparation.scan import scan
 from mmrm.data.sources.shared.source import SourceConfig
-from mmrm.eval.results.run_folder import LAUNCHES, RECIPE
+from mmrm.eval.results.run_folder import PROVENANCE, RECIPE
 from mmrm.models.portable.conversations import read_conversation
 
 Keys = npt.NDArray[np.uint64]
@@ -220,7 +220,7 @@ class _RecipePart(BaseModel):
 def _recipe_of(model: Path) -> Path | None:
     """Return the recipe of the run that a checkpoint, or a link to one, belongs to; None without one."""
     for folder in (model.resolve(), model.resolve().parent):
-        if (folder / RECIPE).is_file() and (folder / LAUNCHES).is_file():
+        if (folder / RECIPE).is_file() and (folder / PROVENANCE).is_file():
             return folder / RECIPE
     return None
 

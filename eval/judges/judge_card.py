@@ -17,7 +17,7 @@ from mmrm.data.prompts import CRITIQUE_REQUEST, JudgeTemplate
 from mmrm.data.storage.manifest import verify_settings
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.results.run_folder import CARD, LAUNCHES, RECIPE
+from mmrm.eval.results.run_folder import CARD, PROVENANCE, RECIPE
 from mmrm.models.config import BackboneConfig, CritiqueConfig, HeadConfig
 
 JUDGE_OF_METHOD = {
@@ -117,7 +117,7 @@ def recorded(checkpoint: Path) -> JudgeCard | None:
     """
     card, recipe = checkpoint.resolve() / CARD, checkpoint.resolve().parent / RECIPE
     file, kind = (card, "judge card") if card.is_file() else (recipe, "recipe")
-    if not file.is_file() or (file == recipe and not recipe.with_name(LAUNCHES).is_file()):
+    if not file.is_file() or (file == recipe and not recipe.with_name(PROVENANCE).is_file()):
         return None
     if file == card:
         verify_settings(checkpoint)

@@ -1,6 +1,7 @@
 """Correlations, over recipes, of reward models' figures with the models' gains.
 
-The unit is the recipe: seeds of one recipe are averaged first, as they are more alike than recipes are.
+Models of one recipe with different seeds are averaged first, because they are more alike than models of
+different recipes.
 """
 
 import math
@@ -13,7 +14,8 @@ from mmrm.data.arrays import Floats
 from mmrm.eval.results.intervals import Z95
 
 LEAST_RECIPES = 6
-"""Recipes of which both figures must be known. With three of them Fisher's interval does not exist."""
+"""Number of recipes with both figures that a correlation requires. Fisher's interval does not exist for
+three of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,60 +23,65 @@ class Correlation:
     """Coefficients of two figures over recipes, each with its 95 % interval."""
 
     models: int
-    """Models, the seeds of a recipe counted one by one."""
+    """Number of models, with each seed of a recipe."""
     pearson: tuple[float, float, float]
-    """The coefficient, low, high."""
+    """Pearson's coefficient, and the low and the high end of its interval."""
     spearman: tuple[float, float, float]
-    """Of the ranks, equal values sharing their mean rank."""
+    """The same for Spearman's coefficient; equal values have their mean rank."""
     recipes: int = 0
+    """Number of recipes."""
     without: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Pearson's and Spearman's coefficient without each recipe in turn, by its name. A recipe is left out of it if the
-    others do not vary."""
+    """Pearson's and Spearman's coefficient without one recipe, by the name of that recipe. It has no entry
+    if the other recipes do not vary."""
 
 
 def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | None:
-    """Return the correlation over recipes of x and y, both of shape (models,).
+    """Return the correlation of x and y over recipes.
 
-    Returns None for fewer than `LEAST_RECIPES` recipes, or if x or y is the same for all of them.
-    Intervals are Fisher's z (Fisher 1921) for Pearson's coefficient, and for Spearman's with the variance of Bonett and
-    Wright (2000).
+    The result is None for fewer than `LEAST_RECIPES` recipes, or if x or y is the same for all of
+    them. Intervals are Fisher's z (Fisher 1921) for Pearson's coefficient, and for Spearman's with the
+    variance of Bonett and Wright (2000).
 
     Args:
-        x: A figure of each model.
-        y: What each model is worth.
+        x: A figure of each model, shape (models,).
+        y: The gain of each model, shape (models,).
         recipes: The recipe of each model; models of one recipe are averaged.
     """
-    return _combined([(x, y)], recipes)
+    return _mean_correlation([(x, y)], recipes)
 
 
 def correlation_of_halves(
     x_by_half: Floats, y_by_half: Floats, recipes: Sequence[str]
 ) -> Correlation | None:
-    """Return the correlation of x on one half of the questions with y on the other half, the mean of both directions.
+    """Return the correlation of x on one half of the questions with y on the other half.
 
-    A figure and a gain that are computed from the same answers go together by the chance of these answers alone. Arrays have
-    the shape (2, models). Coefficients are averaged as Fisher's z; otherwise the same as `correlation`.
+    The result is the mean of both directions. A figure and a gain that are computed from the same
+    answers are correlated by the chance of these answers alone. Arrays have the shape (2, models).
+    Coefficients are averaged as Fisher's z; everything else is as in `correlation`.
     """
-    return _combined([(x_by_half[0], y_by_half[1]), (x_by_half[1], y_by_half[0])], recipes)
+    pairs = [(x_by_half[0], y_by_half[1]), (x_by_half[1], y_by_half[0])]
+    return _mean_correlation(pairs, recipes)
 
 
-def _combined(pairs: Sequence[tuple[Floats, Floats]], recipes: Sequence[str]) -> Correlation | None:
+def _mean_correlation(
+    pairs: Sequence[tuple[Floats, Floats]], recipes: Sequence[str]
+) -> Correlation | None:
     """Return the mean coefficients of several pairs of figures of the same models."""
     names = list(dict.fromkeys(recipes))
-    if len(names) < LEAST_RECIPES:
+    count = len(names)
+    if count < LEAST_RECIPES:
         return None
     means = [(recipe_means(x, recipes), recipe_means(y, recipes)) for x, y in pairs]
-    point = _mean_coefficients(means)
-    if point is None:
+    coefficients = _mean_coefficients(means)
+    if coefficients is None:
         return None
     without: dict[str, tuple[float, float]] = {}
     for index, name in enumerate(names):
         others = [(np.delete(x, index), np.delete(y, index)) for x, y in means]
-        coefficients = _mean_coefficients(others)
-        if coefficients is not None:
-            without[name] = coefficients
-    pearson, spearman = point
-    count = len(names)
+        coefficients_without = _mean_coefficients(others)
+        if coefficients_without is not None:
+            without[name] = coefficients_without
+    pearson, spearman = coefficients
     return Correlation(
         models=len(recipes),
         pearson=(pearson, *fisher_interval(pearson, 1 / (count - 3))),
@@ -85,9 +92,12 @@ def _combined(pairs: Sequence[tuple[Floats, Floats]], recipes: Sequence[str]) ->
 
 
 def recipe_means(values: Floats, recipes: Sequence[str]) -> Floats:
-    """Return the mean of the values of each recipe, in the order in which recipes first occur."""
-    labels = np.array(recipes, dtype=object)
-    return np.array([values[labels == name].mean() for name in dict.fromkeys(recipes)])
+    """Return the mean value of each recipe, (recipes,), in the order in which recipes first occur.
+
+    Example: the values 1, 5, 3 of the recipes "a", "b", "a" have the means 2 and 5.
+    """
+    recipe_by_model = np.array(recipes, dtype=object)
+    return np.array([values[recipe_by_model == name].mean() for name in dict.fromkeys(recipes)])
 
 
 def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
@@ -100,10 +110,11 @@ def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
 
 
 def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
-    """Return the interval of Spearman's coefficient of `count` recipes.
+    """Return the 95 % interval of Spearman's coefficient of `count` recipes.
 
-    Six recipes in the same order do not prove that all recipes are: the coefficient is taken half a step below 1, the
-    step being the one to the next coefficient that ranks without ties can have.
+    Six recipes in the same order do not prove that all recipes are. The interval is therefore computed
+    for a coefficient half a step below 1 at most. A step is the distance to the next coefficient that
+    ranks without ties can have.
     """
     largest = 1 - 6 / (count * (count**2 - 1))
     inside = min(max(coefficient, -largest), largest)
@@ -112,16 +123,19 @@ def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
 
 
 def _mean_coefficients(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[float, float] | None:
-    """Return the means of Pearson's and Spearman's coefficients of several pairs; None if a figure does not vary."""
-    found = []
+    """Return the means of Pearson's and of Spearman's coefficients of several pairs.
+
+    The result is None if a figure does not vary.
+    """
+    coefficients = []
     for x, y in pairs:
-        coefficients = _coefficients(x, y)
-        if coefficients is None:
+        of_pair = _coefficients(x, y)
+        if of_pair is None:
             return None
-        found.append(coefficients)
-    if len(found) == 1:
-        return found[0]
-    inside = np.clip(np.array(found), -1 + 1e-12, 1 - 1e-12)
+        coefficients.append(of_pair)
+    if len(coefficients) == 1:
+        return coefficients[0]
+    inside = np.clip(np.array(coefficients), -1 + 1e-12, 1 - 1e-12)
     pearson, spearman = np.tanh(np.arctanh(inside).mean(axis=0))
     return float(pearson), float(spearman)
 
@@ -134,6 +148,7 @@ def _coefficients(x: Floats, y: Floats) -> tuple[float, float] | None:
 
 
 def _pearson(x: Floats, y: Floats) -> float:
+    """Return Pearson's coefficient of two figures that vary."""
     x_deviations = x - x.mean()
     y_deviations = y - y.mean()
     scale = math.sqrt((x_deviations**2).sum() * (y_deviations**2).sum())
@@ -146,8 +161,14 @@ def _varies(values: Floats) -> bool:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the rank of each value; equal values share the mean of their ranks."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    shared: Floats = ((last - counts + last - 1) / 2)[group]
-    return shared
+    """Return the rank of each value, counted from 0; equal values have the mean of their ranks.
+
+    Example: 30, 10, 30 have the ranks 1.5, 0, 1.5.
+    """
+    _, group_by_value, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = counts.cumsum()
+    first_ranks = ends - counts
+    last_ranks = ends - 1
+    mean_ranks = (first_ranks + last_ranks) / 2
+    ranks: Floats = mean_ranks[group_by_value]
+    return ranks

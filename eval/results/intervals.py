@@ -1,11 +1,12 @@
-"""Intervals of shares, means and differences: over rows, over rows that share an item, and over trainings.
+"""95 % intervals of shares, means and differences: over rows, over items, and over trainings.
 
-A *credit* is what a row adds to an accuracy: 1 if it is right, 0 if it is wrong, 0.5 for a tie that counts half. Rows that share
-an image or belong to one item of a benchmark form a *cluster*: judges are right or wrong on them together, so they are worth
-less than as many independent rows. Credits of several trainings of one recipe have the shape (seeds, rows), and column i is the
-same row for every seed.
+A *credit* is the number that a row adds to an accuracy: 1 if it is right, 0 if it is wrong, 0.5 for a tie
+that counts half. Rows that share an image or belong to one item of a benchmark form a *cluster*. Judges
+are right or wrong on them together, so they are worth less than as many independent rows. Credits of
+several trainings of one recipe have the shape (seeds, rows), and column i is the same row for every
+seed.
 
-Every interval has two sides and is nominally at 95 %. `tests/eval/results/test_coverage.py` simulates how often each one holds
+Every interval has two sides. `tests/eval/results/test_coverage.py` simulates how often each one holds
 the true value, and prints how wide it is.
 """
 
@@ -21,8 +22,8 @@ from mmrm.data.arrays import Floats, Ints
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""
 LEAST_SEEDS = 3
-"""Trainings that an interval over trainings needs. Two of them say almost nothing about how far trainings differ: Student's
-quantile for two is 12.7."""
+"""Number of trainings that an interval over trainings requires. Two of them say almost nothing about the
+spread of trainings: Student's quantile for two is 12.7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,16 @@ class Estimate:
 
     @property
     def plain(self) -> dict[str, float | None]:
-        """The estimate as it is stored."""
+        """The estimate as it is written to JSON."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of one judge, policy or recipe minus that of another one on the same rows.
+    """The mean of one judge, policy or recipe minus the mean of another one on the same rows.
 
-    The interval is at 95 % for all comparisons of a table together. Both ends are None if there are fewer than `LEAST_SEEDS`
-    trainings of either recipe.
+    The interval is at 95 % for all comparisons of a table together. Both ends are None if there are
+    fewer than `LEAST_SEEDS` trainings of either recipe.
     """
 
     mean: float
@@ -67,7 +68,7 @@ class Difference:
 
     @property
     def words(self) -> str:
-        """What the interval says about the first of the two."""
+        """The comparison of the first with the second in words."""
         if self.low is None:
             return "too few seeds"
         if not self.distinguishable:
@@ -86,9 +87,10 @@ def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, fl
     """Return Wilson's score interval of a share `successes / n` (Wilson 1927); (0, 1) for n = 0.
 
     Args:
-        successes: May be fractional where ties count half; the interval is that of the same share of whole successes.
-        n: Independent rows. An effective number of rows need not be whole.
-        quantile: Of the standard normal distribution, or Student's if the variance is estimated from few clusters.
+        successes: Number of successes; it is fractional if ties count half.
+        n: Number of independent rows; an effective number of rows need not be whole.
+        quantile: Quantile of the standard normal distribution, or Student's if the variance is
+            estimated from few clusters.
     """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}: required is 0 <= successes <= n.")
@@ -104,17 +106,21 @@ def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, fl
 
 
 def student_quantile(degrees: float, comparisons: int = 1) -> float:
-    """Return the quantile of Student's t distribution for two-sided intervals that hold with 95 % together.
+    """Return the quantile of Student's t distribution for two-sided intervals at 95 % together.
 
-    Several comparisons share the 5 % equally (Bonferroni), which holds however they depend on each other.
+    Each comparison has an equal share of the 5 % (Bonferroni), which is valid for any dependence between
+    them.
     """
     return float(stdtrit(degrees, 1 - 0.025 / comparisons))
 
 
 def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
-    """Return the number of each row's cluster, shape (rows,): rows that share a name, also by way of others, are one cluster.
+    """Return the number of each row's cluster, shape (rows,).
 
-    Rows with the names {a}, {a, b}, {b} and {c} have the codes 0, 0, 0 and 1. A row without names is a cluster of its own.
+    Rows that share a name are in one cluster, also if they are connected through other rows. A row
+    without names is a cluster.
+
+    Example: rows with the names {a}, {a, b}, {b} and {c} have the codes 0, 0, 0 and 1.
     """
     parents = list(range(len(names_by_row)))
 
@@ -135,11 +141,16 @@ def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
 
 
 def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[float, int]:
-    """Return n² times the variance of the mean of rows with these deviations from it, and the number of clusters.
+    """Return n² times the variance of the mean of n rows, and the number of clusters.
 
-    This is the cluster-robust variance with its usual correction G / (G - 1) for G clusters (CR1; Cameron and Miller 2015,
-    section II). It is at least what independent rows would give: clusters of which rows differ more than between clusters are
-    taken for chance. Required are two clusters or more.
+    This is the cluster-robust variance with its usual correction G / (G - 1) for G clusters (CR1; Cameron
+    and Miller 2015, section II). It is at least the variance of independent rows: if rows differ more
+    inside clusters than between them, this counts as chance. With fewer than two clusters it is
+    infinite.
+
+    Args:
+        deviations: Deviation of each row from the mean, shape (rows,), two or more.
+        clusters: The number of each row's cluster; None if every row is independent.
     """
     n = len(deviations)
     independent = float((deviations**2).sum()) * n / (n - 1)
@@ -155,10 +166,11 @@ def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[fl
 
 
 def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float, int]:
-    """Return how many independent right or wrong rows would tell as much of a share as these, and the number of clusters.
+    """Return the effective number of rows, and the number of clusters.
 
-    It is share · (1 - share) / variance (Korn and Graubard 1998). Without any variance it is the number of clusters: a hundred
-    right answers to questions on one image are one observation.
+    This is the number of independent right or wrong rows that would be as informative about the share
+    as these: share · (1 - share) / variance (Korn and Graubard 1998). Without any variance it is the
+    number of clusters: a hundred right answers to questions on one image are one observation.
     """
     n = len(credits)
     share = float(credits.mean())
@@ -172,10 +184,15 @@ def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float
 
 
 def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return a mean of credits from 0 to 1, shape (rows,), with Wilson's interval for the effective number of rows.
+    """Return a mean of credits with Wilson's interval for the effective number of rows.
 
-    Unlike mean ± t · error it holds for shares near 0 and 1 and for few clusters: Dean and Pagano 2015 compare the two for
-    clustered rows. Rows of one cluster say nothing about other items, so the interval is then 0 to 1.
+    Unlike mean ± t · error it is valid for shares near 0 and 1 and for few clusters: Dean and Pagano
+    2015 compare the two for clustered rows. Rows of one cluster say nothing about other items, so the
+    interval is then 0 to 1.
+
+    Args:
+        credits: Credits from 0 to 1, shape (rows,).
+        clusters: The number of each row's cluster; None if every row is independent.
     """
     _refuse_empty(credits)
     mean = float(credits.mean())
@@ -187,9 +204,10 @@ def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
 
 
 def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return the accuracy of rows with its interval: Wilson's of all rows, or `share_interval` if some rows share an item.
+    """Return the accuracy of rows with its interval; the arguments are those of `share_interval`.
 
-    Wilson's interval of all rows is a little wide where ties count half.
+    The interval is Wilson's of all rows, or `share_interval` if some rows share an item. Wilson's
+    interval of all rows is a little too wide if ties count half.
     """
     _refuse_empty(credits)
     n = len(credits)
@@ -200,7 +218,10 @@ def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate
 
 
 def mean_interval(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
-    """Return a mean of unbounded values, such as scores, of shape (rows,), with Student's interval over clusters of rows."""
+    """Return a mean of unbounded values, such as scores, with Student's interval over clusters.
+
+    `values` has the shape (rows,).
+    """
     _refuse_empty(values)
     n = len(values)
     mean = float(values.mean())
@@ -216,16 +237,17 @@ def mean_interval(values: Floats, clusters: Ints | None = None, comparisons: int
 def paired_difference(
     first: Floats, second: Floats, clusters: Ints | None = None, comparisons: int = 1
 ) -> Difference:
-    """Return mean(first) - mean(second) of the credits of two judges on the same rows, with its interval over rows.
+    """Return mean(first) - mean(second) of the credits of two judges on the same rows.
 
-    It speaks of these two judges, not of the recipes that they were trained by. One row that speaks for either is added to the
-    variance (Agresti and Min 2005): two judges that agree on all of 100 rows may still differ on others.
+    The interval over rows is valid for these two judges, not for the recipes that they were trained by.
+    One row in which either judge is better is added to the variance (Agresti and Min 2005): two judges
+    that agree on all of 100 rows may still differ on others.
 
     Args:
         first: Credits from 0 to 1 of shape (rows,).
         second: Credits of the same rows in the same order.
         clusters: The number of each row's cluster; None if every row is independent.
-        comparisons: Differences that are read together; the interval is at 95 % for all of them.
+        comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
     if first.shape != second.shape:
         raise ValueError(
@@ -245,32 +267,36 @@ def paired_difference(
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """Parts of the variance of a mean over seeds and rows."""
+class _VarianceParts:
+    """A mean over seeds and rows, and the parts of its variance."""
 
     mean: float
-    rows: Floats
+    row_means: Floats
     """Mean over the seeds of each row, shape (rows,)."""
-    seeds: float
-    """The part of the seeds, with the chance of each single answer."""
-    answers: float
-    """The part of the chance of each single answer, which is in the part of the rows too."""
+    of_seeds: float
+    """The part of the seeds, which includes the chance of each single answer."""
+    of_answers: float
+    """The part of the chance of each single answer, which the part of the rows includes too."""
     num_seeds: int
 
 
-def _parts(values: Floats, clusters: Ints | None) -> _Parts:
-    """Return the parts of the variance of the mean of `values`, shape (seeds, rows), at least two of each."""
+def _variance_parts(values: Floats, clusters: Ints | None) -> _VarianceParts:
+    """Return the parts of the variance of the mean of `values`, shape (seeds, rows).
+
+    Required are at least two seeds and two rows.
+    """
     num_seeds, num_rows = values.shape
-    by_seed = values.mean(axis=1)
-    by_row = values.mean(axis=0)
-    mean = float(by_row.mean())
-    seeds = float(by_seed.var(ddof=1)) / num_seeds
-    answers = 0.0
-    for deviations in values - by_seed[:, None] - by_row + mean:
+    seed_means = values.mean(axis=1)
+    row_means = values.mean(axis=0)
+    mean = float(row_means.mean())
+    of_seeds = float(seed_means.var(ddof=1)) / num_seeds
+    of_answers = 0.0
+    for deviations in values - seed_means[:, None] - row_means + mean:
         squares, count = sum_of_squares(deviations, clusters)
-        answers += squares if count > 1 else 0.0
-    answers /= (num_seeds - 1) * num_seeds * num_rows**2
-    return _Parts(mean, by_row, seeds, answers, num_seeds)
+        if count > 1:
+            of_answers += squares
+    of_answers /= (num_seeds - 1) * num_seeds * num_rows**2
+    return _VarianceParts(mean, row_means, of_seeds, of_answers, num_seeds)
 
 
 def _half_width(
@@ -282,12 +308,22 @@ def _half_width(
     comparisons: int,
     added_squares: float = 0.0,
 ) -> float:
-    """Return half the width of an interval over seeds and rows.
+    """Return half the width of an interval over seeds and rows; it is infinite for a single cluster.
 
-    The parts of seeds and of rows are added with their own quantiles, t² · seeds + t² · (rows - answers): the simplest of the
-    estimators that the simulation compares which holds with three seeds whether seeds differ much or not at all.
-    Subtracting the chance of single answers keeps it from being counted twice. Seeds may be equally accurate by chance,
-    so the interval is at least that over the rows alone, to whose squares `added_squares` are added.
+    The parts of seeds and of rows are added with their own quantiles, t² · seeds + t² · (rows - answers).
+    Of the estimators that the simulation compares, this is the simplest one that is valid for three
+    seeds, whether the seeds differ much or not at all. The chance of single answers is subtracted because
+    it would be counted twice. Seeds may be equally accurate by chance, so the interval is at least as
+    wide as the interval over the rows alone.
+
+    Args:
+        seeds: The part of the seeds in the variance.
+        degrees: Degrees of freedom of that part.
+        rows: Mean over the seeds of each row, shape (rows,).
+        answers: The part of the chance of single answers in the variance.
+        clusters: The number of each row's cluster; None if every row is independent.
+        comparisons: Number of intervals that are read together.
+        added_squares: Added to the squares of the interval over the rows alone.
     """
     squares, count = sum_of_squares(rows - rows.mean(), clusters)
     if count < 2:
@@ -300,9 +336,10 @@ def _half_width(
 
 
 def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
-    """Return the mean of values of shape (seeds, rows) with an interval for other trainings and other rows of this kind.
+    """Return a mean with an interval for other trainings and other rows of this kind.
 
-    The interval is None with fewer than `LEAST_SEEDS` seeds or two rows: print each seed's value instead.
+    Without an interval, which requires `LEAST_SEEDS` seeds and two rows, each seed's value should be
+    printed instead. `values` has the shape (seeds, rows).
     """
     if values.ndim != 2 or not values.size:
         raise ValueError(
@@ -311,9 +348,9 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
     num_seeds, num_rows = values.shape
     if num_seeds < LEAST_SEEDS or num_rows < 2:
         return Estimate(float(values.mean()), None, None)
-    parts = _parts(values, clusters)
+    parts = _variance_parts(values, clusters)
     half_width = _half_width(
-        parts.seeds, num_seeds - 1, parts.rows, parts.answers, clusters, comparisons
+        parts.of_seeds, num_seeds - 1, parts.row_means, parts.of_answers, clusters, comparisons
     )
     if math.isinf(half_width):
         return Estimate(parts.mean, None, None)
@@ -321,56 +358,59 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
 
 
 def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return `mean_over_seeds` of credits, with an interval inside 0 to 1 that holds the one over rows alone.
+    """Return `mean_over_seeds` of credits, with an interval from 0 to 1 at most.
 
-    Three trainings that answer all of 50 rows right may still be wrong on others.
+    The interval contains the interval over rows alone: three trainings that answer all of 50 rows right
+    may still be wrong on others. `credits` has the shape (seeds, rows).
     """
-    found = mean_over_seeds(credits, clusters)
-    if found.low is None or found.high is None:
-        return found
+    estimate = mean_over_seeds(credits, clusters)
+    if estimate.low is None or estimate.high is None:
+        return estimate
     over_rows = share_interval(credits.mean(axis=0), clusters)
     assert over_rows.low is not None, "a share has an interval"
     assert over_rows.high is not None, "a share has an interval"
-    low = min(found.low, over_rows.low)
-    high = max(found.high, over_rows.high)
-    return Estimate(found.mean, max(0.0, low), min(1.0, high))
+    low = min(estimate.low, over_rows.low)
+    high = max(estimate.high, over_rows.high)
+    return Estimate(estimate.mean, max(0.0, low), min(1.0, high))
 
 
 def difference_over_seeds(
     first: Floats, second: Floats, clusters: Ints | None = None, comparisons: int = 1
 ) -> Difference:
-    """Return mean(first) - mean(second) of two recipes with an interval for other trainings and other rows.
+    """Return mean(first) - mean(second) of two recipes with an interval for other trainings and rows.
 
-    Rows are paired. Trainings are not: seed 0 of two recipes shares a number, so the spreads of both are added, with
-    Satterthwaite's degrees of freedom (Welch 1947).
+    Rows are paired. Trainings are not: seed 0 of two recipes is only the same number, so the spreads of
+    both are added, with Satterthwaite's degrees of freedom (Welch 1947).
 
     Args:
         first: Credits of shape (seeds, rows).
         second: Credits of the same rows; the number of seeds may be another one.
         clusters: The number of each row's cluster; None if every row is independent.
-        comparisons: Differences that are read together; the interval is at 95 % for all of them.
+        comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
     if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1]:
         raise ValueError(
-            f"the credits have shapes {first.shape} and {second.shape}; required are (seeds, rows), the same rows in both."
+            f"the credits have shapes {first.shape} and {second.shape}; required are (seeds, rows), the "
+            "same rows in both."
         )
     if not first.size or not second.size:
         raise ValueError("there are no credits; required are at least one seed and one row.")
     mean = float(first.mean() - second.mean())
     if min(len(first), len(second)) < LEAST_SEEDS or first.shape[1] < 2:
         return Difference(mean, None, None)
-    one = _parts(first, clusters)
-    other = _parts(second, clusters)
-    seeds = one.seeds + other.seeds
-    degrees = float(one.num_seeds + other.num_seeds - 2)
-    if seeds > 0:
-        squares = one.seeds**2 / (one.num_seeds - 1) + other.seeds**2 / (other.num_seeds - 1)
-        degrees = seeds**2 / squares
+    first_parts = _variance_parts(first, clusters)
+    second_parts = _variance_parts(second, clusters)
+    of_seeds = first_parts.of_seeds + second_parts.of_seeds
+    degrees = float(first_parts.num_seeds + second_parts.num_seeds - 2)
+    if of_seeds > 0:
+        first_square = first_parts.of_seeds**2 / (first_parts.num_seeds - 1)
+        second_square = second_parts.of_seeds**2 / (second_parts.num_seeds - 1)
+        degrees = of_seeds**2 / (first_square + second_square)
     half_width = _half_width(
-        seeds,
+        of_seeds,
         degrees,
-        one.rows - other.rows,
-        one.answers + other.answers,
+        first_parts.row_means - second_parts.row_means,
+        first_parts.of_answers + second_parts.of_answers,
         clusters,
         comparisons,
         added_squares=1.0,
@@ -381,11 +421,17 @@ def difference_over_seeds(
 
 
 def spread(accuracies: Floats) -> float | None:
-    """Return the standard deviation of the seeds' accuracies, of shape (seeds,), with S - 1; None for a single seed."""
-    return float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None
+    """Return the sample standard deviation of the seeds' accuracies; None for a single seed.
+
+    `accuracies` has the shape (seeds,).
+    """
+    if len(accuracies) < 2:
+        return None
+    return float(np.std(accuracies, ddof=1))
 
 
 def _refuse_empty(values: Floats) -> None:
+    """Raise ValueError unless the values have the shape (rows,), with at least one row."""
     if values.ndim != 1 or not len(values):
         raise ValueError(
             f"the values have shape {values.shape}; required is (rows,), at least one row."

@@ -1,7 +1,8 @@
-"""Predictions files made elsewhere: which format one is in, its figures by published rules, and whether it holds every row.
+"""Scores of predictions files that other programs made, by the rules that benchmarks publish.
 
-The rows are compared with those at a place that the caller names; else with the ids of the published edition, as far as this
-project knows them. What was compared, and what was not, always stands beside the figures.
+The format of a file is recognised by its columns. Its rows are compared with the rows at a place that
+the caller names, or else with the ids of the published editions that this project knows. The result of
+this comparison is printed and stored together with the figures.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,67 +30,69 @@ from mmrm.eval.results.predictions_protocol import protocol_of
 
 IDS = Path(__file__).resolve().parents[1] / "benchmarks" / "ids"
 NUMBERED = re.compile(r"(.+)-[0-9]")
-"""An id that occurred twice in an older edition; newer ones number the two."""
+"""An id that occurred twice in an older edition; newer editions number the two."""
 NAMED = 5
-"""Rows that a message names; the others it counts."""
+"""Number of rows that a message names; further rows are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How the rows of a predictions file compare with those of its benchmark."""
+    """The comparison of a predictions file's rows with the rows of its benchmark."""
 
     rows: int
-    """Rows in the file; several votes on a row count once."""
+    """Number of rows in the file; several votes on a row count once."""
     expected: int | None
-    """Rows of the benchmark; None if nothing is known of them."""
+    """Number of rows of the benchmark; None if they are unknown."""
     compared: str
-    """With what the rows were compared, and how."""
+    """The rows that were compared with, and the way of comparison, for people."""
     missing: tuple[str, ...] = ()
     duplicated: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()
     """Rows that the benchmark does not have."""
     miscounted: tuple[str, ...] = ()
-    """Sentences on categories of the file that are not the benchmark's, or have another size."""
+    """Sentences about categories that the benchmark does not have, or that have another size."""
     notes: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
-        """Return True if the file holds every row once, in its category, and no other row."""
+        """True if the file holds every row once, in its category, and no other row."""
         return not (self.missing or self.duplicated or self.invented or self.miscounted)
 
     def lines(self) -> list[str]:
-        """Return all that must be printed beside the figures."""
-        of = "" if self.expected is None else f" of {self.expected:,}"
-        found = [f"{self.rows:,}{of} rows; {self.compared}"]
-        for what, rows in (
-            ("missing", self.missing),
-            ("duplicated", self.duplicated),
-            ("not in the benchmark", self.invented),
-        ):
-            if rows:
-                more = " …" if len(rows) > NAMED else ""
-                found.append(f"{len(rows):,} {what}: {', '.join(map(ascii, rows[:NAMED]))}{more}")
-        return [*found, *self.miscounted, *self.notes]
+        """Return the lines that must be printed together with the figures."""
+        of_expected = "" if self.expected is None else f" of {self.expected:,}"
+        lines = [f"{self.rows:,}{of_expected} rows; {self.compared}"]
+        identities_by_fault = {
+            "missing": self.missing,
+            "duplicated": self.duplicated,
+            "not in the benchmark": self.invented,
+        }
+        for fault, identities in identities_by_fault.items():
+            if identities:
+                more = " …" if len(identities) > NAMED else ""
+                named = ", ".join(map(ascii, identities[:NAMED]))
+                lines.append(f"{len(identities):,} {fault}: {named}{more}")
+        return [*lines, *self.miscounted, *self.notes]
 
 
-def score_file(
+def score_predictions_file(
     path: Path,
     benchmark: Benchmark,
     rules: str | None = None,
     votes: int | None = None,
     where: Location | None = None,
 ) -> tuple[dict[str, Any], Coverage]:
-    """Return the figures of a predictions file under published rules, and how complete it is.
+    """Return the figures of a predictions file under published rules, and its coverage.
 
     Args:
-        path: the predictions file.
-        benchmark: the benchmark whose rules and rows are meant.
-        rules: name of the rules; None takes those that belong to the file's format.
-        votes: the K of rules that have one.
-        where: place of the benchmark's rows; None compares with the ids of the known editions.
+        path: The predictions file.
+        benchmark: The benchmark whose rules and rows are used.
+        rules: Name of the rules; None takes the rules that belong to the file's format.
+        votes: The K of rules that have one.
+        where: Place of the benchmark's rows; None compares with the ids of the known editions.
 
     Raises:
-        PredictionsError: for unknown rules, or a file that they cannot score.
+        PredictionsError: The rules are unknown, or cannot score the file.
     """
     if rules is not None and rules not in benchmark.rules:
         raise PredictionsError(
@@ -97,47 +100,49 @@ def score_file(
         )
     try:
         records = read_json_lines(path)
-        form = format_of(records, benchmark)
-        about = benchmark.files[form]
-        name = chosen_rules(form, benchmark, rules)
-        rule = benchmark.rules[name]
+        form_name = format_of(records, benchmark)
+        form = benchmark.files[form_name]
+        rules_name = chosen_rules(form_name, benchmark, rules)
+        rule = benchmark.rules[rules_name]
 
         lines = records
-        if about.convert is not None and rule.reads != form:
-            lines = parse_records(records, about.convert, about.about)
-        found = {**rule.figures(name, lines), "format": form}
+        if form.convert is not None and rule.reads != form_name:
+            lines = parse_records(records, form.convert, form.about)
+        figures = {**rule.figures(rules_name, lines), "format": form_name}
 
         unwrapped = _unwrapped(records)
-        rows = parse_records(unwrapped, about.row or row_name, about.about)
+        rows = parse_records(unwrapped, form.row or row_name, form.about)
         groups = None
-        if about.group is not None:
-            groups = parse_records(unwrapped, about.group, about.about)
-        protocol = protocol_of(path, unwrapped) if form == "predictions" else None
+        if form.group is not None:
+            groups = parse_records(unwrapped, form.group, form.about)
+        protocol = protocol_of(path, unwrapped) if form_name == "predictions" else None
     except UserError as error:
         under = f", under the rules {rules!r}" if rules else ""
         raise PredictionsError(f"{path}{under}: {error}") from error
     if votes is not None:
         if rule.at_votes is None:
-            raise PredictionsError(f"the rules {name} have no choice of K; leave --k out.")
-        found = rule.at_votes(found, votes)
+            raise PredictionsError(
+                f"--k is {votes}, and the rules {rules_name} have no choice of K. Remove --k."
+            )
+        figures = rule.at_votes(figures, votes)
 
-    compared = coverage(rows, benchmark, where, about.votes, groups)
+    compared = coverage(rows, benchmark, where, form.votes, groups)
     notes = list(compared.notes)
     num_null = len(records) - len(unwrapped)
     if num_null:
-        notes.append(f"{num_null:,} lines hold null and were skipped, as {name} does")
+        notes.append(f"{num_null:,} lines hold null and were skipped, as {rules_name} does")
     if protocol is not None:
-        found["protocol"] = protocol.label
+        figures["protocol"] = protocol.label
         notes.extend(protocol.lines())
     compared = replace(compared, notes=tuple(notes))
-    return {**found, "whole": compared.whole, "coverage": asdict(compared)}, compared
+    return {**figures, "whole": compared.whole, "coverage": asdict(compared)}, compared
 
 
 def _unwrapped(records: PredictionRecords) -> list[Record]:
     """Return the records that are not null, without the `{"0": record}` that inference_hf.py may put around each.
 
     Raises:
-        PredictionsError: if only some of the lines are wrapped.
+        PredictionsError: Only some of the lines are wrapped.
     """
     lines = [(number, record) for number, record in enumerate(records, 1) if record is not None]
     first_number, first = lines[0]
@@ -156,47 +161,77 @@ def _unwrapped(records: PredictionRecords) -> list[Record]:
 
 
 def format_of(records: PredictionRecords, benchmark: Benchmark) -> str:
-    """Return the name of a file's format, told by the columns of its first record; raises PredictionsError."""
+    """Return the name of a file's format, recognised by the columns of its first record.
+
+    Raises: PredictionsError if the file has no record, or the benchmark has no such format.
+    """
     first = next((record for record in records if record is not None), None)
     if first is None:
         raise PredictionsError(
-            "the file holds no record, so that there is nothing to score; required is a line for each row."
+            "the file holds no record, so that there is nothing to score. Required is a line for each "
+            "row."
         )
-    columns = set(first["0"]) if isinstance(first.get("0"), dict) else set(first)
+    inner = first.get("0")
+    columns = set(inner if isinstance(inner, dict) else first)
     for name, form in benchmark.files.items():
         if columns.issuperset(form.marks):
             return name
+    names = ", ".join(sorted(map(ascii, columns))) or "(none)"
     forms = "".join(f"\n  {name}: {form.about}" for name, form in benchmark.files.items())
     raise PredictionsError(
-        f"the first record has the columns {', '.join(sorted(map(ascii, columns))) or '(none)'}, by which it is in none of the "
-        f"formats that {benchmark.name} is scored from:{forms}"
+        f"the first record has the columns {names}, by which it is in none of the formats that "
+        f"{benchmark.name} is scored from:{forms}"
     )
 
 
 def readers(form: str, benchmark: Benchmark) -> list[str]:
     """Return the names of the rules that score a file of this format."""
-    reads = {form, benchmark.files[form].becomes}
-    return [name for name, rule in benchmark.rules.items() if rule.reads in reads]
+    readable = {form, benchmark.files[form].becomes}
+    return [name for name, rule in benchmark.rules.items() if rule.reads in readable]
 
 
 def chosen_rules(form: str, benchmark: Benchmark, rules: str | None) -> str:
-    """Return the rules to score a file of this format by; raises PredictionsError naming those that can."""
-    able, about = readers(form, benchmark), benchmark.files[form]
-    if rules in able:
-        return str(rules)
-    words = (
-        f"the file is in the format {form} ({about.about}), which the rules {', '.join(able)} read"
+    """Return the name of the rules that score a file of this format.
+
+    Args:
+        form: Name of the format.
+        benchmark: The benchmark.
+        rules: The requested rules; None takes the rules that belong to the format.
+
+    Raises:
+        PredictionsError: The requested rules cannot score it, or none belong to the format.
+    """
+    able = readers(form, benchmark)
+    file_format = benchmark.files[form]
+    if rules is not None and rules in able:
+        return rules
+    description = (
+        f"the file is in the format {form} ({file_format.about}), which the rules {', '.join(able)} "
+        "read"
     )
     if rules is not None:
-        reads = benchmark.rules[rules].reads
+        required = benchmark.rules[rules].reads
         raise PredictionsError(
-            f"{words}; {rules} reads {reads} ({benchmark.files[reads].about}). Give --rules {able[0]}."
+            f"{description}; {rules} reads {required} ({benchmark.files[required].about}). Give "
+            f"--rules {able[0]}."
         )
-    if not about.rules:
+    if not file_format.rules:
         raise PredictionsError(
-            f"{words}. They give different figures: name the ones you mean, for example --rules {able[0]}."
+            f"{description}. They give different figures, so name the rules that you mean, for "
+            f"example --rules {able[0]}."
         )
-    return about.rules
+    return file_format.rules
+
+
+@dataclass(slots=True)
+class _FileRows:
+    """The rows of a predictions file, and the findings about them so far."""
+
+    counts: Counter[RowName]
+    """Number of times that each row is in the file; several votes on a row count once."""
+    duplicated: list[str]
+    """Ids of rows that are in the file too often."""
+    notes: list[str]
 
 
 def coverage(
@@ -209,56 +244,64 @@ def coverage(
     """Compare the rows of a file with the benchmark's.
 
     Args:
-        rows: name of the row of each line.
-        benchmark: the benchmark that the rows should be of.
-        where: place of the benchmark's rows; None compares with the ids of the known editions.
+        rows: Name of the row of each line.
+        benchmark: The benchmark to which the rows should belong.
+        where: Place of the benchmark's rows; None compares with the ids of the known editions.
         votes: True if each line is a vote, of which a row may have several.
-        groups: the category that each line states; None if the lines state none.
+        groups: The category in each line; None if lines have none.
     """
-    have = Counter(rows)
-    duplicated: list[str] = []
-    notes: list[str] = []
+    have = _FileRows(Counter(rows), duplicated=[], notes=[])
     if votes:
-        usual = Counter(have.values()).most_common(1)[0][0]
-        duplicated = [identity for (identity, _), count in have.items() if count > usual]
-        num_fewer = sum(count < usual for count in have.values())
-        fewer = f", on {num_fewer:,} rows fewer" if num_fewer else ""
-        notes = [f"votes on a row: {usual}{fewer}"]
-        have = Counter(have.keys())
+        have = _rows_of_votes(have.counts)
     if where is not None:
         try:
-            found, expected_groups = _against_rows(have, duplicated, notes, benchmark, where)
+            compared, expected_groups = _against_rows(have, benchmark, where)
         except HubError as error:
-            notes.append(
+            have.notes.append(
                 "THE HUB COULD NOT BE READ, so that nothing was compared with its rows: "
                 + str(error).splitlines()[0]
             )
         else:
             if groups is None:
-                return found
-            return replace(found, miscounted=_in_other_groups(rows, groups, expected_groups))
+                return compared
+            return replace(compared, miscounted=_in_other_groups(rows, groups, expected_groups))
     edition = next((known for known in benchmark.known if known.ids), None)
     if edition is not None:
-        found, fits = _against_ids(have, duplicated, notes, benchmark, edition)
+        compared, fitting = _against_ids(have, benchmark, edition)
         if groups is None:
-            return found
-        return replace(found, miscounted=_other_sizes(groups, fits, found.whole))
-    compared = (
-        "compared with nothing, for only the user has these rows: name their place, "
-        f"--benchmark {benchmark.name}=PATH"
+            return compared
+        return replace(compared, miscounted=_other_sizes(groups, fitting, compared.whole))
+    for (identity, _), count in have.counts.items():
+        have.duplicated += [identity] * (count - 1)
+    return Coverage(
+        rows=have.counts.total(),
+        expected=None,
+        compared="compared with nothing, because this project does not have these rows: name their "
+        f"place, --benchmark {benchmark.name}=PATH",
+        duplicated=tuple(have.duplicated),
+        notes=tuple(have.notes),
     )
-    for (identity, _), count in have.items():
-        duplicated += [identity] * (count - 1)
-    return Coverage(have.total(), None, compared, duplicated=tuple(duplicated), notes=tuple(notes))
+
+
+def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:
+    """Return the rows of a file in which each line is a vote; `counts` are the votes on each row.
+
+    A row with more votes than most rows have is duplicated.
+    """
+    usual_count, _ = Counter(counts.values()).most_common(1)[0]
+    duplicated = [identity for (identity, _), count in counts.items() if count > usual_count]
+    num_fewer = sum(count < usual_count for count in counts.values())
+    fewer = f", on {num_fewer:,} rows fewer" if num_fewer else ""
+    return _FileRows(Counter(counts.keys()), duplicated, [f"votes on a row: {usual_count}{fewer}"])
 
 
 def _other_sizes(
     groups: Sequence[str], edition: PublishedEdition, is_whole: bool
 ) -> tuple[str, ...]:
-    """Return a sentence for each category whose number of lines is not that of the edition.
+    """Return a sentence for each category that has more or fewer lines than the edition has rows.
 
-    If rows are missing or too many (`is_whole` is False), only categories that the edition does not
-    have, and those with more lines than it has, are named: the others are short for that reason.
+    If rows are missing or too many (`is_whole` is False), only categories with more lines are named:
+    the others are too small because of the missing rows.
     """
     if not edition.groups:
         return ()
@@ -277,12 +320,14 @@ def _other_sizes(
 def _in_other_groups(
     rows: Sequence[RowName], groups: Sequence[str], expected: Mapping[str, set[str]]
 ) -> tuple[str, ...]:
-    """Return a sentence on the lines that state another category than the benchmark's rows of their id have.
+    """Return a sentence about the lines that have another category than the benchmark's rows.
+
+    The result has no sentence if there are no such lines.
 
     Args:
-        rows: name of the row of each line.
-        groups: the category that each line states.
-        expected: the categories of the benchmark's rows of each id.
+        rows: Name of the row of each line.
+        groups: The category of each line.
+        expected: The categories of the benchmark's rows of each id.
     """
     others = []
     for (identity, _), group in zip(rows, groups, strict=True):
@@ -296,109 +341,132 @@ def _in_other_groups(
 
 
 def _against_rows(
-    have: Counter[RowName],
-    often: list[str],
-    notes: list[str],
-    benchmark: Benchmark,
-    where: Location,
+    have: _FileRows, benchmark: Benchmark, where: Location
 ) -> tuple[Coverage, dict[str, set[str]]]:
-    """Compare with rows that are at hand, and return the categories that the rows of each id have.
+    """Compare with the benchmark's rows, and return also the categories of the rows of each id.
 
     Rows are compared by their ids, and by responses and label if the file has them.
+
+    Raises: HubError if the rows are on the hub, which cannot be read.
     """
-    want, told = Counter[RowName](), {len(content) for _, content in have}
+    content_lengths = {len(content) for _, content in have.counts}
+    has_responses = content_lengths == {2}
+    has_positions = content_lengths == {1}
+    counts = have.counts
+    how = "by ids, responses and labels" if has_responses else "by the number and id of each row"
+    if not has_responses and not has_positions:
+        counts = Counter((identity, ()) for identity, _ in counts.elements())
+        how = "by ids alone, because the file does not hold the responses"
+
+    examples = benchmark.read(where) if benchmark.read else benchmark.load(where).examples
+    expected = Counter[RowName]()
     groups: dict[str, set[str]] = {}
-    for example in benchmark.read(where) if benchmark.read else benchmark.load(where).examples:
+    for example in examples:
         identity = str(example.row["ID"] if "ID" in example.row else example.row["id"])
-        pair = example.responses[example.better], example.responses[1 - example.better]
-        want[identity, pair if told == {2} else (example.identity,) if told == {1} else ()] += 1
+        content: tuple[str, ...] = ()
+        if has_responses:
+            content = (example.responses[example.better], example.responses[1 - example.better])
+        elif has_positions:
+            content = (example.identity,)
+        expected[identity, content] += 1
         groups.setdefault(identity, set()).add(example.group)
-    what = "by ids, responses and labels" if told == {2} else "by the number and id of each row"
-    if told not in ({1}, {2}):
-        have = Counter((identity, ()) for identity, _ in have.elements())
-        what = "by ids alone, for the file does not hold the responses"
-    known, extra = {identity for identity, _ in want}, have - want
-    double = [identity for identity, content in extra.elements() if (identity, content) in want]
-    invented = [
-        identity for identity, content in extra.elements() if (identity, content) not in want
-    ]
-    if changed := sum(identity in known for identity in invented):
-        notes = [
-            *notes,
-            f"{changed:,} rows have an id of the benchmark, but other responses, another label or another place",
-        ]
-    found = Coverage(
-        have.total(),
-        want.total(),
-        f"compared with those at {where.location}, {what}",
-        tuple(identity for identity, _ in (want - have).elements()),
-        (*often, *double),
-        tuple(invented),
+
+    duplicated = list(have.duplicated)
+    invented = []
+    for name in (counts - expected).elements():
+        if name in expected:
+            duplicated.append(name[0])
+        else:
+            invented.append(name[0])
+    notes = list(have.notes)
+    num_changed = sum(identity in groups for identity in invented)
+    if num_changed:
+        notes.append(
+            f"{num_changed:,} rows have an id of the benchmark, but other responses, another label or "
+            "another place"
+        )
+    compared = Coverage(
+        rows=counts.total(),
+        expected=expected.total(),
+        compared=f"compared with those at {where.location}, {how}",
+        missing=tuple(identity for identity, _ in (expected - counts).elements()),
+        duplicated=tuple(duplicated),
+        invented=tuple(invented),
         notes=tuple(notes),
     )
-    return found, groups
+    return compared, groups
 
 
 def _against_ids(
-    have: Counter[RowName],
-    often: list[str],
-    notes: list[str],
-    benchmark: Benchmark,
-    edition: PublishedEdition,
+    have: _FileRows, benchmark: Benchmark, edition: PublishedEdition
 ) -> tuple[Coverage, PublishedEdition]:
     """Compare with the ids of a published edition, and return the edition that the file is of.
 
-    Newer editions put a number behind an id that was double; ids are compared with or without it.
-    Another edition, whose ids are not known here, fits if it has as many rows as are left and some ids are numbered.
+    Newer editions put a number behind an id that occurred twice, so ids are compared with and without
+    such a number. If some ids are numbered, the file may be of another edition, whose ids are not
+    known here. This edition is recognised by its number of rows.
     """
-    want, found = (
-        Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines()),
-        Counter[str](),
-    )
-    double, invented, numbered = list[str](), list[str](), False
-    lines = list[str]()
-    for (identity, content), count in have.items():
-        exact = len(content) == 1 or (len(content) == 2 and not edition.repeats)
-        lines += [identity] * (1 if exact else count)
-        double += [identity] * (count - 1 if exact else 0)
-    for identity in lines:
-        plain = NUMBERED.fullmatch(identity)
-        spellings = [
-            identity,
-            digested(identity),
-            *([plain[1], digested(plain[1])] if plain else []),
-        ]
-        name = next((name for name in spellings if name in want), None)
+    expected = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines())
+    identities: list[str] = []
+    duplicated: list[str] = []
+    for (identity, content), count in have.counts.items():
+        is_unique = len(content) == 1 or (len(content) == 2 and not edition.repeats)
+        if is_unique:
+            identities.append(identity)
+            duplicated += [identity] * (count - 1)
+        else:
+            identities += [identity] * count
+
+    matched = Counter[str]()
+    invented: list[str] = []
+    has_numbered = False
+    for identity in identities:
+        without_number = NUMBERED.fullmatch(identity)
+        name = _listed_name(identity, expected)
+        if name is None and without_number is not None:
+            name = _listed_name(without_number[1], expected)
+            has_numbered = has_numbered or name is not None
         if name is None:
             invented.append(identity)
             continue
-        numbered |= name not in spellings[:2]
-        found[name] += 1
-        if found[name] > want[name]:
-            double.append(identity)
-    missing, fits = want - found, edition
-    if numbered and not (double or invented):
-        fits = next((known for known in benchmark.known if known.rows == found.total()), edition)
-    compared = (
-        f"compared with the ids of {edition.name}{'' if fits is edition else f', of which {fits.name} lacks some'}. Responses, "
-        f"labels and images were not compared: name the place of the rows for that, --benchmark {benchmark.name}=hub or =PATH"
+        matched[name] += 1
+        if matched[name] > expected[name]:
+            duplicated.append(identity)
+
+    fitting = edition
+    if has_numbered and not duplicated and not invented:
+        for known in benchmark.known:
+            if known.rows == matched.total():
+                fitting = known
+                break
+    missing: list[str] = []
+    lacking = f", of which {fitting.name} lacks some"
+    if fitting is edition:
+        lacking = ""
+        for name in (expected - matched).elements():
+            missing.append(f"{name} (a digest: such an id)" if name[0] == "#" else name)
+    compared = Coverage(
+        rows=have.counts.total(),
+        expected=fitting.rows,
+        compared=f"compared with the ids of {edition.name}{lacking}. Responses, labels and images were "
+        "not compared: name the place of the rows for that, "
+        f"--benchmark {benchmark.name}=hub or =PATH",
+        missing=tuple(missing),
+        duplicated=(*have.duplicated, *duplicated),
+        invented=tuple(invented),
+        notes=tuple(have.notes),
     )
-    lost = [
-        f"{name} (a digest: such an id)" if name[0] == "#" else name for name in missing.elements()
-    ]
-    lost = lost if fits is edition else []
-    coverage = Coverage(
-        have.total(),
-        fits.rows,
-        compared,
-        tuple(lost),
-        (*often, *double),
-        tuple(invented),
-        notes=tuple(notes),
-    )
-    return coverage, fits
+    return compared, fitting
+
+
+def _listed_name(identity: str, names: Container[str]) -> str | None:
+    """Return the id or its digest, whichever is in a list of ids; None if neither is."""
+    for name in (identity, digested(identity)):
+        if name in names:
+            return name
+    return None
 
 
 def digested(identity: str) -> str:
-    """Return what stands for an id where a list of ids may not be given away."""
+    """Return the digest that represents an id in lists of ids that may not be published."""
     return f"#{hashlib.sha256(identity.encode()).hexdigest()[:10]}"

@@ -1,6 +1,9 @@
-"""Predictions on disk: our own file with everything, and the official formats; what two files say of the same rows."""
+"""Predictions on disk: writing, reading and paired comparison.
 
-import json
+Each evaluation writes `predictions.jsonl`, this project's own format with everything about each row,
+and a file in each official format of the benchmark.
+"""
+
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +14,7 @@ import numpy as np
 
 from mmrm.data.arrays import Ints
 from mmrm.data.errors import PredictionsError
-from mmrm.data.storage.files import content_digest, whole_file
+from mmrm.data.storage.files import content_digest, write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, Record
 from mmrm.eval.benchmarks.prediction_records import is_number, shown
 from mmrm.eval.benchmarks.rows import content_key, read_json_lines
@@ -21,6 +24,7 @@ from mmrm.eval.results.intervals import Difference, cluster_codes, paired_differ
 from mmrm.eval.results.result import items_of, outcomes
 
 OWN = "predictions.jsonl"
+"""Name of the file in this project's own format."""
 
 
 def write_predictions(
@@ -30,45 +34,60 @@ def write_predictions(
     protocol: ProtocolConfig,
     folder: Path,
 ) -> None:
-    """Write the predictions: `predictions.jsonl` and `<format>.jsonl` for each of the benchmark's formats.
+    """Write `predictions.jsonl`, and `<format>.jsonl` for each of the benchmark's formats.
 
-    The first holds everything that is known of each row: what a sweep compares and a report shows. The official script of
-    the benchmark runs on `official.jsonl`, R1-Reward's on `rewards.jsonl`. A file that is there is replaced whole.
+    The first holds everything that a sweep compares and a report shows of each row. The official
+    script of the benchmark reads `official.jsonl`, and R1-Reward's script reads `rewards.jsonl`.
+    Existing files are replaced.
     """
-    found = outcomes(examples, scores, protocol)
-    credits = found.credit(protocol.ties)
-    contents_by_row = contents(examples)
-    items = items_of(examples, benchmark.item)
-    first_row_by_item = {int(item): row for row, item in reversed(list(enumerate(items)))}
-    own: list[Record] = [
-        {
-            "key": example.key,
-            "content": content,
-            "item": contents_by_row[first_row_by_item[int(items[row])]],
-            "identity": example.identity,
-            "group": example.group,
-            "source": example.source,
-            "better": example.better,
-            "scores": None if judged.votes else [_finite(value) for value in judged.values],
-            "votes": list(map(_vote, judged.votes)),
-            "critiques": _critiques(judged),
-            "margin": _finite(float(found.margin[row])),
-            "credit": float(credits[row]),
-            "correct": bool(found.correct[row]),
-            "tie": bool(found.tie[row]),
-            "unparsable": bool(found.unparsable[row]),
-        }
-        for row, (example, judged, content) in enumerate(
-            zip(examples, scores, contents_by_row, strict=True)
-        )
-    ]
-    files = {
-        OWN: own,
-        **{f"{name}.jsonl": write(examples, scores) for name, write in benchmark.formats.items()},
-    }
+    files = {OWN: _own_records(examples, scores, benchmark, protocol)}
+    for name, write in benchmark.formats.items():
+        files[f"{name}.jsonl"] = write(examples, scores)
     for name, records in files.items():
-        with whole_file(folder / name) as file:
-            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_json_lines(folder / name, records)
+
+
+def _own_records(
+    examples: Sequence[Example],
+    scores: Sequence[Scores],
+    benchmark: Benchmark,
+    protocol: ProtocolConfig,
+) -> list[Record]:
+    """Return the lines of `predictions.jsonl`."""
+    outcome = outcomes(examples, scores, protocol)
+    credits = outcome.credit(protocol.ties)
+    contents_by_row = contents(examples)
+    items = items_of(examples, benchmark.item).tolist()
+    # An item is named by the content of its first row.
+    item_names: dict[int, str] = {}
+    for item, content in zip(items, contents_by_row, strict=True):
+        item_names.setdefault(item, content)
+
+    records: list[Record] = []
+    for row, (example, row_scores) in enumerate(zip(examples, scores, strict=True)):
+        values = None
+        if not row_scores.votes:
+            values = [_finite(value) for value in row_scores.values]
+        records.append(
+            {
+                "key": example.key,
+                "content": contents_by_row[row],
+                "item": item_names[items[row]],
+                "identity": example.identity,
+                "group": example.group,
+                "source": example.source,
+                "better": example.better,
+                "scores": values,
+                "votes": [_vote(vote) for vote in row_scores.votes],
+                "critiques": _critiques(row_scores),
+                "margin": _finite(float(outcome.margin[row])),
+                "credit": float(credits[row]),
+                "correct": bool(outcome.correct[row]),
+                "tie": bool(outcome.tie[row]),
+                "unparsable": bool(outcome.unparsable[row]),
+            }
+        )
+    return records
 
 
 def _vote(vote: Vote) -> Record:
@@ -93,38 +112,46 @@ def difference(
     second: Sequence[Mapping[str, Any]],
     comparisons: int = 1,
 ) -> Difference:
-    """Return how much more accurate the first of two `predictions.jsonl` (lists of its lines) is on the same rows.
+    """Return the accuracy of a `predictions.jsonl` minus the accuracy of another one.
 
-    Rows are matched by what they show, so that two copies of a benchmark in different folders are one; files written before
-    that was noted, by key. The interval is at 95 % for as many `comparisons` together, and counts rows of one item as
-    dependent.
-    Raises: PredictionsError if they do not hold the same rows, a row twice, or a credit that is none.
+    Rows are matched by their content, so that copies of a benchmark in different folders have the same
+    rows. Files of versions that did not write the content are matched by key. The interval is at 95 %
+    for `comparisons` differences together, and treats rows of one item as dependent.
+
+    Args:
+        first: The lines of a file.
+        second: The lines of another file.
+        comparisons: Number of differences that are read together.
+
+    Raises:
+        PredictionsError: The files do not hold the same rows, or hold a row twice, or a credit is no
+        number from 0 to 1.
     """
-    by = (
-        "content"
-        if all("content" in record for records in (first, second) for record in records)
-        else "key"
-    )
-    one, two = credits_by(first, by), credits_by(second, by)
-    if one.keys() != two.keys() or not one:
+    has_content = all("content" in record for record in (*first, *second))
+    name = "content" if has_content else "key"
+    first_credits = credits_by(first, name)
+    second_credits = credits_by(second, name)
+    if first_credits.keys() != second_credits.keys() or not first_credits:
+        num_common = len(first_credits.keys() & second_credits.keys())
         raise PredictionsError(
-            f"{len(one)} and {len(two)} rows, of which {len(one.keys() & two.keys())} are in both; a paired comparison needs the "
-            "same rows, at least one: the same benchmark, revision and limit."
+            f"{len(first_credits)} and {len(second_credits)} rows, of which {num_common} are in both. A "
+            "paired comparison requires the same rows, at least one: the same benchmark, revision and "
+            "limit."
         )
-    keys = sorted(one)
-    items = item_by(first, by)
+    rows = sorted(first_credits)
+    items = item_by(first, name)
     return paired_difference(
-        np.array([one[key] for key in keys]),
-        np.array([two[key] for key in keys]),
-        item_codes([items[key] for key in keys]),
+        np.array([first_credits[row] for row in rows]),
+        np.array([second_credits[row] for row in rows]),
+        item_codes([items[row] for row in rows]),
         comparisons,
     )
 
 
 def item_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, str]:
-    """Return the item of each line of a `predictions.jsonl` by its key, or by what the row shows (`content`).
+    """Return the item of each line of a `predictions.jsonl`, by the line's "key" or "content".
 
-    A line of an earlier version names none, and is taken for an item of its own.
+    A line of an earlier version has no item, and counts as an item of its own.
     """
     return {record[by]: str(record.get("item", record[by])) for record in records}
 
@@ -135,64 +162,75 @@ def item_codes(items: Sequence[str]) -> Ints:
 
 
 def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, float]:
-    """Return the credit of each line of a `predictions.jsonl` by its key, or by what the row shows (`content`).
+    """Return the credit of each line of a `predictions.jsonl`, by the line's "key" or "content".
 
-    Raises: PredictionsError for a row that occurs twice, or a credit that is not a number from 0 to 1.
+    Raises: PredictionsError for a row that occurs twice, or a credit that is no number from 0 to 1.
     """
-    found: dict[str, float] = {}
-    for line, record in enumerate(records, start=1):
-        name, credit = record.get(by), record.get("credit")
+    credits: dict[str, float] = {}
+    for number, record in enumerate(records, start=1):
+        name = record.get(by)
+        credit = record.get("credit")
         if not isinstance(name, str) or not is_number(credit) or not 0 <= credit <= 1:
             raise PredictionsError(
-                f"record {line}: its {by} is {shown(name)} and its credit {shown(credit)}; required are a text and a number "
-                "from 0 to 1, as a predictions.jsonl of this project holds them."
+                f"record {number}: its {by} is {shown(name)} and its credit {shown(credit)}; required "
+                "are a text and a number from 0 to 1, as in a predictions.jsonl of this project."
             )
-        if name in found:
+        if name in credits:
             raise PredictionsError(
-                f"record {line}: the row {shown(name)} is there twice; a comparison would count only one."
+                f"record {number}: the row {shown(name)} is there twice, and a comparison would count "
+                "only one. Remove one of them."
             )
-        found[name] = float(credit)
-    return found
+        credits[name] = float(credit)
+    return credits
 
 
 def contents(examples: Sequence[Example]) -> list[str]:
-    """Return a digest of what each row shows and which response is the better one; equal rows are numbered in file order.
+    """Return a digest of each row's content and of which response is the better one.
 
-    Unlike `Example.key` it does not depend on where the images lie, or on the order in which the responses are listed.
+    Equal rows get numbers in the order of the file. Unlike `Example.key`, the digest depends neither
+    on the paths of the images nor on the order in which the responses are listed.
     """
-    seen, found = Counter[str](), []
+    count_by_digest = Counter[str]()
+    names = []
     for example in examples:
-        pair = example.responses[example.better], example.responses[1 - example.better]
-        name = content_key(example.prompt, pair, list(map(content_digest, example.images)))
-        seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
-    return found
+        better_first = (example.responses[example.better], example.responses[1 - example.better])
+        images = [content_digest(image) for image in example.images]
+        digest = content_key(example.prompt, better_first, images)
+        count_by_digest[digest] += 1
+        count = count_by_digest[digest]
+        names.append(digest if count == 1 else f"{digest}-{count}")
+    return names
 
 
 def predictions_in(place: Path) -> dict[str, Path]:
-    """Return the predictions files at `place` by the name of their benchmark; of a file with another name, by that.
+    """Return the predictions files at `place` by the name of their benchmark.
 
-    `place` is a file, a folder of results or one that has it in `eval/`, or a run: then its best checkpoint is meant, else the
-    last one that was evaluated.
+    A file with another name than `predictions.jsonl` is returned by its own name.
+
+    Args:
+        place: A file, a folder of results, a folder with results in `eval/`, or a run folder. In a run
+            folder the best checkpoint is taken, or else the last one that was evaluated.
     """
     if place.is_file():
-        return {place.parent.name if place.name == OWN else place.name: place}
-    steps = [
-        (int(path.name.partition("-")[2]), path)
-        for path in place.glob("checkpoint-*")
-        if path.name[11:].isdecimal()
-    ]
-    for folder in (
-        place,
-        place / "eval",
-        place / "best" / "eval",
-        *(path / "eval" for _, path in sorted(steps, reverse=True)),
-    ):
-        found = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
-        if found:
-            return found
+        name = place.parent.name if place.name == OWN else place.name
+        return {name: place}
+    for folder in (place, place / "eval", place / "best" / "eval", *_evaluations_of(place)):
+        files = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
+        if files:
+            return files
     return {}
 
 
+def _evaluations_of(run: Path) -> list[Path]:
+    """Return the folders of results of a run's checkpoints, the last checkpoint first."""
+    folder_by_step = []
+    for checkpoint in run.glob("checkpoint-*"):
+        step = checkpoint.name.partition("-")[2]
+        if step.isdecimal():
+            folder_by_step.append((int(step), checkpoint / "eval"))
+    return [folder for _, folder in sorted(folder_by_step, reverse=True)]
+
+
 def _finite(value: float) -> float | None:
+    """Return a number, or None in place of infinity and NaN, which JSON does not have."""
     return value if math.isfinite(value) else None

@@ -1,7 +1,7 @@
 """The protocol under which a `predictions.jsonl` of this project was made.
 
-The file itself holds which response each vote was shown first, and nothing else of the protocol.
-The result beside it, `<benchmark>.json`, holds all of it.
+The file itself records only which response each vote was shown first. The result file next to its
+folder, `<benchmark>.json`, has the whole protocol.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ class PredictionsProtocol:
     label: str
     """The protocol in one line; predictions with different labels are not comparable."""
     deviations: tuple[str, ...] = ()
-    """Sentences on what differs from the default protocol and changes what the figures mean."""
+    """Sentences about differences from the default protocol that change the meaning of the figures."""
 
     def lines(self) -> list[str]:
-        """Return the lines that must be printed beside the figures."""
+        """Return the lines that must be printed together with the figures."""
         return [f"protocol: {self.label}", *self.deviations]
 
 
 def result_beside(predictions: Path) -> Result | None:
-    """Return the result that was written together with a predictions file; None if it is not there.
+    """Return the result that was written together with a predictions file; None if there is none.
 
-    The predictions are `<folder>/<benchmark>/predictions.jsonl`, the result is `<folder>/<benchmark>.json`.
+    The predictions are `<folder>/<benchmark>/predictions.jsonl`, and the result is
+    `<folder>/<benchmark>.json`.
     """
     path = predictions.resolve().parent.with_suffix(".json")
     return read_result(path) if path.is_file() else None
@@ -44,12 +45,12 @@ def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProt
     """Return the protocol of a predictions file.
 
     Args:
-        predictions: path of the file, by which the result beside it is found.
-        records: its lines.
+        predictions: Path of the file, by which its result is found.
+        records: Its lines.
 
     Raises:
-        PredictionsError: if the votes contradict the result beside the file, because one of the two
-            was then taken from another evaluation.
+        PredictionsError: The votes contradict the result. One of the two is then from another
+        evaluation.
     """
     order = order_of_votes(records)
     result = result_beside(predictions)
@@ -59,9 +60,9 @@ def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProt
     protocol = ProtocolConfig.model_validate(result.protocol)
     if order != "scores" and not _agree(order, protocol.order):
         raise PredictionsError(
-            f"the votes were shown {DESCRIPTION[order]}, and the result beside the file reports the protocol "
-            f"{protocol.label!r}. The two are of different evaluations. Evaluate again, or move the file away from "
-            "the result."
+            f"the votes were shown {DESCRIPTION[order]}, and the result of the file reports the protocol "
+            f"{protocol.label!r}. The two are of different evaluations. Evaluate again, or move the "
+            "file away from the result."
         )
     return PredictionsProtocol(result.done, _deviations(order, protocol.images))
 
@@ -73,17 +74,17 @@ DESCRIPTION = {
     "one": "in one order each",
     "scores": "one response at a time",
 }
-"""The meaning of each value of `order_of_votes`, to follow the word "shown"."""
+"""The meaning of each value of `order_of_votes`, as words after "shown"."""
 
 
 def order_of_votes(records: Sequence[Record]) -> str:
-    """Return in which order the votes of a file were shown the two responses: a key of `DESCRIPTION`.
+    """Return the order in which the votes of a file were shown the responses: a key of `DESCRIPTION`.
 
-    Returns "scores" if the rows hold scores and no votes. A single row with one vote cannot tell an
-    order that was drawn from one that follows the label, and counts as "one".
+    The result is "scores" if the rows hold scores and no votes. In a single row with one vote, an order
+    that was drawn looks like one that follows the label; it counts as "one".
 
     Raises:
-        PredictionsError: for a line without a label or with a vote of another form.
+        PredictionsError: A line has no label, or a vote of another form.
     """
     required = (
         "better (0 or 1) and votes (a list, each with `first`, 0 or 1; null or empty for scores)"
@@ -103,16 +104,16 @@ def order_of_votes(records: Sequence[Record]) -> str:
 
 
 def _better_was_first(record: Record) -> list[bool]:
-    """Return for each vote on a row whether it was shown the better response first."""
+    """Return True for each vote on a row that was shown the better response first, else False."""
     better = one_of(record["better"], (0, 1), "better")
     votes = record.get("votes") or []
     return [one_of(vote["first"], (0, 1), "a vote's first") == better for vote in votes]
 
 
 def _agree(shown: str, order: Order) -> bool:
-    """Return True if votes that were shown so can come from a protocol of this order.
+    """Return True if votes that were shown in the order `shown` can be of a protocol with `order`.
 
-    The official order of a benchmark may happen to show the better response first in every row.
+    The official order of a benchmark may by chance show the better response first in every row.
     """
     if order == "both":
         return shown == "both"
@@ -122,27 +123,34 @@ def _agree(shown: str, order: Order) -> bool:
 
 
 def _label_without_result(order: str) -> str:
+    """Return the label of a protocol of which only the order is known."""
     return (
-        f"responses shown {DESCRIPTION[order]}; the rest is unknown, for the result <benchmark>.json is not "
-        "beside the folder of the file"
+        f"responses shown {DESCRIPTION[order]}; the rest is unknown, because there is no result "
+        "<benchmark>.json next to the folder of the file"
     )
 
 
 def _deviations(order: str, images: str) -> tuple[str, ...]:
+    """Return the sentences of `PredictionsProtocol.deviations`.
+
+    Args:
+        order: A key of `DESCRIPTION`.
+        images: The protocol's key `images`.
+    """
     sentences = []
     if order == "winner_first":
         sentences.append(
-            "WINNER SHOWN FIRST: a judge that always names the first response is right on every row of this file. "
-            "Compare these figures only with others of the same order."
+            "WINNER SHOWN FIRST: a judge that always names the first response is right on every row of "
+            "this file. Compare these figures only with others of the same order."
         )
     if order == "loser_first":
         sentences.append(
-            "LOSER SHOWN FIRST: a judge that always names the second response is right on every row of this file. "
-            "Compare these figures only with others of the same order."
+            "LOSER SHOWN FIRST: a judge that always names the second response is right on every row of "
+            "this file. Compare these figures only with others of the same order."
         )
     if images != "real":
         sentences.append(
-            f"IMAGES {images.upper()}: the judge did not see the benchmark's images. These are no figures of the "
-            "benchmark."
+            f"IMAGES {images.upper()}: the judge did not see the benchmark's images. These are no "
+            "figures of the benchmark."
         )
     return tuple(sentences)

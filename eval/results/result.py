@@ -1,6 +1,7 @@
-"""Verdicts become right, wrong, tie or unparsable, by the rules that `mmrm.eval.protocol` states.
+"""Outcomes of verdicts, and the figures that are computed from them.
 
-`Result` is written to disk as JSON for each checkpoint and benchmark, and read by sweep and report.
+By the rules of `mmrm.eval.protocol`, each row is right, wrong, a tie or unparsable. A `Result` is
+written as JSON for each checkpoint and benchmark, and read by sweep and report.
 """
 
 import math
@@ -24,45 +25,45 @@ from mmrm.eval.results.statistics import Calibration, Histogram, LengthBias, Ord
 
 Flags = NDArray[np.bool_]
 WORTH: dict[Ties, float] = {"wrong": 0.0, "half": 0.5, "right": 1.0}
-"""What a tie adds to an accuracy."""
+"""The credit of a tie."""
 LIMITED = "Limited to "
-"""How the note of a result begins that is not of all rows."""
+"""Beginning of the note in a result that is computed from a part of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """How verdicts compare with the benchmark's labels; every array has one entry a row.
+    """Verdicts compared with the benchmark's labels; every array has the shape (rows,).
 
-    A scalar judge casts one vote, or none where its scores are equal.
+    A scalar judge casts one vote, or none if its scores are equal.
     """
 
     right: Ints
-    """Votes for the better response."""
+    """Number of votes for the better response."""
     wrong: Ints
-    """Votes for the other response."""
+    """Number of votes for the other response."""
     unread: Ints
-    """Votes that cannot be read, and scores that are no finite numbers."""
+    """Number of votes that cannot be read; 1 for scores that are no finite numbers."""
     margin: Floats
     """score(better) - score(other) in the judge's own unit; NaN without two finite scores."""
 
     @property
     def unparsable(self) -> Flags:
-        """Rows of which nothing can be read."""
+        """Rows without a readable vote or score."""
         return (self.right + self.wrong < 1) & (self.unread > 0)
 
     @property
     def tie(self) -> Flags:
-        """Rows with as many votes for the better response as not for it."""
+        """Rows in which half of the votes are for the better response."""
         equal: Flags = self.right == self.wrong + self.unread
         return equal & ~self.unparsable
 
     @property
     def correct(self) -> Flags:
-        """Rows whose verdict is the better response."""
+        """Rows in which more than half of the votes are for the better response."""
         return self.right > self.wrong + self.unread
 
     def credit(self, ties: Ties) -> Floats:
-        """Return what each row adds to the accuracy: 1 if right, the value of `ties` for a tie, else 0."""
+        """Return the credit of each row: 1 if it is right, the worth of `ties` for a tie, else 0."""
         return self.correct + WORTH[ties] * self.tie
 
     def __len__(self) -> int:
@@ -78,85 +79,112 @@ def outcomes(
 ) -> Outcomes:
     """Compare scores with labels: the votes if there are any, else the values.
 
-    With `rounds`, only the votes of the first rounds count.
+    Args:
+        examples: The rows of a benchmark.
+        scores: The scores of each row, in the same order.
+        protocol: The protocol of the evaluation.
+        rounds: Count the votes of the first rounds only; None counts all votes.
 
-    Raises: UserError if there are not scores for each example, or they hold neither values nor the votes that the protocol
-    asks for.
+    Raises:
+        UserError: There are not scores for each example, or they have neither values nor the votes
+        that the protocol requires.
     """
     if len(examples) != len(scores):
         raise UserError(
             f"{len(scores)} verdicts for {len(examples)} examples; required is one for each, in order."
         )
-    shown = (1 + (protocol.order == "both")) * (protocol.votes if rounds is None else rounds)
+    votes_per_round = 2 if protocol.order == "both" else 1
+    num_votes = votes_per_round * (protocol.votes if rounds is None else rounds)
     rows = [
-        _row(example, row_scores, protocol, shown)
+        _outcome_of_row(example, row_scores, protocol, num_votes)
         for example, row_scores in zip(examples, scores, strict=True)
     ]
-    columns = np.array(rows, dtype=np.float64).reshape(len(rows), 4)
-    right, wrong, unread = columns[:, :3].astype(np.int64).T
-    return Outcomes(right, wrong, unread, columns[:, 3])
+    return Outcomes(
+        right=np.array([row.right for row in rows], dtype=np.int64),
+        wrong=np.array([row.wrong for row in rows], dtype=np.int64),
+        unread=np.array([row.unread for row in rows], dtype=np.int64),
+        margin=np.array([row.margin for row in rows], dtype=np.float64),
+    )
 
 
-def worst_mistakes(found: Outcomes, count: int = 20) -> list[int]:
-    """Return the rows with the worst wrong verdicts: largest margin, or most votes, for the wrong response."""
-    wrong = np.flatnonzero(~found.correct & (found.wrong > 0))
-    votes = found.wrong[wrong] / (found.right + found.wrong + found.unread)[wrong]
-    order = np.lexsort((-votes, np.nan_to_num(found.margin[wrong], nan=0.0)))
-    return [int(row) for row in wrong[order][:count]]
+def worst_mistakes(outcome: Outcomes, count: int = 20) -> list[int]:
+    """Return the rows with the worst wrong verdicts, worst first.
+
+    These have the largest margin, or without scores the most votes, for the wrong response.
+    """
+    rows = np.flatnonzero(~outcome.correct & (outcome.wrong > 0))
+    num_votes = outcome.right + outcome.wrong + outcome.unread
+    share_wrong = outcome.wrong[rows] / num_votes[rows]
+    margins = np.nan_to_num(outcome.margin[rows], nan=0.0)
+    order = np.lexsort((-share_wrong, margins))  # by the margin first
+    return [int(row) for row in rows[order][:count]]
 
 
-def _row(
-    example: Example, scores: Scores, protocol: ProtocolConfig, shown: int
-) -> tuple[float, float, float, float]:
-    """Return right, wrong, unread and margin."""
+@dataclass(frozen=True, slots=True)
+class _RowOutcome:
+    """The values of `Outcomes` for one row."""
+
+    right: int
+    wrong: int
+    unread: int
+    margin: float
+
+
+def _outcome_of_row(
+    example: Example, scores: Scores, protocol: ProtocolConfig, num_votes: int
+) -> _RowOutcome:
+    """Compare the scores of a row, or the first `num_votes` votes, with its label."""
     if scores.values and not scores.votes:
         better = scores.values[example.better]
         other = scores.values[1 - example.better]
-        if math.isfinite(better) and math.isfinite(other):
-            return better > other, better < other, 0, better - other
-        return 0, 0, 1, math.nan
+        if not math.isfinite(better) or not math.isfinite(other):
+            return _RowOutcome(right=0, wrong=0, unread=1, margin=math.nan)
+        return _RowOutcome(int(better > other), int(better < other), 0, better - other)
+
+    shown = tuple(vote.shown for vote in scores.votes)
     expected = presentations(example, protocol)
-    if tuple(vote.shown for vote in scores.votes) != expected:
+    if shown != expected:
         raise UserError(
-            f"{example.identity}: the verdict holds no scores and {len(scores.votes)} votes, shown first "
-            f"{[vote.shown[0] for vote in scores.votes]}; the protocol ({protocol.label}) asks for "
+            f"{example.identity}: the verdict holds no scores and {len(shown)} votes, shown first "
+            f"{[order[0] for order in shown]}; the protocol ({protocol.label}) asks for "
             f"{[order[0] for order in expected]}."
         )
-    names = [vote.named for vote in scores.votes[:shown]]
-    right = names.count(example.better)
-    unread = names.count(None)
-    return right, len(names) - right - unread, unread, math.nan
+    named = [vote.named for vote in scores.votes[:num_votes]]
+    num_right = named.count(example.better)
+    num_unread = named.count(None)
+    num_wrong = len(named) - num_right - num_unread
+    return _RowOutcome(num_right, num_wrong, num_unread, math.nan)
 
 
 class Frozen(BaseModel):
-    """A part of a result: written once, read back equal."""
+    """A part of a result, which is equal after it was written and read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Accuracy(Frozen):
-    """An accuracy with everything that is needed to judge it."""
+    """An accuracy with its interval and the counts behind it."""
 
     n: int
     right: int
     ties: int
     unparsable: int
     accuracy: float | None
-    """Credits over all n rows, ties counted as the protocol says (by default wrong); None for n = 0."""
+    """Mean credit of all n rows, with ties as in the protocol (by default wrong); None for n = 0."""
     low: float | None
     high: float | None
     """The 95 % interval of `accuracy`: Wilson's, for `effective_n` rows if some of them share an item."""
     half: float | None
     """The accuracy with half a point for each tie."""
     items: int | None = None
-    """Independent items that the rows are of: an image, a prompt or the benchmark's own. None if every row is one of its own,
-    and in results of earlier versions."""
+    """Number of independent items to which the rows belong: images, prompts or the benchmark's own items.
+    None if every row is an item, and in results of earlier versions."""
     effective_n: float | None = None
-    """Independent rows that would tell as much as these; None if `items` is."""
+    """Number of independent rows that would be as informative as these; None if `items` is."""
 
 
 class Baseline(Frozen):
-    """What a judge that ignores the content scores."""
+    """The figures of a judge that ignores the content."""
 
     micro: Accuracy
     macro: float | None
@@ -164,40 +192,41 @@ class Baseline(Frozen):
 
 
 class Votes(Frozen):
-    """What the votes of a pairwise judge look like."""
+    """Statistics of the votes of a pairwise judge."""
 
     votes: int
     unparsable: int
     agreement: float | None
-    """Mean share of a row's readable votes that its majority holds."""
+    """Mean share of a row's readable votes that agree with its majority."""
     names_first: float | None
     """Share of readable votes that name the response shown first; 0.5 without position bias."""
     order: OrderConsistency | None
-    """Only where the protocol shows both orders."""
+    """None unless the protocol shows both orders."""
     accuracy_at: dict[int, Accuracy]
-    """The accuracy from the first 1..K rounds."""
+    """The accuracy from the first 1 to K rounds, by the number of rounds."""
 
 
 class Result(Frozen):
-    """Everything that is known of one checkpoint on one benchmark."""
+    """All figures of one checkpoint on one benchmark."""
 
     benchmark: str
     origin: str
-    """Where the rows came from: hub and revision, `embedded`, or a path."""
+    """Origin of the rows: hub and revision, `embedded`, or a path."""
     label: str
     """The protocol in one line."""
     protocol: dict[str, Any]
     notes: tuple[str, ...]
-    """Differences from the published benchmark, ablations, anything a reader must know before comparing."""
+    """Differences from the published benchmark, ablations, and anything else that matters for a
+    comparison."""
     unavailable: tuple[str, ...]
-    """Rows that could not be shown (videos without frames); they are in no figure."""
+    """Rows that could not be shown, such as videos without frames; no figure includes them."""
     micro: Accuracy
     macro: float | None
     """The plain mean of the groups' accuracies."""
     groups: dict[str, Accuracy]
     sources: dict[str, Accuracy]
     clusters: Accuracy | None
-    """Share of items with every pair right (Acc+), where the benchmark has items of several pairs."""
+    """Share of items with every pair right (Acc+); None unless the benchmark has items of several pairs."""
     cluster_groups: dict[str, Accuracy]
     baselines: dict[str, Baseline]
     votes: Votes | None
@@ -207,50 +236,57 @@ class Result(Frozen):
     worst: tuple[str, ...]
     """Keys of the worst mistakes, worst first."""
     published: dict[str, dict[str, Any]]
-    """The same verdicts under the official scorer's rules and under other published rules, each labelled by its name."""
+    """Figures of the same verdicts under the official scorer's rules and under other published rules, by
+    the name of the rules."""
 
     @property
     def chance(self) -> float:
         """The accuracy of a judge that tosses a coin for each judgement, as `micro.accuracy` counts ties."""
+        if not self.votes:
+            return 0.5
         protocol = ProtocolConfig.model_validate(self.protocol)
-        return chance_of_votes(protocol.judgements, protocol.ties) if self.votes else 0.5
+        return chance_of_votes(protocol.judgements, protocol.ties)
 
     @property
     def done(self) -> str:
-        """What was really done, in one line; `label` is what the protocol asks of any judge."""
-        limited = any(note.startswith(LIMITED) for note in self.notes)
-        rows = (
-            "all rows"
-            if not (limited or self.unavailable)
-            else f"{self.micro.n} rows{', drawn' if limited else ''}"
-        )
-        rows += (
-            f" of {self.micro.n + len(self.unavailable)}, the others cannot be shown"
-            if self.unavailable
-            else ""
-        )
-        return ProtocolConfig.model_validate(self.protocol).done(
-            rows, pairwise=self.votes is not None
-        )
+        """The judgements that were made, in one line; `label` describes the protocol for any judge."""
+        is_limited = any(note.startswith(LIMITED) for note in self.notes)
+        rows = "all rows"
+        if is_limited:
+            rows = f"{self.micro.n} rows, drawn"
+        elif self.unavailable:
+            rows = f"{self.micro.n} rows"
+        if self.unavailable:
+            num_rows = self.micro.n + len(self.unavailable)
+            rows = f"{rows} of {num_rows}, the others cannot be shown"
+        protocol = ProtocolConfig.model_validate(self.protocol)
+        return protocol.done(rows, pairwise=self.votes is not None)
 
 
 def read_result(path: Path) -> Result:
-    """Return a result that was written to disk; raises pydantic's ValidationError for a file that is none."""
+    """Return a result that was written to disk; raise pydantic's ValidationError for another file."""
     return Result.model_validate_json(read_text(path))
 
 
 def chance_of_votes(votes: int, ties: Ties) -> float:
-    """Return the accuracy of a judge whose every vote is a coin: 0.25 for two votes, one in each order, with ties wrong."""
-    more_than_half = sum(math.comb(votes, right) for right in range(votes // 2 + 1, votes + 1))
-    equal = math.comb(votes, votes // 2) if votes % 2 == 0 else 0
-    return float(more_than_half + WORTH[ties] * equal) / 2.0**votes
+    """Return the accuracy of a judge whose every vote is a coin.
+
+    Example: two votes, one in each order, with ties wrong, give 0.25.
+    """
+    num_majorities = sum(math.comb(votes, right) for right in range(votes // 2 + 1, votes + 1))
+    num_ties = math.comb(votes, votes // 2) if votes % 2 == 0 else 0
+    return float(num_majorities + WORTH[ties] * num_ties) / 2.0**votes
 
 
 def items_of(examples: Sequence[Example], item: Callable[[Example], str] | None = None) -> Ints:
     """Return the number of each row's item, shape (rows,).
 
-    Rows are of one item if they show the same image, or the same prompt without one, or if the benchmark's own `item` is equal.
-    A judge that misreads an image is wrong in all rows that show it.
+    Rows belong to one item if they show the same image, have the same prompt without an image, or have
+    the same item of the benchmark. A judge that misreads an image is wrong in all rows that show it.
+
+    Args:
+        examples: The rows.
+        item: Returns the benchmark's own item of a row; None if the benchmark has no items.
     """
     names_by_row: list[list[tuple[str, str]]] = []
     for example in examples:
@@ -264,50 +300,64 @@ def items_of(examples: Sequence[Example], item: Callable[[Example], str] | None 
 
 
 def figure(
-    found: Outcomes, ties: Ties, rows: Ints | None = None, items: Ints | None = None
+    outcome: Outcomes, ties: Ties, rows: Ints | None = None, items: Ints | None = None
 ) -> Accuracy:
-    """Return the figure of all rows, or of the rows whose indices are given.
+    """Return the accuracy of all rows, or of the rows whose indices are given.
 
     Args:
-        found: The outcomes of all rows.
-        ties: What a tie counts.
+        outcome: The outcomes of all rows.
+        ties: The worth of a tie.
         rows: Indices of the rows; None takes all of them.
-        items: The number of the item of each of all rows, from `items_of`; None if every row is one of its own.
+        items: The number of the item of each of all rows, from `items_of`; None if every row is an
+            item.
     """
-    inside = np.arange(len(found)) if rows is None else rows
-    n = len(inside)
-    counts = {
-        "n": n,
-        "right": int(found.correct[inside].sum()),
-        "ties": int(found.tie[inside].sum()),
-        "unparsable": int(found.unparsable[inside].sum()),
-    }
+    if rows is None:
+        rows = np.arange(len(outcome))
+    n = len(rows)
+    num_right = int(outcome.correct[rows].sum())
+    num_ties = int(outcome.tie[rows].sum())
+    num_unparsable = int(outcome.unparsable[rows].sum())
     if n == 0:
-        return Accuracy(**counts, accuracy=None, low=None, high=None, half=None)
-    credits = found.credit(ties)[inside]
-    items_inside = None if items is None else items[inside]
-    estimate = accuracy_interval(credits, items_inside)
+        return Accuracy(
+            n=0,
+            right=num_right,
+            ties=num_ties,
+            unparsable=num_unparsable,
+            accuracy=None,
+            low=None,
+            high=None,
+            half=None,
+        )
+    credits = outcome.credit(ties)[rows]
+    items_of_rows = None if items is None else items[rows]
+    estimate = accuracy_interval(credits, items_of_rows)
     num_items = None
     effective_n = None
-    if items_inside is not None and len(np.unique(items_inside)) < n:
-        effective_n, num_items = effective_rows(credits, items_inside)
+    if items_of_rows is not None and len(np.unique(items_of_rows)) < n:
+        effective_n, num_items = effective_rows(credits, items_of_rows)
     return Accuracy(
-        **counts,
+        n=n,
+        right=num_right,
+        ties=num_ties,
+        unparsable=num_unparsable,
         accuracy=float(credits.sum()) / n,
         low=estimate.low,
         high=estimate.high,
-        half=float(found.credit("half")[inside].sum()) / n,
+        half=float(outcome.credit("half")[rows].sum()) / n,
         items=num_items,
         effective_n=effective_n,
     )
 
 
 def figures(
-    found: Outcomes, ties: Ties, labels: list[str], items: Ints | None = None
+    outcome: Outcomes, ties: Ties, labels: list[str], items: Ints | None = None
 ) -> dict[str, Accuracy]:
-    """Return a figure for each label in `labels` (one label a row), in first-seen order."""
-    names = np.array(labels, dtype=object)
+    """Return the accuracy of the rows with each label, in the order in which labels first occur.
+
+    `labels` has one label for each row; the other arguments are those of `figure`.
+    """
+    label_by_row = np.array(labels, dtype=object)
     return {
-        name: figure(found, ties, np.flatnonzero(names == name), items)
-        for name in dict.fromkeys(labels)
+        label: figure(outcome, ties, np.flatnonzero(label_by_row == label), items)
+        for label in dict.fromkeys(labels)
     }

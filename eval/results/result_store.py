@@ -1,4 +1,7 @@
-"""Results of a sweep on disk, each in a folder named by its fingerprint, and what stands out: the best of each benchmark."""
+"""The results of a sweep on disk, and their comparison with the best judge on each benchmark.
+
+Each result is in a folder that is named by its fingerprint.
+"""
 
 import math
 import re
@@ -14,25 +17,29 @@ from mmrm.eval.results.predictions import OWN, difference, read_predictions
 from mmrm.eval.results.result import Result, read_result
 
 ABOUT = "about.json"
+"""Name of the file that describes the judge and the rows of a result."""
 STEP = re.compile(r"checkpoint-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The folder of the results; one writes (the first rank), all may read."""
+    """The folder of the results. The first rank writes it, and all ranks may read it."""
 
     folder: Path
 
     def place(self, fingerprint: str) -> Path:
-        """Return the folder of a result, there or not."""
+        """Return the folder of a result, which need not exist."""
         return self.folder / fingerprint
 
     def has(self, fingerprint: str) -> bool:
-        """Say whether the result is there; a folder gets its name when everything is in it."""
+        """Return True if the result exists; a folder gets its name when it is complete."""
         return self.place(fingerprint).is_dir()
 
     def begin(self, fingerprint: str) -> Path:
-        """Return a folder to fill; of what a killed sweep left in it only the journal of its judgements stays."""
+        """Return a folder to write a result into.
+
+        Of the files that a killed sweep left in it, only the journal of its judgements is kept.
+        """
         unfinished = self.folder / f"{fingerprint}.part"
         unfinished.mkdir(parents=True, exist_ok=True)
         for path in unfinished.rglob("*"):
@@ -41,7 +48,7 @@ class Store:
         return unfinished
 
     def finish(self, fingerprint: str, about: Mapping[str, Any]) -> None:
-        """Say what the filled folder is of, and give it its name in one step."""
+        """Write the description of a complete folder, and give the folder its name."""
         unfinished = self.folder / f"{fingerprint}.part"
         for journal in unfinished.rglob(JOURNAL):
             journal.unlink()
@@ -49,44 +56,44 @@ class Store:
         unfinished.replace(self.place(fingerprint))
 
     def result(self, fingerprint: str, benchmark: str) -> Result:
-        """Return a result that is there."""
+        """Return a result that exists."""
         return read_result(self.place(fingerprint) / f"{benchmark}.json")
 
     def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
-        """Return the lines of its predictions.jsonl."""
+        """Return the lines of the predictions.jsonl of a result."""
         return read_predictions(self.place(fingerprint) / benchmark / OWN)
 
 
 def step_of(checkpoint: Path) -> int | None:
-    """Return N of a folder `checkpoint-N`, None for any other name."""
-    found = STEP.fullmatch(checkpoint.name)
-    return int(found[1]) if found else None
+    """Return N of a folder `checkpoint-N`; None for any other name."""
+    match = STEP.fullmatch(checkpoint.name)
+    return None if match is None else int(match[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A judge on a benchmark, where its result lies, and how far it is behind the best."""
+    """The result of a judge on a benchmark, compared with the best result."""
 
     judge: Path
     benchmark: str
     fingerprint: str
     result: Result
     behind: Difference | None = None
-    """accuracy(best) - accuracy(this) with its interval; None for the best itself."""
+    """accuracy(best) - accuracy(this) with its interval; None for the best."""
 
     @property
     def run(self) -> str:
-        """The run folder of a checkpoint; any other judge is a run of its own."""
+        """The run folder of a checkpoint; any other judge counts as a run."""
         return str(self.judge.parent if self.step is not None else self.judge)
 
     @property
     def step(self) -> int | None:
-        """N of `checkpoint-N`."""
+        """N of `checkpoint-N`; None for other judges."""
         return step_of(self.judge.resolve())
 
     @property
     def words(self) -> str:
-        """Whether the rows tell it from the best."""
+        """The comparison with the best in words."""
         if self.behind is None:
             return "best"
         return "worse" if self.behind.distinguishable else "not distinguishable"
@@ -94,34 +101,36 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole sweep."""
+    """All results of a sweep."""
 
     label: str
     """The protocol in one line."""
     standings: dict[str, list[Standing]]
-    """By benchmark, in the order in which the judges were given."""
+    """Standings by benchmark, in the order of the judges on the command line."""
     broken: dict[str, str]
-    """Judges that could not be loaded, and why."""
+    """Judges that could not be loaded, each with the reason."""
     comparisons: int = 1
-    """Pairs of judges, over all benchmarks, for which the intervals of the distances hold together."""
+    """Number of pairs of judges on all benchmarks; the intervals of `behind` hold for all together."""
 
 
 def summarise(
     entries: Sequence[Standing], broken: dict[str, str], store: Store, label: str
 ) -> Summary:
-    """Return the summary of all entries, each now beside the best; every entry of a benchmark must be of the same rows.
+    """Return the summary of all entries, each compared with the best on its benchmark.
 
-    Intervals hold for all pairs of judges on all benchmarks together: the best is known only after looking at every pair.
+    All entries of a benchmark must be of the same rows. Intervals hold for all pairs of judges on all
+    benchmarks together, because the best is known only after looking at every pair.
     """
     standings: dict[str, list[Standing]] = {}
     for entry in entries:
         standings.setdefault(entry.benchmark, []).append(entry)
-    comparisons = sum(math.comb(len(found), 2) for found in standings.values())
-    for name, found in standings.items():
-        best = max(found, key=lambda entry: entry.result.micro.accuracy or 0.0)
-        first = store.predictions(best.fingerprint, name)
-        for place, entry in enumerate(found):
+    comparisons = sum(math.comb(len(of_benchmark), 2) for of_benchmark in standings.values())
+    for benchmark, of_benchmark in standings.items():
+        best = max(of_benchmark, key=lambda entry: entry.result.micro.accuracy or 0.0)
+        best_predictions = store.predictions(best.fingerprint, benchmark)
+        for index, entry in enumerate(of_benchmark):
             if entry is not best:
-                others = store.predictions(entry.fingerprint, name)
-                found[place] = replace(entry, behind=difference(first, others, comparisons))
+                predictions = store.predictions(entry.fingerprint, benchmark)
+                behind = difference(best_predictions, predictions, comparisons)
+                of_benchmark[index] = replace(entry, behind=behind)
     return Summary(label, standings, broken, comparisons)

@@ -1,8 +1,9 @@
-"""What is behind a score: agreement of orders and of votes, calibration, margins, and the pull of the longer response.
+"""Statistics that explain an accuracy: consistency, agreement, calibration, margins and length bias.
 
-Pure functions on numpy arrays. A *credit* is what a row of the benchmark adds to the accuracy: 1 right, 0 wrong, 0.5 where ties
-count half. A *margin* is score(better response) - score(other response). Intervals are those of
-`mmrm.eval.results.intervals`, and `clusters` are numbers of rows that share an item, as described there.
+These are pure functions on numpy arrays. A *credit* is the number that a row of the benchmark adds to
+the accuracy: 1 right, 0 wrong, 0.5 for a tie that counts half. A *margin* is score(better response) -
+score(other response). Intervals are those of `mmrm.eval.results.intervals`, and `clusters` are numbers
+of rows that share an item, as described there.
 """
 
 import math
@@ -14,21 +15,21 @@ from mmrm.data.arrays import Floats, Ints
 from mmrm.eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
 
 DRAWS = 2000
-"""Draws of a simulated distribution, by one fixed seed."""
+"""Number of draws of a simulated distribution, with a fixed seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderConsistency:
-    """What pairs of judgements of one row, each response shown first once, say about a judge."""
+    """Counts of pairs of judgements of one row, one in each order of the responses."""
 
     pairs: int
-    """Pairs of judgements in which both could be read."""
+    """Number of pairs in which both judgements could be read."""
     consistent: int
-    """Pairs that name the same response in both orders."""
+    """Number of pairs that name the same response in both orders."""
     first: int
-    """Pairs that name the response shown first in both orders."""
+    """Number of pairs that name the response shown first in both orders."""
     second: int
-    """Pairs that name the response shown second in both orders."""
+    """Number of pairs that name the response shown second in both orders."""
     rate: float | None
     """The share of consistent pairs; None without a pair."""
 
@@ -36,40 +37,52 @@ class OrderConsistency:
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
     """Compare judgements of the same rows in both orders.
 
-    Arguments: arrays of shape (pairs,) holding the response each judgement names: 0, 1, or -1 where it cannot be read;
-    the first array is from judgements that show response 0 first, the second from those that show response 1 first.
+    Both arrays have the shape (pairs,) and hold the response that each judgement names: 0, 1, or -1 if
+    it cannot be read.
+
+    Args:
+        first_shown_first: Judgements that show response 0 first.
+        second_shown_first: Judgements that show response 1 first.
     """
-    read = (first_shown_first >= 0) & (second_shown_first >= 0)
-    one, two = first_shown_first[read], second_shown_first[read]
-    same = one == two
+    is_readable = (first_shown_first >= 0) & (second_shown_first >= 0)
+    named_in_order = first_shown_first[is_readable]
+    named_reversed = second_shown_first[is_readable]
+    is_same = named_in_order == named_reversed
     return OrderConsistency(
-        pairs=len(same),
-        consistent=int(same.sum()),
-        first=int((~same & (one == 0)).sum()),
-        second=int((~same & (one == 1)).sum()),
-        rate=float(same.mean()) if len(same) else None,
+        pairs=len(is_same),
+        consistent=int(is_same.sum()),
+        first=int((~is_same & (named_in_order == 0)).sum()),
+        second=int((~is_same & (named_in_order == 1)).sum()),
+        rate=float(is_same.mean()) if len(is_same) else None,
     )
 
 
 def agreement(right: Ints, wrong: Ints) -> float | None:
-    """Return the mean share of a row's readable votes that its majority holds; None if no row has a readable vote.
+    """Return the mean share of a row's readable votes that agree with its majority.
 
-    Arguments: votes for the better response and for the other one, both of shape (n,). 0.5 is total disagreement.
+    0.5 is total disagreement. The result is None if no row has a readable vote.
+
+    Args:
+        right: Number of votes for the better response, shape (rows,).
+        wrong: Number of votes for the other response, shape (rows,).
     """
-    total = right + wrong
-    read = total > 0
-    return float((np.maximum(right, wrong)[read] / total[read]).mean()) if read.any() else None
+    num_votes = right + wrong
+    is_readable = num_votes > 0
+    if not is_readable.any():
+        return None
+    majority = np.maximum(right, wrong)[is_readable]
+    return float((majority / num_votes[is_readable]).mean())
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Rows that lie between two edges: how many, how many credits, and the accuracy's 95 % interval."""
+    """The rows with values between two edges: their number, and their accuracy with its 95 % interval."""
 
     low_edge: float
     high_edge: float
     n: int
     mean: float | None
-    """Mean of what was binned (a confidence, a log ratio of lengths); None for an empty bin."""
+    """Mean of the values (a confidence, a log ratio of lengths); None for an empty bin."""
     accuracy: float | None
     low: float | None
     high: float | None
@@ -77,7 +90,10 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How often the response of the higher score is the better one, against sigmoid(|margin|), which claims to say so."""
+    """The share of rows whose higher score is the better response's, compared with the confidence.
+
+    The confidence of a row is sigmoid(|margin|).
+    """
 
     ece: float
     """Expected calibration error: the mean gap between confidence and accuracy, weighted by rows."""
@@ -99,52 +115,59 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class LengthBias:
-    """How right and wrong answers depend on which response is longer."""
+    """The dependence of a judge's verdicts on which response is longer."""
 
     slope: float | None
-    """Change of accuracy for each doubling of length(better) / length(other), by least squares; None if the ratio is constant."""
+    """Change of accuracy for each doubling of length(better) / length(other), by least squares; None if the
+    ratio is constant."""
     low: float | None
     high: float | None
-    """The slope's 95 % interval, by standard errors that are robust to clusters and unequal variance (CR1, or HC1 without
-    clusters)."""
+    """The slope's 95 % interval, by standard errors that are robust to clusters and unequal variance (CR1,
+    or HC1 without clusters)."""
     prefers_longer: float | None
     """Share of rows of unequal length in which the judge prefers the longer response."""
     longer_is_better: float | None
-    """Share of the same rows in which it should."""
+    """Share of the same rows in which the longer response is the better one."""
     bins: tuple[Bin, ...]
-    """Accuracy by log2(length(better) / length(other)), equally many rows a bin."""
+    """Accuracy by log2(length(better) / length(other)), with equally many rows in each bin."""
 
 
 def calibration(
     margins: Floats, clusters: Ints | None = None, bins: int = 10
 ) -> Calibration | None:
-    """Return how far sigmoid(|margin|) is from the share of rows whose higher score is the better response's.
-
-    Returns None without rows. Source: Guo et al. 2017, section 2 (ECE).
+    """Return the calibration of margins; None without rows. Source: Guo et al. 2017, section 2 (ECE).
 
     Args:
-        margins: Finite margins of shape (n,). A margin of zero has confidence 0.5 and counts as half right.
+        margins: Finite margins, shape (rows,). A margin of zero has confidence 0.5 and counts as half
+            right.
         clusters: The number of each row's cluster; None if every row is independent.
-        bins: Equally wide over confidences from 0.5 to 1.
+        bins: Number of bins, equally wide over confidences from 0.5 to 1.
     """
     if not len(margins):
         return None
     confidence = 1 / (1 + np.exp(-np.abs(np.asarray(margins, dtype=np.float64))))
     credit = (np.sign(margins) + 1) / 2
     edges = np.linspace(0.5, 1.0, bins + 1)
-    filled = _bins(edges, confidence, credit, clusters)
-    gaps = [abs((entry.mean or 0) - (entry.accuracy or 0)) * entry.n for entry in filled]
+    filled_bins = _bins(edges, confidence, credit, clusters)
+    gaps = [abs((entry.mean or 0) - (entry.accuracy or 0)) * entry.n for entry in filled_bins]
     ece = sum(gaps) / len(margins)
     bin_of_row = _bin_of_row(edges, confidence)
     low, high = ece_interval(ece, credit - confidence, bin_of_row, bins, clusters)
-    return Calibration(ece, filled, low, high, ece_floor(confidence, bin_of_row, bins))
+    floor = ece_floor(confidence, bin_of_row, bins)
+    return Calibration(ece, filled_bins, low, high, floor)
 
 
 def ece_floor(confidence: Floats, bin_of_row: Ints, bins: int) -> float:
-    """Return the mean calibration error of judges that are right exactly as often as their confidence claims.
+    """Return the mean calibration error of perfectly calibrated judges.
 
-    An error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for 540 rows in ten bins.
-    The number of right rows in a bin is taken for normal: E|gap| = √(2 / π) · σ, σ² being the sum of p (1 - p).
+    An error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for 540 rows
+    in ten bins. The number of right rows in a bin is treated as normally distributed: E|gap| = √(2 / π) · σ,
+    in which σ² is the sum of p (1 - p).
+
+    Args:
+        confidence: Confidence of each row, shape (rows,).
+        bin_of_row: The bin of each row, shape (rows,).
+        bins: Number of bins.
     """
     variances = np.bincount(bin_of_row, weights=confidence * (1 - confidence), minlength=bins)
     return float(math.sqrt(2 / math.pi) * np.sqrt(variances).sum() / len(confidence))
@@ -153,17 +176,19 @@ def ece_floor(confidence: Floats, bin_of_row: Ints, bins: int) -> float:
 def ece_interval(
     ece: float, gap: Floats, bin_of_row: Ints, bins: int, clusters: Ints | None
 ) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a calibration error; None if there are not two clusters.
+    """Return the 95 % interval of a calibration error; both ends are None with fewer than two clusters.
 
-    The error is the sum of the absolute values of the bins' mean gaps. Noise in these gaps, normal with their covariance over
-    clusters, changes the sum by its own absolute sum at most, and raises it more often than not. The interval therefore
-    reaches further down, by the 97.5 % quantile of the noise's absolute sum, than up, by the error of the signed sum. A bootstrap
-    of the error itself misses a calibrated judge always: every resample adds noise to noise.
+    The error is the sum of the absolute values of the bins' mean gaps. These gaps have noise, which is
+    normally distributed with their covariance over clusters. It changes the sum by its own absolute sum
+    at most, and raises the sum more often than it lowers it. The low end is therefore further away (by
+    the 97.5 % quantile of the noise's absolute sum) than the high end (by the error of the signed sum).
+    A bootstrap of the error would always miss a calibrated judge, because every resample adds further
+    noise.
 
     Args:
         ece: The calibration error of all rows.
-        gap: Credit minus confidence of each row, shape (n,).
-        bin_of_row: The bin of each row, shape (n,).
+        gap: Credit minus confidence of each row, shape (rows,).
+        bin_of_row: The bin of each row, shape (rows,).
         bins: Number of bins.
         clusters: The number of each row's cluster; None if every row is independent.
     """
@@ -190,63 +215,85 @@ def ece_interval(
 
 
 def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
-    """Return how many finite margins lie in each of `bins` equal parts of [-m, m], m the largest |margin|; None without rows."""
+    """Return the number of margins in each of `bins` equal parts of [-m, m]; None without rows.
+
+    m is the largest |margin|. `margins` are finite, shape (rows,).
+    """
     if not len(margins):
         return None
-    reach = float(np.abs(margins).max()) or 1.0
-    counts, edges = np.histogram(
-        np.asarray(margins, dtype=np.float64) / reach, bins=bins, range=(-1, 1)
-    )
-    return Histogram(tuple(map(float, edges * reach)), tuple(map(int, counts)))
+    largest = float(np.abs(margins).max()) or 1.0
+    relative = np.asarray(margins, dtype=np.float64) / largest
+    counts, edges = np.histogram(relative, bins=bins, range=(-1, 1))
+    return Histogram(tuple(map(float, edges * largest)), tuple(map(int, counts)))
 
 
 def length_bias(
     better: Ints, other: Ints, credit: Floats, clusters: Ints | None = None, bins: int = 5
 ) -> LengthBias:
-    """Return how the credit depends on the lengths of the two responses.
+    """Return the dependence of the credit on the lengths of the two responses.
 
     Args:
-        better: Characters of the better response, shape (n,).
-        other: Characters of the other response, shape (n,).
-        credit: Of rows with a verdict, 1 if the judge prefers the better response, 0 if the other, 0.5 for a tie.
+        better: Number of characters of the better response, shape (rows,).
+        other: Number of characters of the other response, shape (rows,).
+        credit: Credit of each row with a verdict, shape (rows,): 1 if the judge prefers the better
+            response, 0 if it prefers the other, 0.5 for a tie.
         clusters: The number of each row's cluster; None if every row is independent.
-        bins: Equally many rows each.
+        bins: Number of bins, with equally many rows in each.
     """
     ratio = np.log2((better + 1) / (other + 1))
-    unequal = better != other
-    longer = (better > other)[unequal]
-    prefers = np.where(longer, credit[unequal], 1 - credit[unequal])
-    edges = np.quantile(ratio, np.linspace(0, 1, bins + 1)) if len(ratio) else np.zeros(bins + 1)
-    slope, low, high = _slope(ratio, credit, clusters) or (None, None, None)
+    edges = np.zeros(bins + 1)
+    if len(ratio):
+        edges = np.quantile(ratio, np.linspace(0, 1, bins + 1))
+    is_unequal = better != other
+    prefers_longer = None
+    longer_is_better = None
+    if is_unequal.any():
+        better_is_longer = (better > other)[is_unequal]
+        credit_of_unequal = credit[is_unequal]
+        credit_of_longer = np.where(better_is_longer, credit_of_unequal, 1 - credit_of_unequal)
+        prefers_longer = float(credit_of_longer.mean())
+        longer_is_better = float(better_is_longer.mean())
+    slope = _slope(ratio, credit, clusters)
     return LengthBias(
-        slope=slope,
-        low=low,
-        high=high,
-        prefers_longer=float(prefers.mean()) if unequal.any() else None,
-        longer_is_better=float(longer.mean()) if unequal.any() else None,
+        slope=slope.value,
+        low=slope.low,
+        high=slope.high,
+        prefers_longer=prefers_longer,
+        longer_is_better=longer_is_better,
         bins=_bins(edges, ratio, credit, clusters),
     )
 
 
-def _slope(
-    x: Floats, y: Floats, clusters: Ints | None
-) -> tuple[float, float | None, float | None] | None:
-    """Return the least-squares slope of y on x and its 95 % interval over clusters (CR1); None if x does not vary."""
+@dataclass(frozen=True, slots=True)
+class _Slope:
+    """A least-squares slope and its 95 % interval; None if they do not exist."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def _slope(x: Floats, y: Floats, clusters: Ints | None) -> _Slope:
+    """Return the least-squares slope of y on x with its interval over clusters (CR1).
+
+    There is no slope for fewer than three rows or if x does not vary, and no interval for fewer than
+    two clusters.
+    """
     n = len(x)
     if n < 3:
-        return None
-    centred = x - x.mean()
-    spread = float((centred**2).sum())
-    if spread == 0:
-        return None
-    slope = float((centred * y).sum() / spread)
-    residual = y - y.mean() - slope * centred
-    squares, count = sum_of_squares(centred * residual, clusters)
+        return _Slope(None, None, None)
+    x_deviations = x - x.mean()
+    x_squares = float((x_deviations**2).sum())
+    if x_squares == 0:
+        return _Slope(None, None, None)
+    slope = float((x_deviations * y).sum() / x_squares)
+    residuals = y - y.mean() - slope * x_deviations
+    squares, count = sum_of_squares(x_deviations * residuals, clusters)
     if count < 2:
-        return slope, None, None
+        return _Slope(slope, None, None)
     quantile = Z95 if count == n else student_quantile(count - 1)
-    half_width = quantile * math.sqrt(squares * (n - 1) / (n - 2)) / spread
-    return slope, slope - half_width, slope + half_width
+    half_width = quantile * math.sqrt(squares * (n - 1) / (n - 2)) / x_squares
+    return _Slope(slope, slope - half_width, slope + half_width)
 
 
 def _bin_of_row(edges: Floats, values: Floats) -> Ints:
@@ -255,17 +302,34 @@ def _bin_of_row(edges: Floats, values: Floats) -> Ints:
 
 
 def _bins(edges: Floats, values: Floats, credit: Floats, clusters: Ints | None) -> tuple[Bin, ...]:
-    """Return the rows by the bin of their value, with the accuracy of each bin."""
+    """Return the accuracy of the rows in each bin.
+
+    Args:
+        edges: Ascending edges of the bins, shape (bins + 1,).
+        values: The value of each row by which it is binned, shape (rows,).
+        credit: Credit of each row, shape (rows,).
+        clusters: The number of each row's cluster; None if every row is independent.
+    """
     bin_of_row = _bin_of_row(edges, values)
-    found = []
+    filled_bins = []
     for index in range(len(edges) - 1):
         low_edge = float(edges[index])
         high_edge = float(edges[index + 1])
-        inside = np.flatnonzero(bin_of_row == index)
-        if not len(inside):
-            found.append(Bin(low_edge, high_edge, 0, None, None, None, None))
+        rows = np.flatnonzero(bin_of_row == index)
+        if not len(rows):
+            filled_bins.append(Bin(low_edge, high_edge, 0, None, None, None, None))
             continue
-        share = accuracy_interval(credit[inside], None if clusters is None else clusters[inside])
-        mean = float(values[inside].mean())
-        found.append(Bin(low_edge, high_edge, len(inside), mean, share.mean, share.low, share.high))
-    return tuple(found)
+        clusters_of_rows = None if clusters is None else clusters[rows]
+        accuracy = accuracy_interval(credit[rows], clusters_of_rows)
+        filled_bins.append(
+            Bin(
+                low_edge=low_edge,
+                high_edge=high_edge,
+                n=len(rows),
+                mean=float(values[rows].mean()),
+                accuracy=accuracy.mean,
+                low=accuracy.low,
+                high=accuracy.high,
+            )
+        )
+    return tuple(filled_bins)

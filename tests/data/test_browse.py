@@ -72,7 +72,7 @@ def test_the_page_shows_every_source_and_needs_no_other_file(tmp_path: Path) -> 
 
 def test_suspicious_records_are_found_and_good_ones_are_not(tmp_path: Path) -> None:
     mixture = Mixture(MixtureConfig.model_validate(section(tmp_path, pairs(tmp_path))))
-    found = [(suspicion.kind, suspicion.identity) for suspicion in suspicious(mixture.parts)]
+    found = [(suspicion.kind, suspicion.identity) for suspicion in suspicious(mixture.splits)]
     assert found == [
         ("contradictory labels", "project:0"),
         ("chosen equals rejected", "project:2"),
@@ -90,7 +90,7 @@ def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> Non
         {"images": [f"{number}.bmp"], "prompt": "Which colour?", **answers[number % 2]}
         for number in range(6)
     ]
-    part = Mixture(MixtureConfig.model_validate(section(tmp_path, rows, validation=4))).parts[0]
+    part = Mixture(MixtureConfig.model_validate(section(tmp_path, rows, validation=4))).splits[0]
     assert part.row_index is not None
     assert (duplicates(part.row_index, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (
         0,
@@ -102,7 +102,7 @@ def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> Non
         {},
     )  # none shares its prompt with one held out
     again = [*rows, rows[0] | answers[1] | {"images": ["copy.bmp"]}]
-    part = Mixture(MixtureConfig.model_validate(section(tmp_path, again))).parts[0]
+    part = Mixture(MixtureConfig.model_validate(section(tmp_path, again))).splits[0]
     assert [suspicion.detail for suspicion in suspicious([part])] == [
         "the same pair in project:0, project:6"
     ]
@@ -133,7 +133,7 @@ def test_one_value_is_a_sentence() -> None:
 
 def test_duplicates_are_counted_once_each(tmp_path: Path) -> None:
     mixture = Mixture(MixtureConfig.model_validate(section(tmp_path, pairs(tmp_path))))
-    part = mixture.parts[0]
+    part = mixture.splits[0]
     assert part.row_index is not None
     assert duplicates(part.row_index, part.rows) == 3
 
@@ -169,5 +169,5 @@ def test_unusable_records_are_found_however_many_they_are(tmp_path: Path) -> Non
     (tmp_path / "r.yaml").write_text(json.dumps({"data": strict}))
     command = [sys.executable, str(ROOT / "data" / "browse.py"), str(tmp_path / "r.yaml"), "--find"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "cannot be used: project:1: an image 4000 pixels wide and 8 high" in done.stdout
+    assert "cannot be used: project:1: the image is 4000 pixels wide and 8 high" in done.stdout
     assert "in all: 3 cannot be used" in done.stdout

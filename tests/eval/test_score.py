@@ -87,7 +87,7 @@ PROMPT = {"prompt": "What is it?"}
 BAD: dict[str, tuple[Any, str]] = {
     "cut": ('{"prompt": "x", "resp', "no valid JSON"),
     "list": ("[1, 2]", "a JSON list"),
-    "twice": ('{"prompt": "a", "prompt": "b", "responses": ["c"]}', "stands twice"),
+    "twice": ('{"prompt": "a", "prompt": "b", "responses": ["c"]}', "occurs twice"),
     "empty": ({}, "there are no responses"),
     "one text": (PROMPT | {"responses": "a"}, "'responses' is one text"),
     "none": (PROMPT | {"responses": []}, "none; required is a list of at least one"),

@@ -266,11 +266,11 @@ def run(tally: Tally, folder: Path, found: dict[str, tuple[Write, int]]) -> None
         case, kept = f"file {name}", 0
         with Attempt(SECONDS) as attempt:
             mixture = Mixture(MixtureConfig.model_validate({"sources": sources, **settings}))
-            list(suspicious(mixture.parts[:1]))
+            list(suspicious(mixture.splits[:1]))
             page(mixture, 4, "attack").encode()
-            for index in range(len(mixture.parts[0].rows)):
+            for index in range(len(mixture.splits[0].rows)):
                 mixture.load(index, encode)
-            kept = len(mixture.parts[0].rows) - len(mixture.skipped)
+            kept = len(mixture.splits[0].rows) - len(mixture.skipped)
         error, used = attempt.error, not expected and kept > 0 and "overwritten" not in name
         if error is not None:
             tally.add(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.results.official_scores import score_file
+from mmrm.eval.results.official_scores import score_predictions_file
 from mmrm.eval.results.predictions import difference, read_predictions
 from tools.attack.outcomes import Attempt, Tally, cause, kind_of
 from tools.attack.values import VALUES, dotted, places, put
@@ -91,7 +91,7 @@ def attack(tally: Tally, folder: Path, count: int, seed: int, only: str | None =
         file.write_text(f"{json.dumps(good)}\n{json.dumps(row)}\n", encoding="utf-8")
         scored = None
         with Attempt(SECONDS) as attempt:
-            scored = score_file(file, BENCHMARKS[benchmark], rules)
+            scored = score_predictions_file(file, BENCHMARKS[benchmark], rules)
             "\n".join(scored[1].lines()).encode()
         _count(tally, case, attempt, wrong=scored is not None and not plausible(row))
         if kind.endswith("own"):

@@ -144,9 +144,9 @@ class Attack:
         mixture = Mixture(
             MixtureConfig.model_validate({"sources": [self.section, other], **settings})
         )
-        list(suspicious(mixture.parts[:1]))
+        list(suspicious(mixture.splits[:1]))
         page(mixture, len(found) + 1, "attack").encode()
-        part = mixture.parts[0]
+        part = mixture.splits[0]
         assert len(part.source) == len(found), (
             f"{len(found)} rows were written and {len(part.source)} read"
         )
@@ -164,7 +164,7 @@ class Attack:
 
     def _trained(self, found: Sequence[Case], mixture: Mixture) -> None:
         """Read what was kept as training does, and compare it with what was written; the rest was counted."""
-        kept = {int(row): index for index, row in enumerate(mixture.parts[0].rows)}
+        kept = {int(row): index for index, row in enumerate(mixture.splits[0].rows)}
         for row, case in enumerate(found):
             if row not in kept:
                 self.tally.add("counted", case.name)

@@ -90,7 +90,7 @@ class Method(ABC):
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, with a line for each that lost records and the reasons."""
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
-        for source in mixture.parts:
+        for source in mixture.splits:
             if not source.left_out or rank() != 0:
                 continue
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in source.left_out.items())

@@ -101,7 +101,7 @@ def data_fingerprints(mixture: Mixture) -> DataFingerprints:
             "fingerprint": part.content,
             "rows": len(part.source),
         }
-        for part in mixture.parts
+        for part in mixture.splits
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmrm.data.config.layers import CHAIN, SIZE, VALUES, Located, Reader, lay
+from mmrm.data.config.layers import MAX_BYTES, MAX_CHAIN, MAX_VALUES, Located, Reader, lay
 from tests.train.minimal import write
 
 
@@ -58,8 +58,8 @@ def test_all_duplicate_keys_are_reported(tmp_path: Path) -> None:
     found, problems = read(tmp_path, "a: 1\nb: {c: 1, c: 2}\na: 3\n")
     assert found == {"a": 1, "b": {"c": 1}}
     assert sorted(problems) == [
-        "a: this key stands twice, first on line 1; keep one of the two",
-        "b.c: this key stands twice, first on line 2; keep one of the two",
+        "a: this key occurs twice, first on line 1; keep one of the two",
+        "b.c: this key occurs twice, first on line 2; keep one of the two",
     ]
 
 
@@ -123,21 +123,21 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" fo
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (LAUGHS, f"more than {VALUES:,}"),
+        (LAUGHS, f"more than {MAX_VALUES:,}"),
         (
             "a: &a [x, x, x, x, x, x, x, x, x]\nb: &b ["
             + "*a, " * 900
             + "]\nc: ["
             + "*b, " * 900
             + "]",
-            f"more than {VALUES:,}",
+            f"more than {MAX_VALUES:,}",
         ),
-        ("a: [" + "1, " * (VALUES + 1) + "]", f"more than {VALUES:,}"),
+        ("a: [" + "1, " * (MAX_VALUES + 1) + "]", f"more than {MAX_VALUES:,}"),
         ("a: &a [*a]", "nested more than"),
         ("a: &a {b: *a}", "nested more than"),
         ("a: " + "[" * 50_000, "nested more than"),
         ("".join(" " * i + "a:\n" for i in range(300)), "nested more than"),
-        ("a: " + "x" * SIZE, f"at most {SIZE:,}"),
+        ("a: " + "x" * MAX_BYTES, f"at most {MAX_BYTES:,}"),
         ("a: " + "9" * 5000, "5,000 characters"),
         ("a: 0x" + "f" * 5000, "5,002 characters"),
         ("a: !!int abc", "no value of the tag int"),
@@ -180,16 +180,16 @@ def test_only_regular_files_of_a_small_size_are_read(tmp_path: Path) -> None:
 
 
 def test_a_chain_of_recipes_has_an_end(tmp_path: Path) -> None:
-    for number in range(CHAIN + 5):
+    for number in range(MAX_CHAIN + 5):
         write(tmp_path, f"extends: {number + 1}.yaml\nk{number}: 1\n", f"{number}.yaml")
     reader = Reader()
     reader.recipe(tmp_path / "0.yaml")
-    assert f"more than {CHAIN} recipes" in reader.problems[0].message
+    assert f"more than {MAX_CHAIN} recipes" in reader.problems[0].message
 
 
 @pytest.mark.parametrize(
     "text",
-    [".".join(["a"] * 5000) + "=1", "a=" + "x" * SIZE, "a=" + "9" * 6000, "a=" + "[" * 20_000],
+    [".".join(["a"] * 5000) + "=1", "a=" + "x" * MAX_BYTES, "a=" + "9" * 6000, "a=" + "[" * 20_000],
 )
 def test_an_override_has_limits_too(text: str) -> None:
     reader = Reader()

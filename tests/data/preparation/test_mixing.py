@@ -483,7 +483,8 @@ def test_strict_stops_at_one_rotten_row_with_source_row_and_reason(tmp_path: Pat
 def test_more_bad_rows_than_the_limit_stop(tmp_path: Path) -> None:
     rows = [row(str(number)) if number % 20 else {"prompt": 1} for number in range(200)]
     with pytest.raises(
-        UserError, match=r"one: 10 of 200 rows are bad so far; the recipe allows 2 [\s\S]*one:0: "
+        UserError,
+        match=r"one: 10 of 200 rows are bad so far, and the recipe allows 2 [\s\S]*one:0: ",
     ):
         mixture(tmp_path, [project(tmp_path, "one", rows)])
 

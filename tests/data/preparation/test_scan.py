@@ -22,7 +22,7 @@ from mmrm.data.errors import UserError
 from mmrm.data.images import PatchTokens, resized
 from mmrm.data.preference import Preference
 from mmrm.data.preparation import scan as preparation
-from mmrm.data.preparation.faults import told
+from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.row_index import ROW, RowIndex, index_rows
 from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.sources.shared.source import Source
@@ -76,7 +76,7 @@ def test_a_strict_recipe_refuses_what_an_earlier_reading_skipped(tmp_path: Path)
     assert read(source, tmp_path / "cache").skipped == 1
     with pytest.raises(
         UserError,
-        match=r"(?s)1 of 300 rows are bad so far; the recipe allows 0.*'rejected' is int 3",
+        match=r"(?s)1 of 300 rows are bad so far, and the recipe allows 0.*'rejected' is int 3",
     ):
         scan(source, BadRecordConfig(policy="strict"), tmp_path / "cache", 1)
 
@@ -180,7 +180,7 @@ def test_equal_faults_of_several_blocks_are_told_once_with_their_count(
     assert str(caught.value).count("\n- ") == 1
     everything = scan(source, BadRecordConfig(limit=1.0), tmp_path / "cache", 2)
     assert list(everything.faults.values()) == [120, 3]
-    first, images = told(everything.faults)
+    first, images = fault_messages(everything.faults)
     assert first.startswith("project:0: 'chosen' is list [{")
     assert first.endswith("required is str. … and 119 more records with the same fault")
     assert "x.png" in images

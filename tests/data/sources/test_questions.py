@@ -92,7 +92,7 @@ def test_answers_of_several_forms_and_wrong_ones(tmp_path: Path) -> None:
     assert [record.truth for record in (found[place] for place in range(len(found)))] == [
         Truth("exact", ("yes", "y"))
     ]
-    assert found.parts[0].left_out == {"bad_record": 2}
+    assert found.splits[0].left_out == {"bad_record": 2}
     with pytest.raises(ValueError, match="cannot be read as a list"):
         listed("['a'")
     with pytest.raises(ValueError, match="at most 26"):

@@ -190,7 +190,7 @@ def test_a_bad_item_of_a_list_costs_one_row(tmp_path: Path) -> None:
     rows = open_rows([path], tmp_path / "cache")
     assert len(rows) == 5
     for index, message in enumerate(
-        ["stands twice", "half of a character", "no valid JSON", "no valid JSON"]
+        ["occurs twice", "half of a character", "no valid JSON", "no valid JSON"]
     ):
         with pytest.raises(RecordError, match=f"row {index} .*{message}"):
             rows.row(index)
@@ -274,5 +274,5 @@ def test_a_value_that_python_cannot_hold_costs_one_row(tmp_path: Path) -> None:
 def test_a_column_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
-    with pytest.raises(UserError, match=r"a\.parquet: the column 'a' stands there twice"):
+    with pytest.raises(UserError, match=r"a\.parquet: the column 'a' occurs twice"):
         open_rows([path], tmp_path / "cache")

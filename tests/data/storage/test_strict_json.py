@@ -28,8 +28,8 @@ JSON = st.recursive(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"a": 1, "a": 2}', "the key 'a' stands twice"),
-        (b'{"a": [{"b": 1, "c": 2, "b": 1}]}', "the key 'b' stands twice"),
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b'{"a": [{"b": 1, "c": 2, "b": 1}]}', "the key 'b' occurs twice"),
         (rb'{"a": "x \ud800"}', "half of a character"),
         (rb'{"\uDFFF": 1}', "half of a character"),
         (rb'{"a": "\udc00\ud800"}', "half of a character"),

@@ -25,7 +25,7 @@ from mmrm.data.synthetic.scenes import (
     sample,
 )
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ FEATURES = 4096
 PICTURES = tuple(QUESTION_TYPES)
 
 
-def _items(level: str, kinds: tuple[str, ...], count: int) -> list[Item]:
+def _items(level: str, kinds: tuple[str, ...], count: int) -> list[WorldItem]:
     world = ShapesWorld(level, 11, "train")
     return [world.item(index, kinds) for index in range(count)]
 
@@ -70,7 +70,7 @@ def _trained_accuracy(rows: Vector, labels: Vector) -> float:
     return float(((rows[cut:] @ weights > 0) == labels[cut:]).mean())
 
 
-def _pair_accuracy(items: Sequence[Item]) -> float:
+def _pair_accuracy(items: Sequence[WorldItem]) -> float:
     """Return how often a judge trained on texts alone finds the chosen response of held-out items."""
     sign = np.where(np.random.default_rng(1).random(len(items)) < 0.5, 1.0, -1.0)
     difference = np.stack(
@@ -82,7 +82,7 @@ def _pair_accuracy(items: Sequence[Item]) -> float:
     return _trained_accuracy(difference * sign[:, None], (sign > 0).astype(float))
 
 
-def _rule_accuracy(items: Sequence[Item], prefers: Callable[[str, str], float]) -> float:
+def _rule_accuracy(items: Sequence[WorldItem], prefers: Callable[[str, str], float]) -> float:
     """Return how often a rule prefers the chosen response; ties count half."""
     return float(
         np.mean([0.5 + 0.5 * np.sign(prefers(item.chosen, item.rejected)) for item in items])

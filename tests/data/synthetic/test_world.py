@@ -24,7 +24,7 @@ from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.wording import RATIONALES, caption, noun, read_critique
-from mmrm.data.synthetic.world import Item, ShapesWorld
+from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 
 ROOT = Path(__file__).resolve().parents[3]
 levels = st.sampled_from(sorted(LEVELS))
@@ -56,7 +56,7 @@ def test_every_index_holds_a_whole_item(
         assert len({thing.cell for thing in item.scene.things}) == len(item.scene.things)
 
 
-def _independent_answer(item: Item) -> str | None:
+def _independent_answer(item: WorldItem) -> str | None:
     """Answer the question from the scene, by other means than the generator; None where this test does not know how."""
     scene, question = item.scene, item.question
     assert scene is not None

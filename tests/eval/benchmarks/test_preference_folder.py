@@ -130,7 +130,7 @@ def test_a_wrong_type_is_told_once_with_the_one_that_fits(tmp_path: Path) -> Non
     assert lines[3:] == [f"For a benchmark: preference_folder={path},type=trl"]
     for wrong in ("shapes", "tlr"):
         with pytest.raises(
-            UserError, match=rf"no files are of type '{wrong}'; required is one of .*, trl, "
+            UserError, match=rf"no files are of type '{wrong}'\. Required is one of .*, trl, "
         ):
             load(Location(location=str(path), type=wrong))
     with pytest.raises(argparse.ArgumentTypeError, match="`type` is for preference_folder"):

@@ -15,7 +15,7 @@ from mmrm.eval.benchmarks import multimodal_rewardbench as multimodal_rewardbenc
 from mmrm.eval.benchmarks import vl_rewardbench_scoring as vl_rewardbench_official
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.results.official_scores import score_file
+from mmrm.eval.results.official_scores import score_predictions_file
 from mmrm.eval.results.result import Result
 from mmrm.eval.suite.baselines import baseline
 from mmrm.eval.suite.suite import evaluate
@@ -56,7 +56,7 @@ def test_mm_rlhf_rewardbench_to_the_last_digit() -> None:
 
 
 def test_a_file_is_scored_as_its_records() -> None:
-    found = score_file(
+    found = score_predictions_file(
         DATA / "scored" / "multimodal_rewardbench.jsonl", BENCHMARKS["multimodal_rewardbench"]
     )[0]
     assert found["micro"] == 0.5349182763744428

@@ -14,7 +14,7 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.results.official_scores import IDS, score_file
+from mmrm.eval.results.official_scores import IDS, score_predictions_file
 from mmrm.eval.results.predictions import write_predictions
 from mmrm.eval.results.summary_table import score_table
 from tests.eval.benchmarks.test_multimodal_rewardbench import prediction
@@ -46,7 +46,9 @@ def test_the_published_ids_are_those_of_the_known_editions() -> None:
 
 
 def test_a_whole_file_is_whole_and_says_what_was_not_compared(tmp_path: Path) -> None:
-    found, compared = score_file(write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward")
+    found, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward"
+    )
     assert (compared.rows, compared.expected, compared.whole, found["whole"]) == (
         1250,
         1250,
@@ -65,7 +67,7 @@ def test_missing_duplicated_and_invented_rows_are_counted_and_named(tmp_path: Pa
     ids = [*PUBLISHED, once[0], "made-up-1", "made_up"]
     ids.remove(twice)
     ids.remove(once[1])
-    _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(ids)), VL, "all_rows")
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", rewarded(ids)), VL, "all_rows")
     assert (compared.rows, sorted(compared.missing)) == (1251, sorted([twice, once[1]]))
     assert (compared.duplicated, compared.invented, compared.whole) == (
         (once[0],),
@@ -87,10 +89,14 @@ def test_the_edition_that_numbers_its_double_ids_is_recognised(tmp_path: Path) -
         numbered.append(
             f"{identity}-{seen[identity]}" if PUBLISHED.count(identity) == 2 else identity
         )
-    _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(numbered)), VL, "r1_reward")
+    _, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", rewarded(numbered)), VL, "r1_reward"
+    )
     assert (compared.rows, compared.expected, compared.whole) == (1247, 1247, True)
     assert "of which the edition since May 2025 lacks some" in compared.compared
-    _, compared = score_file(write(tmp_path / "p.jsonl", rewarded(PUBLISHED[3:])), VL, "r1_reward")
+    _, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", rewarded(PUBLISHED[3:])), VL, "r1_reward"
+    )
     assert (len(compared.missing), compared.expected) == (3, 1250)
 
 
@@ -99,7 +105,7 @@ def test_ids_of_which_only_a_digest_is_known_are_compared_too(tmp_path: Path) ->
         prediction("[[A]]", identity="pairs_0001", name="safety"),
         prediction("[[A]]", identity="pairs_x", name="safety"),
     ]
-    _, compared = score_file(write(tmp_path / "p.jsonl", records), MULTIMODAL)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), MULTIMODAL)
     assert (compared.invented, len(compared.missing)) == (("pairs_x",), 4710)
 
 
@@ -107,10 +113,12 @@ def test_rows_at_hand_are_compared_with_their_responses_and_labels(tmp_path: Pat
     where = Location(location=str(vl_rewardbench(tmp_path / "vl", 6)))
     rows = [json.loads(line) for line in (tmp_path / "vl" / "data.jsonl").open(encoding="utf-8")]
     records = [{**row, "rewards": [1, 0]} for row in rows]
-    _, compared = score_file(write(tmp_path / "p.jsonl", records), VL, "r1_reward", where=where)
+    _, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", records), VL, "r1_reward", where=where
+    )
     assert (compared.rows, compared.expected, compared.whole) == (6, 6, True)
     records[0] |= {"chosen": records[0]["rejected"], "rejected": records[0]["chosen"]}
-    _, compared = score_file(
+    _, compared = score_predictions_file(
         write(tmp_path / "p.jsonl", [*records, records[1]]), VL, "r1_reward", where=where
     )
     assert (compared.missing, compared.duplicated, compared.invented) == (
@@ -123,7 +131,9 @@ def test_rows_at_hand_are_compared_with_their_responses_and_labels(tmp_path: Pat
         in compared.notes
     )
     without = [{"id": row["id"], "rewards": [1, 0]} for row in rows[1:]]
-    _, compared = score_file(write(tmp_path / "p.jsonl", without), VL, "r1_reward", where=where)
+    _, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", without), VL, "r1_reward", where=where
+    )
     assert (
         compared.missing,
         compared.compared.endswith("the file does not hold the responses"),
@@ -139,7 +149,7 @@ def test_a_hub_that_cannot_be_read_is_said_and_the_ids_are_compared(
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    _, compared = score_file(
+    _, compared = score_predictions_file(
         write(tmp_path / "p.jsonl", rewarded(PUBLISHED)), VL, "r1_reward", where=Location()
     )
     assert compared.whole
@@ -151,7 +161,9 @@ def test_a_hub_that_cannot_be_read_is_said_and_the_ids_are_compared(
 
 def test_a_row_may_have_several_votes_but_not_more_than_the_others(tmp_path: Path) -> None:
     whole = [sample("mmmu-1"), sample("RLHF-V-1"), sample("svit-1")]
-    _, compared = score_file(write(tmp_path / "p.jsonl", [*whole, *whole[1:], None]), VL)
+    _, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", [*whole, *whole[1:], None]), VL
+    )
     assert (compared.rows, compared.duplicated, compared.invented) == (
         3,
         (),
@@ -161,7 +173,7 @@ def test_a_row_may_have_several_votes_but_not_more_than_the_others(tmp_path: Pat
         "votes on a row: 2, on 1 rows fewer",
         "1 lines hold null and were skipped, as official does",
     )
-    _, compared = score_file(write(tmp_path / "p.jsonl", [*whole, whole[0]]), VL)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", [*whole, whole[0]]), VL)
     assert compared.duplicated == ("mmmu-1",)
 
 
@@ -198,7 +210,7 @@ def test_rewards_that_are_no_two_finite_numbers_are_refused(
     with pytest.raises(
         PredictionsError, match=r"line 2: ValueError rewards are .* 2 finite numbers"
     ):
-        score_file(file, BENCHMARKS[name], rules)
+        score_predictions_file(file, BENCHMARKS[name], rules)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +233,7 @@ def test_other_values_are_checked_too(
 ) -> None:
     good = sample() if benchmark is VL else prediction("[[A]]")
     with pytest.raises(PredictionsError, match=f"line 2: .*{message}"):
-        score_file(write(tmp_path / "p.jsonl", [good, record]), benchmark)
+        score_predictions_file(write(tmp_path / "p.jsonl", [good, record]), benchmark)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "null\n", "null\nnull\n"])
@@ -229,7 +241,7 @@ def test_other_values_are_checked_too(
 def test_a_file_without_a_record_is_refused(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(text)
     with pytest.raises(PredictionsError, match=r"p.jsonl.*holds no record"):
-        score_file(tmp_path / "p.jsonl", BENCHMARKS[name])
+        score_predictions_file(tmp_path / "p.jsonl", BENCHMARKS[name])
 
 
 @pytest.mark.parametrize(
@@ -255,7 +267,7 @@ def test_files_that_are_no_predictions_are_refused(
 ) -> None:
     (tmp_path / "p.jsonl").write_bytes(line)
     with pytest.raises(PredictionsError) as refused:
-        score_file(tmp_path / "p.jsonl", VL)
+        score_predictions_file(tmp_path / "p.jsonl", VL)
     assert message in str(refused.value)
 
 
@@ -265,20 +277,20 @@ def test_a_file_in_another_rules_format_is_recognised(tmp_path: Path) -> None:
         PredictionsError,
         match=r"'r1_reward': the file is in the format official .*--rules official",
     ):
-        score_file(file, VL, "r1_reward")
+        score_predictions_file(file, VL, "r1_reward")
     with pytest.raises(
         PredictionsError, match="no rules 'mine'; there are official, all_rows, lmms_eval"
     ):
-        score_file(file, VL, "mine")
-    assert score_file(file, VL)[0]["rules"] == "official"
+        score_predictions_file(file, VL, "mine")
+    assert score_predictions_file(file, VL)[0]["rules"] == "official"
 
 
 def test_k_can_be_chosen(tmp_path: Path) -> None:
     one, two = sample("mmmu-1"), sample("mmmu-1", "Overall Judgment: Answer 2 is better.")
     file = write(tmp_path / "p.jsonl", [one, two, two])
-    of_three = score_file(file, VL)[0]
+    of_three = score_predictions_file(file, VL)[0]
     assert (of_three["k"], of_three["micro"]) == (3, 0.0)
-    of_one = score_file(file, VL, votes=1)[0]
+    of_one = score_predictions_file(file, VL, votes=1)[0]
     assert (of_one["k"], of_one["micro"]) == (1, of_three["detail"]["k=1"]["overall"])
     assert of_one["groups"]["reasoning"]["n"] == 1
     for rules, votes_, message in (
@@ -287,7 +299,7 @@ def test_k_can_be_chosen(tmp_path: Path) -> None:
     ):
         records = [sample()] if rules is None else rewarded(["mmmu-1"])
         with pytest.raises(PredictionsError, match=message):
-            score_file(write(tmp_path / "q.jsonl", records), VL, rules, votes_)
+            score_predictions_file(write(tmp_path / "q.jsonl", records), VL, rules, votes_)
 
 
 def vl_log(identity: str, answer: Any, score: Any, category: str) -> dict[str, Any]:
@@ -309,7 +321,7 @@ def test_the_sample_log_of_lmms_eval_for_vl_rewardbench(tmp_path: Path) -> None:
         vl_log("mathverse_1", [["I cannot say."]], 1.0, "reasoning"),
         vl_log("mathverse_2", "Therefore, Answer 2 is better", 0.0, "reasoning"),
     ]
-    found, compared = score_file(write(tmp_path / "p.jsonl", lines), VL)
+    found, compared = score_predictions_file(write(tmp_path / "p.jsonl", lines), VL)
     assert (found["rules"], found["format"], found["micro"], found["macro"]) == (
         "lmms_eval",
         "lmms_eval",
@@ -324,7 +336,7 @@ def test_the_sample_log_of_lmms_eval_for_vl_rewardbench(tmp_path: Path) -> None:
         vl_log("a", 3, 1.0, "reasoning"),
     ):
         with pytest.raises(PredictionsError, match="line 2: ValueError"):
-            score_file(write(tmp_path / "p.jsonl", [lines[0], broken]), VL)
+            score_predictions_file(write(tmp_path / "p.jsonl", [lines[0], broken]), VL)
 
 
 def test_the_sample_log_of_lmms_eval_for_multimodal_rewardbench(tmp_path: Path) -> None:
@@ -342,17 +354,19 @@ def test_the_sample_log_of_lmms_eval_for_multimodal_rewardbench(tmp_path: Path) 
         line("mathvista_2", "?", 0, "Output2"),
         line("EMMA_1-0", "?", 1),
     ]
-    found, _ = score_file(write(tmp_path / "p.jsonl", lines), MULTIMODAL)
+    found, _ = score_predictions_file(write(tmp_path / "p.jsonl", lines), MULTIMODAL)
     assert (found["rules"], found["micro"], found["macro"]) == ("lmms_eval", 2 / 3, 0.75)
     assert (
-        score_file(tmp_path / "p.jsonl", MULTIMODAL, "official")[0]["groups"]["reasoning/math"]["n"]
+        score_predictions_file(tmp_path / "p.jsonl", MULTIMODAL, "official")[0]["groups"][
+            "reasoning/math"
+        ]["n"]
         == 2
     )
     with pytest.raises(
         PredictionsError,
         match="line 2: ValueError the logged score is 0; the answer says B, and B is right",
     ):
-        score_file(
+        score_predictions_file(
             write(tmp_path / "p.jsonl", [lines[0], line("m", "[[B]]", 0, "Output2")]), MULTIMODAL
         )
 
@@ -381,9 +395,11 @@ def test_our_own_predictions_score_as_what_they_were_written_from(
         found = [*verdicts, last]
         protocol = ProtocolConfig()
         write_predictions(examples, found, benchmark, protocol, tmp_path / name)
-        own, compared = score_file(tmp_path / name / "predictions.jsonl", benchmark)
+        own, compared = score_predictions_file(tmp_path / name / "predictions.jsonl", benchmark)
         theirs = "rewards" if "rewards" in benchmark.formats else "official"
-        other = score_file(tmp_path / name / f"{theirs}.jsonl", benchmark, own["rules"])[0]
+        other = score_predictions_file(
+            tmp_path / name / f"{theirs}.jsonl", benchmark, own["rules"]
+        )[0]
         assert own["micro"] == other["micro"]
         assert own["format"] == "predictions"
         assert (compared.rows, sum(group["n"] for group in own["groups"].values())) == (5, 5)
@@ -429,10 +445,10 @@ def multimodal_rewards() -> list[dict[str, Any]]:
 
 def test_a_misspelt_category_is_named_and_the_file_is_not_whole(tmp_path: Path) -> None:
     records = mm_rlhf_rewards()
-    assert score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)[1].whole
+    assert score_predictions_file(write(tmp_path / "p.jsonl", records), MM_RLHF)[1].whole
     first_video = next(row for row in records if row["image"].startswith("video"))
     first_video["image"] = "vidoe/0.png"
-    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    found, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
     assert not compared.whole
     assert not found["whole"]
     assert compared.miscounted == (
@@ -448,7 +464,7 @@ def test_one_category_of_all_rows_is_not_whole(tmp_path: Path) -> None:
     records = [
         {**row, "image": row["image"].replace("mcq", "m")} for row in records
     ]  # mcq is looked for before long
-    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    found, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
     assert found["groups"].keys() == {"long"}
     assert "category 'long': 170 lines; the released edition has 37 rows of it" in compared.lines()
     assert not compared.whole
@@ -457,11 +473,11 @@ def test_one_category_of_all_rows_is_not_whole(tmp_path: Path) -> None:
 def test_categories_of_an_unfinished_file_are_named_only_if_too_large(tmp_path: Path) -> None:
     """A file with missing rows is short of their categories; that needs no further sentence."""
     records = mm_rlhf_rewards()[:100]
-    _, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
     assert len(compared.missing) == 70
     assert compared.miscounted == ()
     records[99]["image"] = "mcq/99.png"
-    _, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
     assert compared.miscounted == (
         "category 'mcq': 43 lines; the released edition has 42 rows of it",
     )
@@ -477,12 +493,12 @@ def test_the_category_of_each_row_is_compared_with_rows_at_hand(tmp_path: Path) 
         prefix = row["id"].split("-")[0]
         lines.append(vl_log(row["id"], "Answer 1 is better", 1.0, groups.get(prefix, "general")))
     where = Location(location=str(folder))
-    _, compared = score_file(write(tmp_path / "p.jsonl", lines), VL, where=where)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", lines), VL, where=where)
     assert compared.miscounted == ()
     first, second = lines[0]["vlreward_score"], lines[1]["vlreward_score"]
     assert first["category"] != second["category"]
     first["category"], second["category"] = second["category"], first["category"]
-    _, compared = score_file(write(tmp_path / "p.jsonl", lines), VL, where=where)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", lines), VL, where=where)
     assert len(compared.miscounted) == 1
     assert compared.miscounted[0].startswith("2 in another category: 'RLAIF-V-0' is in ")
     assert not compared.whole
@@ -491,9 +507,11 @@ def test_the_category_of_each_row_is_compared_with_rows_at_hand(tmp_path: Path) 
 def test_sizes_of_categories_are_compared_for_multimodal_rewardbench(tmp_path: Path) -> None:
     """One misspelt category makes a column of its own and moves the mean of the columns."""
     records = multimodal_rewards()
-    right, _ = score_file(write(tmp_path / "p.jsonl", records), MULTIMODAL, "r1_reward")
+    right, _ = score_predictions_file(write(tmp_path / "p.jsonl", records), MULTIMODAL, "r1_reward")
     records[1]["Category"] = "open_generation/corectness_task"
-    wrong, compared = score_file(write(tmp_path / "p.jsonl", records), MULTIMODAL, "r1_reward")
+    wrong, compared = score_predictions_file(
+        write(tmp_path / "p.jsonl", records), MULTIMODAL, "r1_reward"
+    )
     assert abs(wrong["macro"] - right["macro"]) > 0.03
     name = (
         "category 'open_generation/corectness_task': 1 lines; the released edition has 0 rows of it"
@@ -509,7 +527,7 @@ def test_rows_without_an_id_are_read_as_the_released_script_reads_them(tmp_path:
         {"id": 7, "image": "mcq/3.png", "rewards": [1, 0]},
         {"id": "7", "image": "mcq/4.png", "rewards": [1, 0]},
     ]
-    found, compared = score_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
+    found, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), MM_RLHF)
     assert (found["micro"], found["acc_plus"]) == (3 / 4, 2 / 3)
     assert found["detail"]["groups"] == 3
     assert compared.invented == ("", "", "7", "7")
@@ -520,7 +538,7 @@ def test_a_repeated_id_of_own_records_is_counted(tmp_path: Path) -> None:
     records = [
         {"id": identity, "category": "x", "rewards": [1, 0]} for identity in ("a", "b", "a", "a")
     ]
-    _, compared = score_file(write(tmp_path / "p.jsonl", records), benchmark)
+    _, compared = score_predictions_file(write(tmp_path / "p.jsonl", records), benchmark)
     assert (compared.duplicated, compared.whole) == (("a", "a"), False)
 
 
@@ -571,13 +589,15 @@ def test_a_key_that_a_later_line_lacks_is_refused_or_not_needed(name: str, tmp_p
     """A line without a key, with null, or with a value of another type is named; it is never a traceback."""
     benchmark, line = whole_lines()[name]
     rules = {"vl rewards": "r1_reward", "multimodal rewards": "r1_reward"}.get(name)
-    score_file(write(tmp_path / "p.jsonl", [line, line]), benchmark, rules)
+    score_predictions_file(write(tmp_path / "p.jsonl", [line, line]), benchmark, rules)
     for key in line:
         shorter = {other: value for other, value in line.items() if other != key}
         for broken in (shorter, {**line, key: None}, {**line, key: 3}, {**line, key: {"a": 1}}):
             refused = ""
             try:
-                score_file(write(tmp_path / "p.jsonl", [line, broken]), benchmark, rules)
+                score_predictions_file(
+                    write(tmp_path / "p.jsonl", [line, broken]), benchmark, rules
+                )
             except PredictionsError as error:
                 refused = str(error)
             assert not refused or "line 2" in refused
@@ -594,9 +614,9 @@ def test_a_line_that_stands_for_another_of_its_id_is_found_by_its_responses(tmp_
         {"id": one, "image": image, "chosen": str(row), "rejected": "", "rewards": [1, 0]}
         for row, (one, image) in enumerate(zip(ids, mm_rlhf_paths(), strict=True))
     ]
-    assert score_file(write(tmp_path / "p.jsonl", rows), MM_RLHF)[1].whole
+    assert score_predictions_file(write(tmp_path / "p.jsonl", rows), MM_RLHF)[1].whole
     other = next(row for row, one in enumerate(ids) if row and one == ids[0])
-    _, compared = score_file(
+    _, compared = score_predictions_file(
         write(tmp_path / "p.jsonl", [*rows[:other], rows[0], *rows[other + 1 :]]), MM_RLHF
     )
     assert (compared.rows, compared.missing, compared.duplicated) == (170, (ids[0],), (ids[0],))
@@ -608,7 +628,7 @@ def test_acc_plus_stands_beside_each_category(tmp_path: Path) -> None:
         for line in (mm_rlhf_rewardbench(tmp_path) / "mm_reward_bench.jsonl").open(encoding="utf-8")
     ]
     records = [{**row, "rewards": [number, 2]} for number, row in enumerate(rows)]
-    found, compared = score_file(
+    found, compared = score_predictions_file(
         write(tmp_path / "p.jsonl", records), MM_RLHF, where=Location(location=str(tmp_path))
     )
     assert compared.whole

@@ -14,7 +14,7 @@ from mmrm.eval.benchmarks.benchmark import Origin
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig, presentations
-from mmrm.eval.results.official_scores import score_file
+from mmrm.eval.results.official_scores import score_predictions_file
 from mmrm.eval.results.predictions import OWN, read_predictions, write_predictions
 from mmrm.eval.results.predictions_protocol import order_of_votes, protocol_of
 from mmrm.eval.results.summary_table import comparison_table
@@ -69,14 +69,14 @@ def test_a_judge_that_names_the_first_is_right_where_the_winner_is_shown_first(
     tmp_path: Path,
 ) -> None:
     """The figure is 1.0, and what it is worth is printed beside it."""
-    found, compared = score_file(evaluated(tmp_path, WINNER_FIRST), FOLDER)
+    found, compared = score_predictions_file(evaluated(tmp_path, WINNER_FIRST), FOLDER)
     assert found["micro"] == 1.0
     assert found["protocol"].startswith("WINNER SHOWN FIRST, 1 vote")
     lines = compared.lines()
     assert f"protocol: {found['protocol']}" in lines
     assert any("a judge that always names the first response is right" in line for line in lines)
 
-    found, compared = score_file(evaluated(tmp_path / "both", BOTH), FOLDER)
+    found, compared = score_predictions_file(evaluated(tmp_path / "both", BOTH), FOLDER)
     assert found["micro"] == 0.0
     assert found["protocol"].startswith("both orders, 1 vote")
     assert not any("SHOWN FIRST" in line for line in compared.lines())
@@ -89,7 +89,7 @@ def test_without_the_result_the_order_is_read_from_the_votes(tmp_path: Path) -> 
     ):
         file = evaluated(tmp_path / protocol.order, protocol)
         file.parent.with_suffix(".json").unlink()
-        found, compared = score_file(file, FOLDER)
+        found, compared = score_predictions_file(file, FOLDER)
         assert found["protocol"].startswith(f"responses shown {words}; the rest is unknown")
         assert any("SHOWN FIRST" in line for line in compared.lines()) == (protocol.order != "both")
 
@@ -102,7 +102,7 @@ def test_a_result_of_another_evaluation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         PredictionsError, match=r"with the better response first, .* protocol 'both orders"
     ):
-        score_file(file, FOLDER)
+        score_predictions_file(file, FOLDER)
     with pytest.raises(PredictionsError, match="of different evaluations"):
         comparison_table(tmp_path, tmp_path / "both")
 
@@ -156,6 +156,6 @@ def test_the_table_of_scores_holds_no_protocol_of_foreign_files(tmp_path: Path) 
     records = [{"id": "a", "category": "x", "rewards": [1, 0]}]
     file = tmp_path / "p.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    found, compared = score_file(file, FOLDER)
+    found, compared = score_predictions_file(file, FOLDER)
     assert "protocol" not in found
     assert not any("protocol" in line for line in compared.lines())

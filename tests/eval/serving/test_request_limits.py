@@ -117,7 +117,7 @@ def test_a_request_of_too_many_values_is_not_read(judges: dict[str, JudgeToServe
 
 def test_a_key_twice_is_found_in_linear_time() -> None:
     content = "{" + "".join(f'"{number}":1,' for number in range(200_000)) + '"199999":1}'
-    with pytest.raises(RecordError, match="'199999' stands twice"):
+    with pytest.raises(RecordError, match="'199999' occurs twice"):
         parse_json(content)
 
 

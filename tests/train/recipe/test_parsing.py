@@ -69,7 +69,7 @@ EXPECTED = {
     "optim.token_budget": (15, '"none"', ["valid integer or should be auto"]),
     "optim.max_steps": (16, '"off"', ["valid integer"]),
     "optim.betas.1": (17, '"x"', ["valid number"]),
-    "optim.epochs": (19, "2", ["stands twice", "line 18"]),
+    "optim.epochs": (19, "2", ["occurs twice", "line 18"]),
     "deepspeed": (20, '"zero4"', ["zero3", "zero3_offload"]),
     "learning_rate": (21, "3", ["did you mean optim.learning_rate?"]),
     "evaluation.best_metric": (24, '"accuracy"', ["vl_rewardbench/accuracy"]),

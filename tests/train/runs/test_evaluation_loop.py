@@ -188,7 +188,7 @@ def report_shows_the_records(folder: Path) -> None:
 def seed_of(folder: Path, source: dict[str, Any]) -> int:
     """Return a seed under which the last record is held out."""
     drawn = (
-        mixture(folder, [source], validation=4, seed=seed).parts[0].held_out for seed in range(99)
+        mixture(folder, [source], validation=4, seed=seed).splits[0].held_out for seed in range(99)
     )
     return next(seed for seed, rows in enumerate(drawn) if 8 in rows)
 

@@ -90,7 +90,7 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
     """
     own_missing: list[int] = []
     start = 0
-    for part in mixture.parts:
+    for part in mixture.splits:
         indices = range(start, start + len(part.rows))
         read = indices[:1] if part.source.generated else indices[rank() :: world_size()]
         own_missing += [index for index in read if critiques_of(mixture[index]) is None]

@@ -200,7 +200,7 @@ class LanguageModelMethod(SupervisedMethod):
         """Print for each source how many rationales are shown only in the order they have."""
         if rank():
             return
-        for part in self.mixture.parts:
+        for part in self.mixture.splits:
             num_one_order = int((part.rationale_sides() >= 0).sum())
             if num_one_order:
                 self.console.print(

@@ -139,7 +139,10 @@ def test_all_variants_are_checked_and_an_error_says_where(tmp_path: Path) -> Non
         (" {a: 1}\n", "a variant is a mapping of dotted keys"),
         (" {a: {evaluation.benchmarks: []}}\n", "nothing to compare variants by"),
         (" {a: {}, b: {evaluation.benchmarks.0.limit: 7}}\n", "share their benchmarks"),
-        (" {a: {}, b: {extends: nothing.yaml}}\n", "the recipe cannot be read: it is not there"),
+        (
+            " {a: {}, b: {extends: nothing.yaml}}\n",
+            "the recipe cannot be read because it is not there",
+        ),
     ],
 )
 def test_a_list_that_cannot_be_compared_is_refused(
