@@ -1,4 +1,8 @@
-"""README and docs: Python blocks run, commands are parsed or run, links lead somewhere, quoted messages are in the source."""
+"""README, AGENTS.md and docs agree with the code.
+
+Python blocks run, commands are parsed or run, links lead somewhere, quoted messages are in the
+source, and coefficients follow from the tables of the log.
+"""
 
 import ast
 import json
@@ -29,6 +33,7 @@ CLONE = Path(__file__).resolve().parents[1]
 README = CLONE / "README.md"
 PAGES = [
     README,
+    CLONE / "AGENTS.md",
     *sorted((CLONE / "docs").rglob("*.md")),
     *sorted(CLONE.glob("[a-z]*/README.md")),
     CLONE / "models/families/README.md",
