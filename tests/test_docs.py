@@ -1,4 +1,8 @@
-"""README and docs: Python blocks run, commands are parsed or run, links lead somewhere, quoted messages are in the source."""
+"""README, AGENTS.md and docs agree with the code.
+
+Python blocks run, commands are parsed or run, links lead somewhere, quoted messages are in the
+source, and coefficients follow from the tables of the log.
+"""
 
 import ast
 import json
@@ -29,7 +33,8 @@ CLONE = Path(__file__).resolve().parents[1]
 README = CLONE / "README.md"
 PAGES = [
     README,
-    *sorted((CLONE / "docs").glob("*.md")),
+    CLONE / "AGENTS.md",
+    *sorted((CLONE / "docs").rglob("*.md")),
     *sorted(CLONE.glob("[a-z]*/README.md")),
     CLONE / "models/families/README.md",
 ]
@@ -251,16 +256,25 @@ def test_the_commands_run(world: Path) -> None:
 
 
 SIGNED = re.compile(r"[+−]?\d+\.\d+")
+POLICY_PAGE = CLONE / "docs/policy.md"
+POLICY_LOG = CLONE / "docs/log/policy.md"
 
 
-def table_rows(page: str, first_cell: str) -> dict[str, list[str]]:
+def table_rows(page: Path, first_cell: str) -> dict[str, list[str]]:
     """Return the rows of all tables of a page whose first cell matches, as their other cells."""
     rows = {}
-    for line in (CLONE / "docs" / page).read_text(encoding="utf-8").splitlines():
+    for line in page.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and re.fullmatch(first_cell, cells[0]):
             rows[cells[0]] = cells[1:]
     return rows
+
+
+def measured_reward_models() -> dict[str, list[str]]:
+    """Return the log's rows of reward models that score (Naive-RM and critic), by name."""
+    models = table_rows(POLICY_LOG, r"(naive|critic)-\d+(-\w+)?")
+    assert len(models) == 9
+    return models
 
 
 def signed_numbers(cell: str) -> list[float]:
@@ -270,7 +284,7 @@ def signed_numbers(cell: str) -> list[float]:
 
 
 def with_fishers_interval(x: list[float], y: list[float]) -> str:
-    """Return Pearson's coefficient with its 95 % interval by Fisher's z, as docs/policy.md prints it."""
+    """Return Pearson's coefficient with its 95 % interval by Fisher's z, as the pages print it."""
     coefficient = float(np.corrcoef(x, y)[0, 1])
     half_width = 1.959964 / math.sqrt(len(x) - 3)
     low = math.tanh(math.atanh(coefficient) - half_width)
@@ -279,9 +293,11 @@ def with_fishers_interval(x: list[float], y: list[float]) -> str:
 
 
 @pytest.mark.parametrize("without", [None, "naive-200-grey"])
-def test_coefficients_of_the_policy_page_follow_from_its_table(without: str | None) -> None:
-    """Accuracies are the mean of both seeds beside the best-of-8 gain, and seed 0's beside RL gains."""
-    models = table_rows("policy.md", r"(naive|critic)-\d+(-\w+)?")
+def test_coefficients_of_the_policy_page_follow_from_the_table_of_the_log(
+    without: str | None,
+) -> None:
+    """The best-of-8 gain is compared with both seeds' mean accuracy, an RL gain with seed 0's."""
+    models = measured_reward_models()
     models.pop(without or "", None)
     paid = [cells for cells in models.values() if cells[4] != "–"]
     printed = []
@@ -295,7 +311,7 @@ def test_coefficients_of_the_policy_page_follow_from_its_table(without: str | No
             row.append(with_fishers_interval(accuracies, rl_gains))
         printed.append(row)
 
-    text = (CLONE / "docs" / "policy.md").read_text(encoding="utf-8")
+    text = POLICY_PAGE.read_text(encoding="utf-8")
     names = ["vl_rewardbench accuracy", "multimodal_rewardbench accuracy"]
     if without is not None:
         names = [f"the same without {without}"] * 2
@@ -303,9 +319,10 @@ def test_coefficients_of_the_policy_page_follow_from_its_table(without: str | No
         assert f"| {name} | {' | '.join(row)} |" in text
 
 
-def test_calibration_coefficients_of_the_policy_page_follow_from_its_table() -> None:
-    models = table_rows("policy.md", r"(naive|critic)-\d+(-\w+)?")
-    text = (CLONE / "docs" / "policy.md").read_text(encoding="utf-8")
+def test_calibration_coefficients_of_the_log_follow_from_its_table() -> None:
+    models = measured_reward_models()
+    # Paragraphs are wrapped, so a coefficient and its interval may be on two lines.
+    text = " ".join(POLICY_LOG.read_text(encoding="utf-8").split())
     gains = [float(np.mean(signed_numbers(cells[3]))) for cells in models.values()]
     for column in (1, 2):
         errors = [float(np.mean(signed_numbers(cells[column])[2:])) for cells in models.values()]
