@@ -11,7 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmrm.models.families.registry import FAMILIES
 from mmrm.models.packing.attention import AttentionPlan, plan_or_mask
-from mmrm.models.packing.positions import as_taken
+from mmrm.models.packing.positions import without_single_axis
 
 EXPECTED = "5.17 to 5.23"
 
@@ -94,7 +94,7 @@ def _plan_passes(model_type: str) -> bool:
     places, _ = family.positions((0, 0), 1, (), 1)
     inputs = {
         "input_ids": torch.zeros(1, 2, dtype=torch.int64),
-        "position_ids": as_taken(places[:, None]),
+        "position_ids": without_single_axis(places[:, None]),
         "use_cache": False,
     }
     found = [
@@ -115,7 +115,7 @@ def _segments_pass(model_type: str) -> bool:
     patches = torch.zeros(4 * 36, family.images.sizes(config)[1])
     each = {
         name: torch.tensor([number])
-        for name, number in family.tower_plan(config, grids).each.items()
+        for name, number in family.tower_plan(config, grids).per_image.items()
     }
     calls = _calls(family.parts().stock[1], config, "probe_flash", patches, grids, **each)
     return len(calls) == 1 and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()

@@ -20,7 +20,7 @@ from mmrm.models.distributed import max_over_ranks
 from mmrm.models.families.registry import family_of
 from mmrm.models.packing.decode_attention import DecodePlan
 from mmrm.models.packing.groups import Group, PackedBatch
-from mmrm.models.packing.positions import as_taken
+from mmrm.models.packing.positions import without_single_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def generate(
         state.hidden = model.model(
             input_ids=tokens[:, None],
             attention_mask=state.prompt,
-            position_ids=as_taken(state.positions)[..., None],
+            position_ids=without_single_axis(state.positions)[..., None],
             past_key_values=state.cache,
             use_cache=True,
         ).last_hidden_state[:, 0]

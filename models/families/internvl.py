@@ -137,8 +137,8 @@ def parts() -> Parts:
         Qwen2Model,
     )
 
-    from mmrm.models.packing.positions import in_order
-    from mmrm.models.packing.vision import tiles_as_grids
+    from mmrm.models.packing.positions import sequential
+    from mmrm.models.packing.vision import read_tiles
     from mmrm.models.portable.critic import InternVLCriticRewardModel
     from mmrm.models.portable.language_model import InternVLLanguageModel
     from mmrm.models.portable.reward import InternVLScalarRewardModel
@@ -149,8 +149,8 @@ def parts() -> Parts:
         *ours,
         (Qwen2Model, InternVLVisionModel),
         GotOcr2ImageProcessorPil,
-        tiles_as_grids,
-        in_order,
+        read_tiles,
+        sequential,
     )
 
 
@@ -159,7 +159,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     from mmrm.models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
-    return VisionPlan(tensors={}, segments={}, tower={}, tile=(config.num_channels, side, side))
+    return VisionPlan(tensors={}, runs={}, tower={}, tile=(config.num_channels, side, side))
 
 
 def read_config(config: Any, found: Mapping[str, Any]) -> None:

@@ -90,7 +90,7 @@ def parts() -> Parts:
     )
 
     from mmrm.models.packing.positions import mrope
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import CriticRewardModel
     from mmrm.models.portable.language_model import LanguageModel
     from mmrm.models.portable.reward import ScalarRewardModel
@@ -99,14 +99,14 @@ def parts() -> Parts:
         (ScalarRewardModel, CriticRewardModel, LanguageModel),
         (Qwen2_5_VLTextModel, VisionTower),
     )
-    return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, grids_as_made, mrope)
+    return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, read_patches, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the windows, the order of tokens in which they are neighbours, and the frames that the other layers see."""
     from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     tower = {
         name: getattr(config, name) for name in ("spatial_merge_size", "window_size", "patch_size")
@@ -117,9 +117,9 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "position_ids": get_vision_position_ids(grids, config.spatial_merge_size),
             "window_index": index,
         },
-        segments={
-            "cu_seqlens": Segments.frames(grids),
-            "cu_window_seqlens": Segments.of(ends.diff().tolist()),
+        runs={
+            "cu_seqlens": PatchRuns.frames(grids),
+            "cu_window_seqlens": PatchRuns.of(ends.diff().tolist()),
         },
         tower=tower,
     )

@@ -88,7 +88,7 @@ def parts() -> Parts:
     )
 
     from mmrm.models.packing.positions import mrope
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import Qwen2VLCriticRewardModel
     from mmrm.models.portable.language_model import Qwen2VLLanguageModel
     from mmrm.models.portable.reward import Qwen2VLScalarRewardModel
@@ -99,7 +99,7 @@ def parts() -> Parts:
         *ours,
         (Qwen2VLTextModel, VisionTower),
         Qwen2VLImageProcessorPil,
-        grids_as_made,
+        read_patches,
         mrope,
     )
 
@@ -108,11 +108,11 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the frames, which all layers see."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},
-        segments={"cu_seqlens": Segments.frames(grids)},
+        runs={"cu_seqlens": PatchRuns.frames(grids)},
         tower={name: getattr(config, name) for name in ("spatial_merge_size", "patch_size")},
     )
 

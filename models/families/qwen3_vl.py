@@ -107,7 +107,7 @@ def parts() -> Parts:
     )
 
     from mmrm.models.packing.positions import mrope
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import Qwen3VLCriticRewardModel
     from mmrm.models.portable.language_model import Qwen3VLLanguageModel
     from mmrm.models.portable.reward import Qwen3VLScalarRewardModel
@@ -118,7 +118,7 @@ def parts() -> Parts:
         *ours,
         (Qwen3VLTextModel, Qwen3VLVisionModel),
         Qwen2VLImageProcessorPil,
-        grids_as_made,
+        read_patches,
         mrope,
     )
 
@@ -130,7 +130,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
         get_vision_position_ids,
     )
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     merge, side = config.spatial_merge_size, int(config.num_position_embeddings**0.5)
     corners, weights = get_vision_interpolation_indices_and_weights(
@@ -142,7 +142,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "interp_indices": corners,
             "interp_weights": weights,
         },
-        segments={"cu_seqlens": Segments.frames(grids)},
+        runs={"cu_seqlens": PatchRuns.frames(grids)},
         tower={
             name: getattr(config, name)
             for name in ("spatial_merge_size", "patch_size", "num_position_embeddings")

@@ -102,8 +102,8 @@ def parts() -> Parts:
         VideoLlama3VisionModel,
     )
 
-    from mmrm.models.packing.positions import in_order
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.positions import sequential
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import VideoLlama3CriticRewardModel
     from mmrm.models.portable.language_model import VideoLlama3LanguageModel
     from mmrm.models.portable.reward import VideoLlama3ScalarRewardModel
@@ -111,7 +111,7 @@ def parts() -> Parts:
     ours = VideoLlama3ScalarRewardModel, VideoLlama3CriticRewardModel, VideoLlama3LanguageModel
     stock = Qwen2Model, VideoLlama3VisionModel
     return Parts(
-        VideoLlama3Config, *ours, stock, VideoLlama3ImageProcessorPil, grids_as_made, in_order
+        VideoLlama3Config, *ours, stock, VideoLlama3ImageProcessorPil, read_patches, sequential
     )
 
 
@@ -119,13 +119,13 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Plan the images, which all layers see. The tower divides the grids by each image's merge size: both stay on the host."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, 1)},
-        segments={"cu_seqlens": Segments.frames(grids)},
+        runs={"cu_seqlens": PatchRuns.frames(grids)},
         tower={"patch_size": config.patch_size},
-        each={"merge_sizes": 1},
+        per_image={"merge_sizes": 1},
     )
 
 

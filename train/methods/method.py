@@ -28,7 +28,7 @@ from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
 from mmrm.train.supervised.devices import device
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.packed_trainer import PackedTrainer
-from mmrm.train.supervised.steps import Costs, Encode, Records, StepDataset
+from mmrm.train.supervised.steps import Costs, Encode, EncodedRecords, StepDataset
 from mmrm.train.supervised.whole_weights import whole_weights
 
 
@@ -113,7 +113,7 @@ class JudgeMethod(Method):
 class SupervisedMethod(JudgeMethod):
     """A method of the packed trainer: its loss is a function of packed records."""
 
-    records: Records
+    records: EncodedRecords
     encode: Encode
     objective: Objective
     costs: Costs | None = None
