@@ -308,14 +308,18 @@ class StepDataset(Dataset[Step]):
     def indices(self, step: int) -> list[int]:
         """Return the record indices of this rank in a step; ranks do not have to communicate."""
         drawn = np.array(self.global_indices(range(step, step + 1)), np.int64)
-        if self.costs is None:
-            costs = np.ones(len(drawn))
-            sizes = np.ones(len(drawn), np.int64)
-        else:
-            costs, sizes = self.costs.of_sets(drawn)
+        costs, sizes = self._costs_of_sets(drawn)
         positions_by_rank = balance_over_ranks(costs.tolist(), self.world_size, sizes.tolist())
         indices: list[int] = drawn[positions_by_rank[self.rank]].tolist()
         return indices
+
+    def _costs_of_sets(
+        self, drawn: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
+        """Return cost and size of each set of `drawn`; without known costs all records are equal."""
+        if self.costs is None:
+            return np.ones(len(drawn)), np.ones(len(drawn), np.int64)
+        return self.costs.of_sets(drawn)
 
     def global_indices(self, steps: range) -> list[int]:
         """Return the record indices of all ranks in `steps`, in order."""
