@@ -125,7 +125,9 @@ def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: P
     encoder = Encoder(
         tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), other
     )
-    with pytest.raises(UserError, match=r"window_size 112, but the model's is 56.*Load the encoder"):
+    with pytest.raises(
+        UserError, match=r"window_size 112, but the model's is 56.*Load the encoder"
+    ):
         model(**encoder.pack([]).score_inputs())
     assert load_encoder(BackboneConfig(path=str(folder))).pack([]).vision.tower["window_size"] == 56
 
