@@ -1,7 +1,7 @@
 """Loading of a backbone of any family, of its processor, and of this project's checkpoints.
 
-Checkpoints that do not load completely are refused. A backbone can be loaded in 4 bits on a CUDA device
-(QLoRA, arXiv 2305.14314); only the matrices of the language model are then quantised.
+Checkpoints that do not load completely are refused. A backbone can be loaded in 4 bits on a CUDA
+device (QLoRA, arXiv 2305.14314); only the matrices of the language model are then quantised.
 """
 
 from collections.abc import Sequence
@@ -61,8 +61,8 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
         tower: The backbone whose vision tower is used, if it is another: of adapters, their base.
 
     Raises:
-        CheckpointError: Files, the chat template or the tokens of images are missing, or files differ
-            from those that were saved.
+        CheckpointError: Files, the chat template or the tokens of images are missing, or files
+            differ from those that were saved.
     """
     path = resolve(config.path)
     if Path(path).is_dir():
@@ -103,9 +103,9 @@ def load_scalar(
 ) -> ScalarReward:
     """Load a backbone with a reward head.
 
-    A checkpoint of this project keeps its head, which must be as `head` describes it. Heads of other
-    trainers have a single layer: ms-swift's `score`, or, if `fresh_head` is false, LLaMA-Factory's
-    value head, whose bias shifts all scores equally and is left out.
+    A checkpoint of this project keeps its head, which must be as `head` describes it. Heads of
+    other trainers have a single layer: ms-swift's `score`, or, if `fresh_head` is false,
+    LLaMA-Factory's value head, whose bias shifts all scores equally and is left out.
 
     Args:
         config: Which checkpoint.
@@ -159,9 +159,9 @@ def _load_with_head(
     is_head_given = fresh_head or head is not None
     if stored_head is not None and is_head_given and stored_head != expected_head:
         raise CheckpointError(
-            f"{config.path} is a reward model with the head {stored_head}, but the recipe's `head` is "
-            f"{expected_head}. Describe the head as the checkpoint has it, or start from the backbone "
-            "it was trained from."
+            f"{config.path} is a reward model with the head {stored_head}, but the recipe's `head` "
+            f"is {expected_head}. Describe the head as the checkpoint has it, or start from the "
+            "backbone it was trained from."
         )
     settings.reward_head = stored_head or expected_head
     settings.system_prompt = config.system_prompt
@@ -196,7 +196,7 @@ def _read_value_head(config: BackboneConfig) -> torch.Tensor | None:
 
 
 def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LabelModel:
-    """Load a backbone with its LM head; it is saved as the stock class, in the current key layout."""
+    """Load a backbone with its LM head; it is saved as the stock class in the current layout."""
     model: LabelModel = _load("language_model", config, _read_config(config), nf4)
     return model
 
@@ -215,7 +215,7 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
 
 
 def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
-    """Let the vision tower of a loaded model embed its patches by `kind`, with the same parameters."""
+    """Let the vision tower of a loaded model embed patches by `kind`, with its own parameters."""
     tower = model.model.get_submodule(family_of(model.config.model_type).tower)
     for name, module in list(tower.named_modules()):
         if not isinstance(module, nn.Conv3d):
@@ -223,9 +223,9 @@ def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
         size: Any = module.kernel_size
         if size != module.stride or any(module.padding):
             raise RuntimeError(
-                f"transformers {transformers.__version__}: {name} of the vision tower, {module}, no "
-                "longer moves from patch to patch, so it is not a matrix product. This project is "
-                f"tested with transformers {EXPECTED}; install one of these versions."
+                f"transformers {transformers.__version__}: {name} of the vision tower, {module}, "
+                "no longer moves from patch to patch, so it is not a matrix product. This project "
+                f"is tested with transformers {EXPECTED}; install one of these versions."
             )
         with torch.device("meta"):
             projection = kind(
@@ -295,8 +295,8 @@ def _read_config(config: BackboneConfig) -> Any:
     family.read_config(settings, content)
     if "sliding_attention" in settings.text_config.to_dict().get("layer_types", ()):
         raise CheckpointError(
-            f"{path}: config.json switches sliding-window attention on, for which packed rows are not "
-            "exact. Set use_sliding_window to false in config.json."
+            f"{path}: config.json switches sliding-window attention on, for which packed rows are "
+            "not exact. Set use_sliding_window to false in config.json."
         )
     return settings
 
@@ -337,16 +337,17 @@ def _unreadable(path: str, what: str, error: OSError) -> CheckpointError:
     if Path(path).is_dir():
         return CheckpointError(f"{path}: {what} cannot be read: {error}")
     return CheckpointError(
-        f"{path}: {what} cannot be fetched from the hub and is not in the local cache. Check the name "
-        "and the network, or download the model once and give its folder as backbone.path. The error "
-        f"of the hub's client: {error}"
+        f"{path}: {what} cannot be fetched from the hub and is not in the local cache. Check the "
+        "name and the network, or download the model once and give its folder as backbone.path. "
+        f"The error of the hub's client: {error}"
     )
 
 
 def not_quantised(family: Family) -> list[str]:
-    """Return the modules that keep their dtype: the vision tower with its projector, and both heads.
+    """Return the names of the modules that keep their dtype.
 
-    Errors of the vision tower would reach every text token.
+    They are the vision tower with its projector, whose errors would reach every text token, and
+    both heads.
     """
     vision_modules = [f"model.{name}" for name in family.vision_modules]
     return [*vision_modules, "head", "lm_head"]
@@ -367,9 +368,9 @@ def nf4_arguments(dtype: torch.dtype, device: torch.device, family: Family) -> d
     """
     if find_spec("bitsandbytes") is None:
         raise UserError(
-            "optim.lora.quantise=nf4 needs the package bitsandbytes, which is not installed. Install it "
-            "with `pip install 'multimodal-reward-models[quantisation]'` (in a clone: `pip install -e "
-            "'.[quantisation]'`), or set optim.lora.quantise=none."
+            "optim.lora.quantise=nf4 needs the package bitsandbytes, which is not installed. "
+            "Install it with `pip install 'multimodal-reward-models[quantisation]'` (in a clone: "
+            "`pip install -e '.[quantisation]'`), or set optim.lora.quantise=none."
         )
     quantisation = BitsAndBytesConfig(
         load_in_4bit=True,

@@ -4,9 +4,9 @@
 
 Then train it with `train/sft.py recipes/shapes/backbone.yaml backbone.path=FOLDER`.
 
-The folder is an ordinary Hugging Face checkpoint with the real architecture. Only its width and depth are
-small: vision windows, M-RoPE, grouped-query attention, the tied LM head, the special tokens and the chat
-template are those of Qwen2.5-VL.
+The folder is an ordinary Hugging Face checkpoint with the real architecture. Only its width and
+depth are small: vision windows, M-RoPE, grouped-query attention, the tied LM head, the special
+tokens and the chat template are those of Qwen2.5-VL.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Work in a thread that ends early if its result is no longer needed.
 
-A thread cannot be interrupted, so long work calls `stop_if_abandoned` between its steps. Work that was
-not started by `run_abandonable` is never abandoned.
+A thread cannot be interrupted, so long work calls `stop_if_abandoned` between its steps. Work that
+was not started by `run_abandonable` is never abandoned.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """A check that the installed transformers still offers what packed attention relies on.
 
-It runs one tiny layer of each tower of the family in use, with an attention function that records how it
-is called.
+It runs one tiny layer of each tower of the family in use, with an attention function that records
+how it is called.
 """
 
 import functools
@@ -27,8 +27,8 @@ def check_transformers(model_type: str) -> None:
     """Check both towers of a family.
 
     Raises:
-        RuntimeError: A plan does not reach the text attention unchanged, or a vision layer does not pass
-            all its runs in one call.
+        RuntimeError: A plan does not reach the text attention unchanged, or a vision layer does not
+            pass all its runs in one call.
     """
     if not _plan_passes(model_type):
         raise _incompatible(
@@ -45,8 +45,8 @@ def _incompatible(model_type: str, change: str) -> RuntimeError:
     """Return the error for a version of transformers with this change."""
     return RuntimeError(
         f"transformers {transformers.__version__}: {change} of {FAMILIES[model_type].title}, which "
-        f"packed rows need. This project is tested with transformers {EXPECTED}; install one of these "
-        "versions."
+        f"packed rows need. This project is tested with transformers {EXPECTED}; install one of "
+        "these versions."
     )
 
 
@@ -95,7 +95,8 @@ def _attention_calls(
 def _config(model_type: str) -> Any:
     """Return the configuration of a model with one layer in each tower.
 
-    Its weights are drawn from the global generator, so other sizes would change what a run draws later.
+    Its weights are drawn from the global generator, so other sizes would change what a run draws
+    later.
     """
     text = {
         "hidden_size": 8,

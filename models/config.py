@@ -1,4 +1,4 @@
-"""Settings of the backbone, the reward head and sampling; imports no torch, so recipes load quickly."""
+"""Settings of the backbone, the reward head and sampling; imports no torch to load quickly."""
 
 import os
 import re
@@ -14,12 +14,12 @@ from mmrm.data.preference import control_token
 from mmrm.data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
-"""Where a score is read: at the end-of-turn token after the response; at the last token that the chat
-template writes, which is the newline after the end of turn (as ms-swift and LLaMA-Factory do); or as
-the mean over the response."""
+"""Where a score is read: at the end-of-turn token after the response; at the last token that the
+chat template writes, which is the newline after the end of turn (as ms-swift and LLaMA-Factory do);
+or as the mean over the response."""
 StoredRead = Read | Literal["last_response_token"]
-"""The same, or at the response's own last token. That is the meaning of `last_token` in a config.json
-that has no `assistant_turn`."""
+"""The same, or at the response's own last token. That is the meaning of `last_token` in a
+config.json that has no `assistant_turn`."""
 
 MODELS = ("config.json", "adapter_config.json")
 """Files of which every checkpoint has one."""
@@ -45,9 +45,9 @@ def checkpoint_at(path: str) -> str:
         return path
     if not best.is_dir():
         raise CheckpointError(
-            f"{folder} is a run folder with {', '.join(checkpoint_names)} and without a `best` (its "
-            "recipe sets no evaluation.best_metric, or nothing was evaluated yet): give one of these, "
-            f"such as {folder / checkpoint_names[-1]}."
+            f"{folder} is a run folder with {', '.join(checkpoint_names)} and without a `best` "
+            "(its recipe sets no evaluation.best_metric, or nothing was evaluated yet): give one "
+            f"of these, such as {folder / checkpoint_names[-1]}."
         )
     if os.environ.get("RANK", "0") == "0":
         print(f"{folder} is a run folder: taking its best checkpoint, {best}", file=sys.stderr)
@@ -64,20 +64,21 @@ class BackboneConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Dtype in which the model computes. Trained parameters in bfloat16 also have fp32 weights."""
     min_pixels: int = Field(default=3136, ge=784, le=10**8)
-    """Smaller images are enlarged to this number of pixels. A token covers 784 pixels, 1,024 in Qwen3-VL,
-    196 in VideoLLaMA3. InternVL uses whole tiles of 200,704 pixels, at least as many as hold this number
-    of pixels."""
+    """Smaller images are enlarged to this number of pixels. A token covers 784 pixels, 1,024 in
+    Qwen3-VL, 196 in VideoLLaMA3. InternVL uses whole tiles of 200,704 pixels, at least as many as
+    hold this number of pixels."""
     max_pixels: int = Field(default=1003520, ge=784, le=10**8)
     """Larger images are made smaller, to this number of pixels. A token covers 784 pixels, 1,024 in
-    Qwen3-VL, 196 in VideoLLaMA3. InternVL uses as many tiles of 200,704 pixels as fit, including the tile
-    of the whole image: the default allows 4 and that tile, and 2609152 allows 12 and that tile, as in the
-    released models."""
+    Qwen3-VL, 196 in VideoLLaMA3. InternVL uses as many tiles of 200,704 pixels as fit, including
+    the tile of the whole image: the default allows 4 and that tile, and 2609152 allows 12 and that
+    tile, as in the released models."""
     system_prompt: str | None = None
     """System turn of records that have none. With null, the chat template decides."""
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])
     """Parts that are not trained. The projector maps the tower's patches to tokens."""
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
-    """Attention kernel. `auto` uses the varlen kernel on CUDA in bf16 or fp16, and SDPA elsewhere."""
+    """Attention kernel. `auto` uses the varlen kernel on CUDA in bf16 or fp16, and SDPA
+    elsewhere."""
 
     @field_validator("system_prompt")
     @classmethod
@@ -92,23 +93,24 @@ class BackboneConfig(Section):
 
 
 class HeadConfig(Section):
-    """The reward head; the defaults are BaseReward's (arXiv 2509.16127, table 3: two layers with SiLU)."""
+    """The reward head; the defaults are BaseReward's (arXiv 2509.16127, table 3)."""
 
     layers: int = Field(default=2, ge=1, le=8)
     """Number of linear layers; the last one computes the score."""
     activation: Literal["none", "tanh", "relu", "silu", "gelu"] = "silu"
     """Activation between the layers."""
     width: int | None = Field(default=None, ge=1, le=2**17)
-    """Width of the hidden layers. null uses the backbone's hidden size; the paper does not give one."""
+    """Width of the hidden layers. null uses the backbone's hidden size; the paper does not give
+    one."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability with which an input of a layer is set to 0 in training."""
     read: Read = "end_of_turn"
-    """Where the score is read: at the end-of-turn token after the response, at the newline after that
-    token (as ms-swift and LLaMA-Factory do), or as the mean over the response."""
+    """Where the score is read: at the end-of-turn token after the response, at the newline after
+    that token (as ms-swift and LLaMA-Factory do), or as the mean over the response."""
 
 
 class CritiqueConfig(Section):
-    """The request for a critique. It is saved in a critic's config.json, so a checkpoint contains it."""
+    """The request for a critique, which is saved in the config.json of a critic."""
 
     request: str = CRITIQUE_REQUEST
     """Text of the user's turn after the response, which asks for the critique."""

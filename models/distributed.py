@@ -1,4 +1,4 @@
-"""The collective operations that this project calls itself; in a single process each is the identity."""
+"""Collective operations over ranks; in a single process each is the identity."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,8 +1,8 @@
 """From messages and images to a group of tokens.
 
-`Encoder` renders conversations with the backbone's chat template, tokenises them, and splits them into
-a common prompt and the continuations that follow it. It holds a tokenizer and an image processor and
-no weights, so loader workers can use it.
+`Encoder` renders conversations with the backbone's chat template, tokenises them, and splits them
+into a common prompt and the continuations that follow it. It holds a tokenizer and an image
+processor and no weights, so loader workers can use it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Patches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a rendered conversation, special tokens included, with one image token per image."""
+    """A piece of a rendered conversation with special tokens and one image token per image."""
 
     text: str
     loss: bool = False
@@ -70,9 +70,9 @@ class Span:
 
 
 def assistant_turn(tokenizer: Any) -> dict[str, Any]:
-    """Return the token ids that begin an assistant's turn (`begin`), and the id that ends it (`end`).
+    """Return the tokens that the chat template writes around an assistant's turn.
 
-    They are those that the chat template writes.
+    `begin` holds the ids that begin the turn, and `end` the id that ends it.
 
     Raises:
         UserError: The template writes nothing after an answer.
@@ -114,9 +114,10 @@ def joined_text(turn: Message) -> str:
 def rewritten(rendered: str) -> str:
     """Return the message about a chat template that changes the texts of a conversation."""
     return (
-        "The chat template rewrites earlier turns or the assistant's text: it renders a conversation "
-        "differently once a turn is added. The tokens of the response can then not be told from "
-        f"others. The conversation begins with {rendered[:200]!r}. Use the backbone's own template."
+        "The chat template rewrites earlier turns or the assistant's text: it renders a "
+        "conversation differently once a turn is added. The tokens of the response can then not be "
+        f"told from others. The conversation begins with {rendered[:200]!r}. Use the backbone's "
+        "own template."
     )
 
 
@@ -159,7 +160,8 @@ class Encoder:
             raise UserError(
                 f"The chat template writes {rendered.count(image_mark)} {image_mark} for an image. "
                 "Exactly one is required, because the encoder repeats it for each token of the "
-                f"image. Use the tokenizer files of a {family.title} model that was trained to chat."
+                f"image. Use the tokenizer files of a {family.title} model that was trained to "
+                "chat."
             )
         self.writes_marks = start_mark is not None and start_mark in rendered
         # Pairs with one prompt follow one another, so the last images are often needed again.
@@ -170,8 +172,8 @@ class Encoder:
         token = control_token(config.system_prompt or "", self.control_tokens)
         if token:
             raise UserError(
-                f"backbone.system_prompt contains {token!r}, which the tokenizer reads as a special "
-                "token and not as text. Remove it from the system prompt."
+                f"backbone.system_prompt contains {token!r}, which the tokenizer reads as a "
+                "special token and not as text. Remove it from the system prompt."
             )
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
@@ -193,16 +195,16 @@ class Encoder:
 
         The last assistant turn is the response; the text ends with that turn's end-of-turn token (a
         template's newline after it is dropped). `loss` marks the response and its end-of-turn token
-        for language-model loss. A conversation that ends with a user turn is rendered up to the place
-        where the assistant begins to write. The recipe's system prompt is used if the record has no
-        system turn; None leaves that to the template.
+        for language-model loss. A conversation that ends with a user turn is rendered up to the
+        place where the assistant begins to write. The recipe's system prompt is used if the record
+        has no system turn; None leaves that to the template.
 
         The template is called at most three times, however many turns there are, so the time is
         linear in the length of the conversation.
 
         Raises:
-            RecordError: A turn's text (its parts joined as the template joins them) contains a vision
-                token, or an assistant turn contains an image.
+            RecordError: A turn's text (its parts joined as the template joins them) contains a
+                vision token, or an assistant turn contains an image.
             ValueError: The template rewrites the assistant's text or earlier turns.
         """
         turns = list(messages)
@@ -223,14 +225,14 @@ class Encoder:
         return (*before, Span(response, loss, response=True), Span(end_of_turn, loss))
 
     def _refuse_vision_tokens(self, turn: Message) -> None:
-        """Raise RecordError for a vision token in a turn's text, or an image in an assistant turn."""
+        """Raise RecordError for a vision token in a text, or for an image in an assistant turn."""
         content = joined_text(turn)
         vision_tokens = [token for token in self.vision_text if token in content]
         if vision_tokens:
             message = (
-                f"the {turn['role']}'s text contains {', '.join(vision_tokens)}. The backbone would "
-                "take it for an image: write the place of an image as an image part, and remove "
-                "these tokens from the text."
+                f"the {turn['role']}'s text contains {', '.join(vision_tokens)}. The backbone "
+                "would take it for an image: write the place of an image as an image part, and "
+                "remove these tokens from the text."
             )
             if TOKEN in vision_tokens:
                 message = f"{message} {ADVICE}"
@@ -245,9 +247,9 @@ class Encoder:
 
         Each earlier assistant turn is two spans of its own, its text and its end-of-turn token.
 
-        To find the earlier texts in the rendered conversation without rendering every beginning of it
-        (which would be quadratic in turns), the conversation is rendered a second time with a marker
-        in place of each of them. The text between the markers is what the template writes.
+        To find the earlier texts in the rendered conversation without rendering every beginning of
+        it (which would be quadratic in turns), the conversation is rendered a second time with a
+        marker in place of each of them. The text between the markers is what the template writes.
 
         Raises:
             ValueError: The template changes one of the earlier texts.
@@ -277,10 +279,10 @@ class Encoder:
         return tuple(spans)
 
     def refuse_control_tokens(self, record: Preference) -> None:
-        """Raise RecordError if a text that is trained on contains a special token of this tokenizer.
+        """Raise RecordError if a text of the record contains a special token of the tokenizer.
 
-        `mmrm.data.preference.validate` and the benchmarks check a fixed list only, so that all judges
-        see the same rows.
+        `mmrm.data.preference.validate` and the benchmarks check a fixed list only, so that all
+        judges see the same rows.
         """
         for fault in forged(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")
@@ -294,7 +296,7 @@ class Encoder:
         *,
         with_loss: int = 0,
     ) -> Group:
-        """Decode the images of a record, render conversations about them, and encode them as one group.
+        """Return conversations about the images of a record as one group.
 
         Args:
             images: The encoded images, in the order of their places in the conversations.
@@ -451,8 +453,8 @@ class Encoder:
             length += 1
         if any(self.vision.image in c.ids[length:] for c in conversations):
             raise RecordError(
-                "the conversations of a group differ before their last image. A group is one prompt "
-                "with all its images and several continuations: encode conversations about "
+                "the conversations of a group differ before their last image. A group is one "
+                "prompt with all its images and several continuations: encode conversations about "
                 "different prompts as groups of their own."
             )
         if length == 0:
@@ -504,8 +506,8 @@ def _read_positions(
             if start >= response_end:
                 return (index,)
         raise ValueError(
-            "read: end_of_turn needs a token after the response, but the conversation ends with it. "
-            "Render the conversation with the end of the assistant's turn."
+            "read: end_of_turn needs a token after the response, but the conversation ends with "
+            "it. Render the conversation with the end of the assistant's turn."
         )
     if read == "last_token":
         return (len(offsets) - 1,)

@@ -1,4 +1,6 @@
-"""Generation: the prompt and image of a group are computed once, then its continuations are generated.
+"""Generation of texts after the continuations of packed rows.
+
+The prompt and image of a group are computed once for all its continuations.
 
 The packed row is the prefill. Its keys and values stay where they are and are read by all
 continuations, which hold only those of their generated tokens. The end-of-turn token is computed as
@@ -37,9 +39,9 @@ class WritingCost:
     def of(cls, config: Any, sampling: SamplingConfig) -> "WritingCost":
         """Return the cost for a model of this configuration.
 
-        A position has 2 vectors for every key head in every layer. A token of a budget stands for the
-        memory of one layer's forward: two residuals and the three vectors of the MLP. That is the
-        least, because a training step also keeps the inputs of layers. The ratio is 0.45 for
+        A position has 2 vectors for every key head in every layer. A token of a budget stands for
+        the memory of one layer's forward: two residuals and the three vectors of the MLP. That is
+        the least, because a training step also keeps the inputs of layers. The ratio is 0.45 for
         Qwen2.5-VL-7B (57 KB per position in bf16) and 0.50 for 3B.
         """
         text = config.text_config
@@ -49,7 +51,7 @@ class WritingCost:
         return cls(numbers_per_position / numbers_per_token, sampling.max_new_tokens)
 
     def __call__(self, group: Group) -> int:
-        """Return the cost of computing the group and keeping all positions up to the full length."""
+        """Return the cost of computing the group and keeping its positions at full length."""
         num_generated = len(group.continuations) * self.new_tokens
         return group.cost + ceil(self.cached * (group.tokens + num_generated))
 
@@ -218,7 +220,7 @@ def _choose(
     generators: Sequence[random.Random],
     penalty: float,
 ) -> Tensor:
-    """Return the next token of every continuation, (C,) int64; the arguments are as in `generate`."""
+    """Return the next token of every continuation, (C,) int64; arguments as in `generate`."""
     logits = model.lm_head(state.hidden).float()
     if state.seen is not None:
         penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
@@ -241,8 +243,8 @@ def sample(logits: Tensor, top_p: float, points: Tensor) -> Tensor:
 
     Args:
         logits: (C, V) fp32.
-        top_p: Only the fewest likeliest tokens that together have this probability are drawn (nucleus
-            sampling, arXiv 1904.09751).
+        top_p: Only the fewest likeliest tokens that together have this probability are drawn
+            (nucleus sampling, arXiv 1904.09751).
         points: (C,) in [0, 1), uniformly drawn.
     """
     probabilities, order = logits.softmax(1).sort(1, descending=True)

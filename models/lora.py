@@ -31,12 +31,12 @@ def base_of(folder: Path) -> str:
 def with_adapters(base: nn.Module, folder: Path) -> nn.Module:
     """Return `base` with the adapters of `folder`, and with a head that was saved with them.
 
-    The adapters are not merged, so sums are computed as in training. They keep the dtype in which they
-    were saved; peft would cast them to the dtype of the base.
+    The adapters are not merged, so sums are computed as in training. They keep the dtype in which
+    they were saved; peft would cast them to the dtype of the base.
 
     Raises:
-        IncompleteCheckpointError: The tensors of `folder` are not exactly those of the adapters (peft
-            itself only warns), or not floating-point numbers.
+        IncompleteCheckpointError: The tensors of `folder` are not exactly those of the adapters
+            (peft itself only warns), or not floating-point numbers.
         CheckpointError: A file differs from the one that was saved.
     """
     verify_settings(folder)

@@ -1,8 +1,8 @@
 """Texts sampled on prompts in packed rows, and the log-probabilities of their tokens.
 
-A prompt and its image are computed once, whatever the number of texts: sampling and training both use
-the packed group. A rank without an image runs the filler image, so ranks with different data run the
-same modules.
+A prompt and its image are computed once, whatever the number of texts: sampling and training both
+use the packed group. A rank without an image runs the filler image, so ranks with different data
+run the same modules.
 """
 
 from collections.abc import Sequence

@@ -27,18 +27,19 @@ from mmrm.train.runs.model_card import reference_scores, write_reference
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
-    """Write the adapters of `checkpoint` and their base, added up in the base's dtype, into `folder`.
+    """Write the adapters of `checkpoint`, merged into their base, into `folder`.
 
-    A base that was in 4 bits during training is loaded in its own dtype, so no quantised weights are
-    written. The folder gets its name when everything is in it. The caller holds the lock of `folder`.
+    They are added up in the dtype of the base. A base that was in 4 bits during training is loaded
+    in its own dtype, so no quantised weights are written. The folder gets its name when everything
+    is in it. The caller holds the lock of `folder`.
 
     Raises:
         UserError: `checkpoint` has no adapters, or `folder` exists.
     """
     if not is_adapter(checkpoint):
         raise UserError(
-            f"{checkpoint} holds no adapters: it has no adapter_config.json without a config.json. Give a "
-            "checkpoint-N folder of a LoRA run."
+            f"{checkpoint} holds no adapters: it has no adapter_config.json without a config.json. "
+            "Give a checkpoint-N folder of a LoRA run."
         )
     if folder.exists():
         raise UserError(f"{folder} exists already, and nothing is overwritten. Give a new folder.")

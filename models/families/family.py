@@ -1,8 +1,9 @@
-"""What differs between families of backbones; a family is one file here and one row of `registry.py`.
+"""What differs between families of backbones.
 
-`Shape` holds the numbers of a model's config.json and counts its parameters. `Family` holds everything else
-that the rest of the project has to know of a family. Nothing in this folder imports torch before it is
-needed, because recipes are checked and planned without it.
+A family is one file of this folder and one row of `registry.py`.
+`Shape` holds the numbers of a model's config.json and counts its parameters. `Family` holds
+everything else that the rest of the project has to know of a family. Nothing in this folder imports
+torch before it is needed, because recipes are checked and planned without it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Parameters:
     lm_head: int
     """0 if it is tied to the embedding."""
     projections: int
-    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many parameters."""
+    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many
+    parameters."""
 
     @property
     def backbone(self) -> int:
@@ -62,7 +64,7 @@ class Tower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TowerShape:
-    """The numbers of `vision_config` that every Qwen family has, under their names in config.json."""
+    """The numbers of `vision_config` that every Qwen family has, under their names there."""
 
     hidden_size: Size = 1280
     depth: Size = 32
@@ -84,9 +86,10 @@ class TowerShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape(ABC):
-    """The numbers of config.json on which a model's parameter count depends, under their names there.
+    """The numbers of config.json on which a model's parameter count depends.
 
-    Each family has a subclass with its own `vision_config`, and with further numbers if it needs them.
+    They have the names that they have there. Each family has a subclass with its own
+    `vision_config`, and with further numbers if it needs them.
     """
 
     images: ClassVar[ImageLayout] = PATCHES
@@ -112,7 +115,7 @@ class Shape(ABC):
     @property
     @abstractmethod
     def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer for each token, and by a vision block for each patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
 
     @property
     def head_size(self) -> int:
@@ -207,7 +210,8 @@ class Family:
     """Shapes of the released checkpoints by hub id, from their config.json on the hub."""
     parts: Callable[[], Parts]
     marks: tuple[str | None, str, str | None]
-    """The special tokens before an image, for each of its tokens, and after it; None if there is none."""
+    """The special tokens before an image, for each of its tokens, and after it; None if there is
+    none."""
     reserved: tuple[str, ...] = ()
     """Further special tokens of vision, such as a video's, which no text may contain."""
     tower_plan: Callable[[Any, Tensor], VisionPlan]
@@ -219,15 +223,16 @@ class Family:
     projector: tuple[str, ...] = ("visual.merger",)
     """Names of the modules that map patches to tokens, inside or outside of the tower."""
     blocks: tuple[str, tuple[str, str, str]] = ("visual.blocks", ("mlp", "norm1", "norm2"))
-    """Name of the tower's blocks, and names in a block of the modules that compute each patch by itself."""
+    """Name of the tower's blocks, and names in a block of the modules that compute each patch by
+    itself."""
     read_config: Callable[[Any, Mapping[str, Any]], None] = lambda config, found: None
-    """Takes the configuration and the content of config.json. Corrects values that transformers reads
-    wrongly, and raises CheckpointError for a variant that does not work."""
+    """Takes the configuration and the content of config.json. Corrects values that transformers
+    reads wrongly, and raises CheckpointError for a variant that does not work."""
     lora_targets: str
     """Pattern of the names of modules that get adapters."""
     probe: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-    """Values of the text and vision configurations of the tiny model in `mmrm.models.compatibility`, in
-    addition to those that all families share."""
+    """Values of the text and vision configurations of the tiny model in
+    `mmrm.models.compatibility`, in addition to those that all families share."""
 
     @property
     def images(self) -> ImageLayout:

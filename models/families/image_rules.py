@@ -1,7 +1,8 @@
-"""How a family's images become patches and tokens: scaled as a whole, or cut into tiles of one size.
+"""How a family's images become patches and tokens.
 
-In a group, both are grids of patches, of which `merge` x `merge` become a token; a tile takes the place of a
-frame. `VisionPlan.model_inputs` passes a row's pixels to the tower in the tower's own shape.
+An image is scaled as a whole, or cut into tiles of one size. In a group, both are grids of patches,
+of which `merge` x `merge` become a token; a tile takes the place of a frame.
+`VisionPlan.model_inputs` passes a row's pixels to the tower in the tower's own shape.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class ImageLayout(ABC):
     """The rules of a family; `vision` is a `vision_config`, of transformers or of a `Shape`."""
 
     planned: bool
-    """True if the tower attends in runs of a row of patches, by the functions of models/packing. False
-    if it takes a batch and attends by stock SDPA."""
+    """True if the tower attends in runs of a row of patches, by the functions of models/packing.
+    False if it takes a batch and attends by stock SDPA."""
 
     @abstractmethod
     def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
@@ -57,7 +58,7 @@ class ImageLayout(ABC):
 
     @abstractmethod
     def refuse(self, image_processor: Any, vision: Any) -> None:
-        """Raise UserError if the image processor makes other patches than the vision tower takes."""
+        """Raise UserError if the image processor does not make what the vision tower takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Patch:
 
 
 class PatchLayout(ImageLayout):
-    """Images are scaled as a whole, to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
+    """Images are scaled to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
 
     planned = True
 
@@ -114,7 +115,7 @@ class PatchLayout(ImageLayout):
         return 1, merge_size, merge_size
 
     def refuse(self, image_processor: Any, vision: Any) -> None:
-        """Raise UserError if the image processor makes other patches than the vision tower takes."""
+        """Raise UserError if the image processor does not make what the vision tower takes."""
         patch = self.patch(vision)
         expected = (patch.patch_size, patch.temporal_patch_size, patch.merge_size)
         actual = (
@@ -131,7 +132,7 @@ class PatchLayout(ImageLayout):
 
 
 class UnmergedLayout(PatchLayout):
-    """Every patch is a token, and the configuration names neither merge size nor frames: VideoLLaMA3."""
+    """Every patch is a token, and there is no merge size in the configuration: VideoLLaMA3."""
 
     def patch(self, vision: Any) -> Patch:
         """Return the patch that a vision tower takes."""
@@ -168,8 +169,9 @@ def _height(size: Any) -> int:
 class TileLayout(ImageLayout):
     """Images are cut into square tiles: InternVL.
 
-    The numbers of rows and columns of tiles are near the image's aspect ratio. An image of several tiles
-    has one more tile, the whole image. The limits of a recipe count all tiles: `TileTokens.within`.
+    The numbers of rows and columns of tiles are near the image's aspect ratio. An image of several
+    tiles has one more tile, the whole image. The limits of a recipe count all tiles:
+    `TileTokens.within`.
     """
 
     planned = False
@@ -225,9 +227,9 @@ class TileLayout(ImageLayout):
             return
         cuts = "cuts" if is_cut else "does not cut"
         raise UserError(
-            f"The image processor {cuts} images into tiles, and makes {size.height} x {size.width} pixels "
-            f"of each, but the vision tower takes tiles of {side} x {side}. Use this backbone's "
-            "preprocessor_config.json."
+            f"The image processor {cuts} images into tiles, and makes {size.height} x {size.width} "
+            f"pixels of each, but the vision tower takes tiles of {side} x {side}. Use this "
+            "backbone's preprocessor_config.json."
         )
 
 

@@ -1,9 +1,9 @@
 """InternVL 3 and 3.5 in the format of transformers, the checkpoints named `-hf`.
 
 Papers: arXiv 2504.10479 and 2508.18265. Images are cut into tiles, which a plain vision transformer
-computes one by one. The language model is Qwen2's or Qwen3's and counts one position a token. Beyond
-`max_position_embeddings`, the frequencies of Qwen2's RoPE depend on the longest conversation of a row. Up to
-there, packed rows are exact.
+computes one by one. The language model is Qwen2's or Qwen3's and counts one position a token.
+Beyond `max_position_embeddings`, the frequencies of Qwen2's RoPE depend on the longest conversation
+of a row. Up to there, packed rows are exact.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class InternVLTowerShape:
 
 @dataclass(frozen=True, slots=True)
 class InternVLShape(Shape):
-    """A model on Qwen2, in which q, k and v have a bias, or on Qwen3, whose queries and keys have norms."""
+    """A model on Qwen2, whose q, k, v have a bias, or Qwen3, whose queries and keys have norms."""
 
     images: ClassVar[ImageLayout] = TILES
 
@@ -113,7 +113,7 @@ class InternVLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer for each token, and by a vision block for each patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
         layer = 4 * self.intermediate_size
         if self.model_type == "qwen2":
             layer += 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
@@ -124,7 +124,7 @@ class InternVLShape(Shape):
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers; the vision heads are those of the released tower."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -177,7 +177,7 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the shape of a tile: a tower that takes tiles as a batch computes nothing from grids."""
+    """Return the shape of a tile; a tower that takes tiles computes nothing from grids."""
     from mmrm.models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
@@ -187,8 +187,8 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
 def read_config(config: Any, found: Mapping[str, Any]) -> None:
     """Correct whether the LM head is tied, and refuse other variants.
 
-    transformers 5 reads a config.json without `tie_word_embeddings` as tied. The released files have no such
-    key, and their LM heads are not tied: the setting of the language model is meant.
+    transformers 5 reads a config.json without `tie_word_embeddings` as tied. The released files
+    have no such key, and their LM heads are not tied: the setting of the language model is meant.
 
     Raises:
         CheckpointError: A setting is one for which packed rows were not shown to be exact.
@@ -218,8 +218,8 @@ def read_config(config: Any, found: Mapping[str, Any]) -> None:
         if value not in allowed:
             raise CheckpointError(
                 f"config.json: {name} is {value!r}, but packed rows were shown to be exact for "
-                f"{' and '.join(map(str, allowed))} alone. Give one of {', '.join(PUBLISHED)}, or a "
-                "checkpoint of their kind."
+                f"{' and '.join(map(str, allowed))} alone. Give one of {', '.join(PUBLISHED)}, or "
+                "a checkpoint of their kind."
             )
 
 
@@ -237,7 +237,8 @@ FAMILY = Family(
     tower="vision_tower",
     projector=("multi_modal_projector",),
     blocks=("vision_tower.encoder.layer", ("mlp", "layernorm_before", "layernorm_after")),
-    # The vision tower's q, k and v have the same names, so the pattern begins with the language model's.
+    # The vision tower's q, k and v have the same names, so the pattern begins with the language
+    # model's.
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
     read_config=read_config,
     probe=(

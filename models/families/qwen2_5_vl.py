@@ -1,4 +1,4 @@
-"""Qwen2.5-VL (arXiv 2502.13923): M-RoPE, and a vision tower whose layers mostly attend in windows."""
+"""Qwen2.5-VL (arXiv 2502.13923): M-RoPE, and a vision tower that mostly attends in windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Qwen2_5_VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen2_5_VLShape(Shape):
-    """A model in which q, k, v and all vision layers have a bias, and the other layers have none."""
+    """A model in which q, k, v and all vision layers have biases, the other layers none."""
 
     vision_config: Qwen2_5_VLTowerShape = Qwen2_5_VLTowerShape()
 
@@ -49,7 +49,7 @@ class Qwen2_5_VLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer for each token, and by a vision block for each patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
         layer = 4 * self.intermediate_size + 10 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = 4 * self.vision_config.intermediate_size + 14 * self.vision_config.width

@@ -31,7 +31,7 @@ class Qwen2VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLShape(Shape):
-    """A model in which q, k, v and the whole vision tower have biases, and the other layers have none."""
+    """A model in which q, k, v and the vision tower have biases, the other layers none."""
 
     vision_config: Qwen2VLTowerShape = Qwen2VLTowerShape()
 
@@ -58,14 +58,14 @@ class Qwen2VLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer for each token, and by a vision block for each patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
         layer = 4 * self.intermediate_size + 10 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers; the vision heads are those of released models."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")

@@ -1,8 +1,9 @@
-"""Qwen3-VL, dense (arXiv 2511.21631): M-RoPE, deepstack, and vision positions that are interpolated.
+"""Qwen3-VL, dense (arXiv 2511.21631): M-RoPE, deepstack, and interpolated vision positions.
 
-Deepstack adds features of several vision layers to the first layers of the language model. The stock
-forward does so by the mask of image tokens, so packed rows need nothing for it. M-RoPE interleaves its axes,
-but the position ids are those of Qwen2-VL. Learned vision positions are interpolated to each image's grid.
+Deepstack adds features of several vision layers to the first layers of the language model. The
+stock forward does so by the mask of image tokens, so packed rows need nothing for it. M-RoPE
+interleaves its axes, but the position ids are those of Qwen2-VL. Learned vision positions are
+interpolated to each image's grid.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ class Qwen3VLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer for each token, and by a vision block for each patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
         heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
         layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
         block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers; the vision heads are those of released models."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -134,7 +135,7 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the frames, in which all layers attend, and the interpolation of position embeddings."""
+    """Return the frames, in which all layers attend, and the interpolation of positions."""
     from transformers.vision_utils import (
         get_vision_interpolation_indices_and_weights,
         get_vision_position_ids,

@@ -14,18 +14,19 @@ FAMILIES: dict[str, Family] = {
 """`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
 RECURRENT = (
-    "its recurrent layers carry a state from token to token, which every continuation would have to "
-    "branch off"
+    "its recurrent layers carry a state from token to token, which every continuation would have "
+    "to branch off"
 )
 BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
 EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
 ANYRES = (
-    "its image tokens depend on the image's own size, with a learned one after each row of patches, and "
-    "its chat template writes white space before an answer that its generation prompt does not"
+    "its image tokens depend on the image's own size, with a learned one after each row of "
+    "patches, and its chat template writes white space before an answer that its generation prompt "
+    "does not"
 )
 BETWEEN_TILES = (
-    "there is text between an image's tiles, and its chat template writes white space before an answer "
-    "that its generation prompt does not"
+    "there is text between an image's tiles, and its chat template writes white space before an "
+    "answer that its generation prompt does not"
 )
 NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
@@ -36,11 +37,12 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
     "glm4v": NO_END,
     "videollama3_qwen2": (
-        "it has the format of its authors' own code; the checkpoints whose names end with -Image-HF work"
+        "it has the format of its authors' own code; the checkpoints whose names end with "
+        "-Image-HF work"
     ),
     "internvl_chat": (
-        "it has the format of its authors' own code; the checkpoint of the same name with -hf at the end "
-        "works"
+        "it has the format of its authors' own code; the checkpoint of the same name with -hf at "
+        "the end works"
     ),
 }
 """`model_type` to the reason why packed rows would not be exact, or were not shown to be."""
@@ -73,6 +75,6 @@ def family_of(model_type: object, where: object = "the model") -> Family:
         return FAMILIES[model_type]
     reason = REFUSED.get(str(model_type), "packed rows were not shown to be exact for it")
     raise CheckpointError(
-        f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of these: "
-        f"{WORKS}. models/README.md explains how to add a family."
+        f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of "
+        f"these: {WORKS}. models/README.md explains how to add a family."
     )

@@ -1,8 +1,9 @@
-"""VideoLLaMA3 in the format of transformers, the checkpoints named `-HF` (arXiv 2501.13106), on images.
+"""VideoLLaMA3 on images, in the format of transformers.
 
-The vision tower is a SigLIP with rotary positions in two dimensions. It attends in whole images of any
-size, and every patch becomes a token. The language model is Qwen2's and counts one position a token. There
-are no tokens around an image.
+The checkpoints are those named `-HF` (arXiv 2501.13106). The vision tower is a SigLIP with rotary
+positions in two dimensions. It attends in whole images of any size, and every patch becomes a
+token. The language model is Qwen2's and counts one position a token. There are no tokens around an
+image.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VideoLlama3TowerShape:
-    """The numbers of `vision_config`, under their names there; the tower is the same in both sizes."""
+    """The numbers of `vision_config`, under their names there, which are the same in both sizes."""
 
     hidden_size: Size = 1152
     num_hidden_layers: Size = 27
@@ -73,14 +74,14 @@ class VideoLlama3Shape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer for each token, and by a vision block for each patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
         layer = 4 * self.intermediate_size + 10 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers; the vision heads are those of the released tower."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -146,9 +147,9 @@ def read_config(config: Any, found: Mapping[str, Any]) -> None:
     """Raise CheckpointError for another language model."""
     if config.text_config.model_type != "qwen2":
         raise CheckpointError(
-            f"config.json: text_config.model_type is {config.text_config.model_type!r}, but packed rows "
-            f"were shown to be exact for qwen2 alone. Give one of {', '.join(PUBLISHED)}, or a checkpoint "
-            "of their kind."
+            f"config.json: text_config.model_type is {config.text_config.model_type!r}, but packed "
+            f"rows were shown to be exact for qwen2 alone. Give one of {', '.join(PUBLISHED)}, or "
+            "a checkpoint of their kind."
         )
 
 
@@ -163,7 +164,8 @@ FAMILY = Family(
     tower="vision_model",
     projector=("projector",),
     blocks=("vision_model.encoder.layers", ("mlp", "layer_norm1", "layer_norm2")),
-    # The vision tower's q, k and v have the same names, so the pattern begins with the language model's.
+    # The vision tower's q, k and v have the same names, so the pattern begins with the language
+    # model's.
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
     read_config=read_config,
     probe=({"model_type": "qwen2"}, {"num_hidden_layers": 1, "num_attention_heads": 1}),

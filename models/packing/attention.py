@@ -36,9 +36,9 @@ class AttentionPlan:
 
     A segment is a prompt or a continuation; S segments are in the order of the row. Segment i has
     the queries `cu_seqlens_q[i]:cu_seqlens_q[i + 1]` of the row. Its keys are
-    `key_index[cu_seqlens_k[i]:cu_seqlens_k[i + 1]]`: its prompt, then itself. The mask is causal with
-    both ends aligned, so the last query sees every key. A plan holds indices and no dense mask, so
-    it is cheap to pickle.
+    `key_index[cu_seqlens_k[i]:cu_seqlens_k[i + 1]]`: its prompt, then itself. The mask is causal
+    with both ends aligned, so the last query sees every key. A plan holds indices and no dense
+    mask, so it is cheap to pickle.
 
     Example: a prompt of 3 tokens with continuations of 2 and 1 tokens.
 
@@ -181,7 +181,8 @@ def shared_prefix(
     """Attend in a layer of the language model, as transformers calls it.
 
     What is computed depends on `attention_mask`: a packed row (`AttentionPlan`), one step of
-    generation (`DecodePlan`, see `decode`), or stock `sdpa` for padded batches and stock `generate`.
+    generation (`DecodePlan`, see `decode`), or stock `sdpa` for padded batches and stock
+    `generate`.
 
     Args:
         module: The attention layer.
@@ -288,9 +289,9 @@ class PatchProjection(torch.nn.Conv3d):
     """The patch embedding of a vision tower, computed as a matrix product.
 
     A patch is as large as the convolution's kernel, so both are the same function. The parameters
-    and their names are those of the convolution. On a CPU the product takes 0.4 of the convolution's
-    time in fp32; in bf16 the convolution of cuDNN took seconds per call with some versions of torch
-    (pytorch#174051).
+    and their names are those of the convolution. On a CPU the product takes 0.4 of the
+    convolution's time in fp32; in bf16 the convolution of cuDNN took seconds per call with some
+    versions of torch (pytorch#174051).
     """
 
     def forward(self, input: Tensor) -> Tensor:

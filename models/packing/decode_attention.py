@@ -136,11 +136,11 @@ class DecodePlan:
         """Return the plan of a packed row; `layers` is emptied.
 
         Args:
-            layers: Keys and values of the row in every layer, (key heads, T, d) each. They are taken
-                out one by one, so that few layers are in memory twice.
+            layers: Keys and values of the row in every layer, (key heads, T, d) each. They are
+                taken out one by one, so that few layers are in memory twice.
             visible: For each continuation the row positions that it sees, ascending, (positions,)
-                int64. Continuations of one group begin with the same prompt. A group is one
-                stretch of the row.
+                int64. Continuations of one group begin with the same prompt. A group is one stretch
+                of the row.
         """
         end_by_start: dict[int, int] = {}
         for positions in visible:
@@ -168,7 +168,7 @@ class DecodePlan:
         return (total,)
 
     def keep(self, index: Tensor) -> None:
-        """Drop all continuations except those at `index` (kept,), and the groups none of them sees."""
+        """Drop all continuations except those at `index`, and groups that none of them sees."""
         kept = [batch.keep(index, self.count) for batch in self.batches]
         self.batches = [batch for batch in kept if batch is not None]
         self.count = len(index)

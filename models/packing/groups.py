@@ -1,9 +1,9 @@
 """The group, one prompt with its continuations, and the packed row that a model computes.
 
 `Group` holds tokens of one multimodal prompt and of what follows it: two responses, critiques, or
-sampled texts. `pack` lays groups out in one row, `PackedBatch`, so that prompt and image are computed
-once for all continuations. The results are exactly those of each conversation alone. `unpack`
-returns the groups of a row, for cutting a row that is too large for the device.
+sampled texts. `pack` lays groups out in one row, `PackedBatch`, so that prompt and image are
+computed once for all continuations. The results are exactly those of each conversation alone.
+`unpack` returns the groups of a row, for cutting a row that is too large for the device.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def cost(self) -> int:
-        """Cost in a token budget. A row may cost less than its groups, because it rounds up once."""
+        """Cost in a token budget; a row rounds up once and may cost less than its groups."""
         return cost(self.tokens, self.patches)
 
     @property
@@ -137,8 +137,8 @@ class PackedBatch:
     read_owners: Tensor
     """(R,) int64: the continuation that each read belongs to, counted over the whole row."""
     label_positions: Tensor
-    """(L,) int64: row position whose hidden state predicts each label. It is the position before the
-    label; for the first token of a continuation it is the last of the prompt."""
+    """(L,) int64: row position whose hidden state predicts each label. It is the position before
+    the label; for the first token of a continuation it is the last of the prompt."""
     labels: Tensor
     """(L,) int64: token ids."""
     label_owners: Tensor
@@ -211,11 +211,11 @@ class PackedBatch:
 
 
 def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
-    """Return `groups` laid out in one row, `[prompt | continuation | continuation | next prompt ...]`.
+    """Return `groups` laid out in one row.
 
-    The position ids of a continuation start where its prompt ends. The attention plan lets it see
-    its prompt and itself. If no group has an image, a filler is added, so `pack([])` is a row of
-    filler alone.
+    A row is `[prompt | continuation | continuation | ... | next prompt | ...]`. The position ids of
+    a continuation start where its prompt ends. The attention plan lets it see its prompt and
+    itself. If no group has an image, a filler is added, so `pack([])` is a row of filler alone.
 
     Raises:
         ValueError: Some continuations have read positions and others have none, so the scores of
@@ -306,7 +306,7 @@ def _position_ids(group: Group, vision: VisionTokens) -> Tensor:
 
 
 def unpack(batch: PackedBatch) -> list[Group]:
-    """Return the groups that `batch` was packed from; their pixels are views of the row's pixels."""
+    """Return the groups that `batch` was packed from; their pixels are views of the row's."""
     groups = []
     start = 0
     for group in batch.groups:

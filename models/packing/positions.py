@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def without_single_axis(position_ids: Tensor) -> Tensor:
-    """Return position ids (axes, ...) in the form that a model takes: (...) if there is one axis."""
+    """Return position ids (axes, ...) as a model takes them: (...) if there is one axis."""
     return position_ids[0] if len(position_ids) == 1 else position_ids
 
 

@@ -1,8 +1,8 @@
 """How images are laid out in a packed row, and the plan from which a vision tower computes them.
 
-`VisionTokens` holds what the packing of a row needs to know of a family's images. `VisionPlan` holds
-what the stock vision tower would compute from the grids in every forward. The loader computes it
-once: the tower computes it on the host and asks the device for lengths in every layer, and each
+`VisionTokens` holds what the packing of a row needs to know of a family's images. `VisionPlan`
+holds what the stock vision tower would compute from the grids in every forward. The loader computes
+it once: the tower computes it on the host and asks the device for lengths in every layer, and each
 question makes the host wait. Transformers takes it ready-made (5.17 to 5.23), and the results are
 the same bits.
 """
@@ -133,7 +133,8 @@ class VisionPlan:
     tower: Mapping[str, int]
     """Settings of the tower's configuration on which the plan depends."""
     per_image: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that the tower takes once for each image, as (I,) int64 on the host like the grids."""
+    """Numbers that the tower takes once for each image, as (I,) int64 on the host like the
+    grids."""
     tile: tuple[int, int, int] | None = None
     """Channels, height and width of a tile, for a tower that takes tiles as a batch and computes
     nothing from grids; None for a tower that takes patches."""
@@ -210,8 +211,8 @@ class VisionTokens:
     tower_plan: Callable[[Tensor], VisionPlan]
     """Turns grids (I, 3) into the plan of the vision tower."""
     positions: Callable[[Sequence[int], int, Sequence[Grid], int], tuple[Tensor, int]]
-    """Turns prompt, image token, grids and merge size into position ids (axes, tokens) int64 and the
-    position after the prompt, as in `mmrm.models.packing.positions`."""
+    """Turns prompt, image token, grids and merge size into position ids (axes, tokens) int64 and
+    the position after the prompt, as in `mmrm.models.packing.positions`."""
 
     def marked(self, tokens: Sequence[int]) -> list[int]:
         """Return an image's tokens between the start and end tokens, if the family has these."""

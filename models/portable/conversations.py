@@ -1,14 +1,15 @@
 """Conversations in the forms that callers write, read into one form.
 
-    "What is this?"                                                           one turn of the user
-    [{"role": "user", "content": "What is this?"}]                            the same
-    … "content": [{"type": "image", "image": X}, {"type": "text", …}]         transformers' form; also under "url" or "path"
-    … "content": [{"type": "image_url", "image_url": {"url": X}}, …]          OpenAI's form
-    … "content": [{"type": "image"}, …], and the images in a list             trl's form
+    "What is this?"                                                      one turn of the user
+    [{"role": "user", "content": "What is this?"}]                       the same
+    … "content": [{"type": "image", "image": X}, {"type": "text", …}]    transformers' form
+    … "content": [{"type": "image_url", "image_url": {"url": X}}, …]     OpenAI's form
+    … "content": [{"type": "image"}, …], and the images in a list        trl's form
 
-X is an opened image (PIL), the bytes of a file, a path, a data URI, or {"bytes": …, "path": …} as
-`datasets` stores images. If images are given in a list and the conversation has no place for one, they
-are put before the first text of the user. Nothing is fetched.
+In transformers' form, the image may also be under "url" or "path". X is an opened image (PIL), the
+bytes of a file, a path, a data URI, or {"bytes": …, "path": …} as `datasets` stores images. If
+images are given in a list and the conversation has no place for one, they are put before the first
+text of the user. Nothing is fetched.
 
 `<image>` in a text is the place of an image of the list, if there are as many markers as images;
 `markers.py` decides.
@@ -45,7 +46,7 @@ IMAGE_KEYS = ("image", "image_url", "url", "path", "base64")
 
 
 class ConversationError(ValueError):
-    """A conversation that cannot be scored; the message says what was found and what is required."""
+    """A conversation that cannot be scored; the message tells what is required."""
 
 
 def read_conversation(
@@ -61,9 +62,9 @@ def read_conversation(
         images: Images that are not inside `messages`, in the order of their places.
 
     Raises:
-        ConversationError: The form is another; the turns are not of user and assistant in alternation,
-            beginning (after at most one system turn) and ending with the user; the numbers of images
-            and places differ; or a marker cannot be a place.
+        ConversationError: The form is another; the turns are not of user and assistant in
+            alternation, beginning (after at most one system turn) and ending with the user; the
+            numbers of images and places differ; or a marker cannot be a place.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -107,8 +108,8 @@ def _refuse_other_roles(roles: list[str]) -> None:
     if dialogue != ["user", "assistant"] * (len(dialogue) // 2) + ["user"]:
         raise ConversationError(
             f"the turns are {roles}; required are user and assistant in alternation, beginning and "
-            "ending with the user, after at most one system turn. The responses are given beside the "
-            "messages, not among them."
+            "ending with the user, after at most one system turn. The responses are given beside "
+            "the messages, not among them."
         )
 
 
@@ -140,8 +141,8 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
         return {"role": role, "content": [{"type": "text", "text": content}]}
     if not isinstance(content, list | tuple):
         raise ConversationError(
-            f"turn {number} has content of type {type(content).__name__}; required is a text or a list "
-            "of parts"
+            f"turn {number} has content of type {type(content).__name__}; required is a text or a "
+            "list of parts"
         )
     parts: list[dict[str, Any]] = []
     for part in content:
@@ -156,8 +157,8 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
             continue
         if role == "assistant":
             raise ConversationError(
-                f"turn {number} is the assistant's and holds an image; images belong to the turns of "
-                "the user"
+                f"turn {number} is the assistant's and holds an image; images belong to the turns "
+                "of the user"
             )
         value = _image_value(part)
         images.append(None if value is None else picture(value))
@@ -209,8 +210,8 @@ def picture(value: Any) -> Picture:
         return value
     if not isinstance(value, str):
         raise ConversationError(
-            f"an image is a {type(value).__name__}; required is a PIL image, bytes, a path or a data "
-            "URI"
+            f"an image is a {type(value).__name__}; required is a PIL image, bytes, a path or a "
+            "data URI"
         )
     if value.startswith("data:"):
         header = re.match(r"data:image/[\w.+-]+;base64,", value)
@@ -225,6 +226,7 @@ def picture(value: Any) -> Picture:
             raise ConversationError(f"an image's data URI holds broken base64 ({error})") from error
     if re.match(r"https?://", value):
         raise ConversationError(
-            f"an image is the address {value[:60]!r}; nothing is fetched: give its bytes or a data URI"
+            f"an image is the address {value[:60]!r}; nothing is fetched: give its bytes or a data "
+            "URI"
         )
     return Path(value.removeprefix("file://"))

@@ -1,9 +1,9 @@
 """The critic: a backbone with an LM head, which writes critiques, and a reward head, which scores.
 
 This file is saved with every checkpoint as its remote code, together with the files that it imports
-relatively. In another project, load it with
-`AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)`. `generate` then writes
-critiques, and `score` scores responses with given critiques.
+relatively. In another project, load it with `AutoModelForImageTextToText.from_pretrained(folder,
+trust_remote_code=True)`. `generate` then writes critiques, and `score` scores responses with given
+critiques.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .reward import RewardHead, mean_by_owner, pooled
 class Critic(LabelModel):
     """Backbone, LM head and reward head; the base of the classes of all families.
 
-    `config.reward_head` is that of the scalar model. The head reads at the end of the critique's turn.
+    `config.reward_head` is that of the scalar model. The head reads at the end of the critique's
+    turn.
     """
 
     # `save_pretrained` therefore copies this file and names it in config.json.
@@ -41,8 +42,8 @@ class Critic(LabelModel):
         """Run the language model, or with `read_positions` both heads on a packed row.
 
         A packed row has `read_positions`, `read_owners` (R,), `label_positions`, `labels` (L,), all
-        int64, and the number of `continuations`, besides the backbone's arguments. The result is then
-        scores (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
+        int64, and the number of `continuations`, besides the backbone's arguments. The result is
+        then scores (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
         """
         if "read_positions" not in kwargs:
             return super().run(*args, **kwargs)

@@ -1,10 +1,10 @@
 """How images are passed to a padded model: as grids of patches, or as tiles.
 
-Qwen2-VL to Qwen3-VL and VideoLLaMA3 take grids of patches, InternVL takes tiles. `images_of` returns the
-class for a model. The classes are not instantiated.
+Qwen2-VL to Qwen3-VL and VideoLLaMA3 take grids of patches, InternVL takes tiles. `images_of`
+returns the class for a model. The classes are not instantiated.
 
-This file is saved with every checkpoint that has a reward head, so it imports torch and transformers
-alone.
+This file is saved with every checkpoint that has a reward head, so it imports torch and
+transformers alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from transformers import (
 class PatchGrids:
     """Images of any size; the chat template writes the tokens before and after an image.
 
-    `pixel_values` is (patches, numbers), and `image_grid_thw` is (images, 3): frames, rows and columns of
-    patches.
+    `pixel_values` is (patches, numbers), and `image_grid_thw` is (images, 3): frames, rows and
+    columns of patches.
     """
 
     processor = Qwen2VLImageProcessorPil

@@ -1,7 +1,7 @@
 """The stock language model, which also computes log-probabilities of the labels of a packed row.
 
-Logits over the vocabulary are computed only at label positions and for one chunk of labels at a time.
-Neither forward nor backward holds (tokens x vocabulary) numbers. A saved model is an ordinary
+Logits over the vocabulary are computed only at label positions and for one chunk of labels at a
+time. Neither forward nor backward holds (tokens x vocabulary) numbers. A saved model is an ordinary
 checkpoint of its backbone's family.
 """
 
@@ -33,8 +33,8 @@ CHUNK = 1024
 class LabelHead(nn.Linear):
     """An LM head that can also return log-probabilities of given labels without keeping logits.
 
-    All chunks are computed in one forward of the module that owns the weight, so that ZeRO-3 gathers
-    the weight once.
+    All chunks are computed in one forward of the module that owns the weight, so that ZeRO-3
+    gathers the weight once.
     """
 
     def forward(
@@ -78,7 +78,8 @@ class LabelHead(nn.Linear):
 class LabelModel(CompleteCheckpoint):
     """A stock model with a `LabelHead`; the base of the classes of all families.
 
-    A family's class also inherits from the stock class, whose `generate` and padded forward it keeps.
+    A family's class also inherits from the stock class, whose `generate` and padded forward it
+    keeps.
     """
 
     _keys_to_ignore_on_load_unexpected: tuple[str, ...] = ()
@@ -91,14 +92,15 @@ class LabelModel(CompleteCheckpoint):
         self.post_init()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the stock forward, or with `label_positions` return log-probabilities of a packed row.
+        """Run the stock forward, or with `label_positions` compute log-probabilities of a row.
 
-        A packed row has `label_positions` and `labels`, (L,) int64 each, and possibly `temperature` (1
-        by default), besides the backbone's arguments. The result is then (L,) fp32: the labels'
+        A packed row has `label_positions` and `labels`, (L,) int64 each, and possibly `temperature`
+        (1 by default), besides the backbone's arguments. The result is then (L,) fp32: the labels'
         log-probabilities when sampling at that temperature.
 
         Raises:
-            ValueError: In the stock forward, images do not fit their placeholders, or a video is given.
+            ValueError: In the stock forward, images do not fit their placeholders, or a video is
+                given.
         """
         if "label_positions" not in kwargs:
             return super().forward(*args, **self._with_kinds(args, kwargs))
@@ -119,8 +121,8 @@ class LabelModel(CompleteCheckpoint):
     def _with_kinds(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Check the images of a padded batch, and return `kwargs` with the kind of each token.
 
-        `generate` calls the model again with inputs that were checked before: with encoded images, then
-        with cached tokens. These are returned unchanged.
+        `generate` calls the model again with inputs that were checked before: with encoded images,
+        then with cached tokens. These are returned unchanged.
         """
         input_ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         cache = kwargs.get("past_key_values")

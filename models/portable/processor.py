@@ -1,7 +1,7 @@
 """From conversations to the tensors of a padded batch, in exactly the form that training used.
 
-This file is saved with every checkpoint that has a reward head, so it imports torch, transformers and
-Pillow alone.
+This file is saved with every checkpoint that has a reward head, so it imports torch, transformers
+and Pillow alone.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ HUB_ARGUMENTS = ("revision", "token", "cache_dir", "local_files_only")
 class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
     """Tokenizer and image processor of a reward model.
 
-    `AutoProcessor.from_pretrained(folder, trust_remote_code=True)` returns it. Images go through the PIL
-    processor, as in training, which needs no torchvision.
+    `AutoProcessor.from_pretrained(folder, trust_remote_code=True)` returns it. Images go through
+    the PIL processor, as in training, which needs no torchvision.
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **kwargs: Any) -> None:
@@ -86,8 +86,8 @@ def padded_batch(
         right, and the arguments of the images, repeated for each row.
 
     Raises:
-        ConversationError: The conversation cannot be scored, an image cannot be read, or a text contains
-            a control token of the tokenizer.
+        ConversationError: The conversation cannot be scored, an image cannot be read, or a text
+            contains a control token of the tokenizer.
     """
     turns, pictures = read_conversation(messages, images)
     refuse_markers(responses)
@@ -157,8 +157,8 @@ def upright(image: Picture) -> Image.Image:
     """Return an image as training saw it.
 
     Raises:
-        OSError: A path is not a regular file, or the file is damaged; for damaged files Pillow raises
-            any of `BROKEN`.
+        OSError: A path is not a regular file, or the file is damaged; for damaged files Pillow
+            raises any of `BROKEN`.
     """
     if isinstance(image, Image.Image):
         return upright_rgb(image)
@@ -185,15 +185,15 @@ def _row(
         opening: The rendered turns, up to where the assistant begins to write.
         turns: The turns before the response.
         response: The assistant's text.
-        image_lengths: Number of tokens of each image. The image token of the text is repeated as often,
-            between start and end tokens if the chat template does not write them.
+        image_lengths: Number of tokens of each image. The image token of the text is repeated as
+            often, between start and end tokens if the chat template does not write them.
     """
     answer = {"role": "assistant", "content": [{"type": "text", "text": response}]}
     rendered = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
     if not rendered.startswith(opening + response):
         raise ConversationError(
-            "the chat template rewrites earlier turns or the response, so its tokens cannot be found; "
-            "use the checkpoint's own template"
+            "the chat template rewrites earlier turns or the response, so its tokens cannot be "
+            "found; use the checkpoint's own template"
         )
     if config.reward_head["read"] != "last_token":
         rendered = rendered.rstrip("\n")

@@ -1,7 +1,7 @@
 """The scalar reward model: a vision-language backbone, and a small head that computes a score.
 
-It also has what all models of this folder share: strict loading of checkpoints, the reward head, and
-the reading of padded batches.
+It also has what all models of this folder share: strict loading of checkpoints, the reward head,
+and the reading of padded batches.
 
 This file is saved with every checkpoint as its remote code, together with the files that it imports
 relatively. They need torch, transformers and Pillow. In another project:
@@ -52,8 +52,8 @@ RELEASED_LAYOUT = {
     r"^model(?!\.(language_model|visual))": "model.language_model",
     r"^score\.": "head.0.",
 }
-"""Names of tensors in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head, to names
-in the current classes. Current names do not match."""
+"""Names of tensors in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head, to
+names in the current classes. Current names do not match."""
 RELEASED_TILES = {
     r"^language_model\.model": "model.language_model",
     r"^language_model\.lm_head": "lm_head",
@@ -75,7 +75,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 FLOATING = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 """Number formats of weights, as safetensors and as torch name them."""
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Names of weights that are in one file. Weights in several files have an index `NAME.index.json`."""
+"""Names of weights that are in one file. Weights in several files have an index
+`NAME.index.json`."""
 MAX_NAMED = 5
 """Number of tensors that an error names."""
 
@@ -111,7 +112,8 @@ def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None)
     if not lines:
         return
     raise IncompleteCheckpointError(
-        f"{path} does not hold exactly this model's tensors; nothing was trained or scored with it.\n"
+        f"{path} does not hold exactly this model's tensors; nothing was trained or scored with "
+        "it.\n"
         + "\n".join(lines)
         + "\nA model with such gaps would run with random weights. Use a complete checkpoint "
         "(or a checkpoint of this project, whose config.json names its reward head)."
@@ -143,8 +145,8 @@ def refuse_other_numbers(path: Any, files: Iterable[Path]) -> None:
     raise IncompleteCheckpointError(
         f"{path} holds {len(others)} tensors that are not 16, 32 or 64 bit floating-point numbers: "
         f"{_first_names(others)}. Weights are required as they were trained: converted to "
-        "another format they lose their scales, and scores mean nothing. Use the original checkpoint, "
-        "or one whose config.json describes its quantisation."
+        "another format they lose their scales, and scores mean nothing. Use the original "
+        "checkpoint, or one whose config.json describes its quantisation."
     )
 
 
@@ -277,7 +279,7 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
 
 
 class Fp32Linear(nn.Linear):
-    """A linear layer that computes in fp32 whatever its storage, its input or an autocast around it."""
+    """A linear layer that always computes in fp32, also under autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) of any float dtype to (..., out) fp32."""
@@ -289,9 +291,9 @@ class Fp32Linear(nn.Linear):
 class ScoreLinear(Fp32Linear):
     """The last layer of the head: one output, no bias.
 
-    It starts at zero, so before training every score is 0 and every pair a tie. A random layer would
-    prefer one side by the luck of its seed. (The papers do not say how they start.) A bias would get no
-    gradient from a Bradley-Terry loss, which depends on differences of scores only.
+    It starts at zero, so before training every score is 0 and every pair a tie. A random layer
+    would prefer one side by the luck of its seed. (The papers do not say how they start.) A bias
+    would get no gradient from a Bradley-Terry loss, which depends on differences of scores only.
     """
 
     def __init__(self, features: int) -> None:
@@ -301,8 +303,8 @@ class ScoreLinear(Fp32Linear):
 class RewardHead(nn.Sequential):
     """Linear layers with activations between them, in fp32, as `config.reward_head` describes.
 
-    Dropout comes before every linear layer, as in MM-RLHF's head (arXiv 2502.10391). The first dropout
-    has no module of its own, so that parameters keep the names of older checkpoints.
+    Dropout comes before every linear layer, as in MM-RLHF's head (arXiv 2502.10391). The first
+    dropout has no module of its own, so that parameters keep the names of older checkpoints.
     """
 
     def __init__(self, config: Any) -> None:
@@ -548,10 +550,10 @@ def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tenso
     invalid_rows = is_invalid.nonzero()[:, 0].tolist()
     if invalid_rows:
         raise ValueError(
-            f"rows {invalid_rows} hold no whole answer. The last turn must be the assistant's and end "
-            f"with the token {end_id}, but a row has no such token or ends another turn with it. A "
-            "score that is read elsewhere means nothing: write the conversation with the tokenizer's "
-            "chat template, with the answer as its last turn, and do not truncate it"
+            f"rows {invalid_rows} hold no whole answer. The last turn must be the assistant's and "
+            f"end with the token {end_id}, but a row has no such token or ends another turn with "
+            "it. A score that is read elsewhere means nothing: write the conversation with the "
+            "tokenizer's chat template, with the answer as its last turn, and do not truncate it"
         )
     return last_end
 

@@ -1,8 +1,10 @@
-"""Sizes and SHA-256 digests of a checkpoint's files: written when it is complete, compared on resume.
+"""Sizes and SHA-256 digests of a checkpoint's files.
 
-Any other loading of a checkpoint compares only the files that it reads: `data/storage/manifest.py`. Every
-rank reads the files that it wrote itself. The ranks of the first node share the other files (weights, and
-optimizer states that are not divided), so 8 ranks take for 100 GB as long as one takes for its eighth.
+They are written when a checkpoint is complete, and compared on resume. Any other loading of a
+checkpoint compares only the files that it reads: `data/storage/manifest.py`. Every rank reads the
+files that it wrote itself. The ranks of the first node share the other files (weights, and
+optimizer states that are not divided), so 8 ranks take for 100 GB as long as one takes for its
+eighth.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def mark_complete(checkpoint: Path) -> None:
 def damage(checkpoint: Path) -> list[str]:
     """Return a line for each damaged file of a complete checkpoint, the same on all ranks.
 
-    All ranks must call together. A file that was added later is no damage, nor is a folder that was renamed
-    to something else than `checkpoint-N`.
+    All ranks must call together. A file that was added later is no damage, nor is a folder that was
+    renamed to something else than `checkpoint-N`.
     """
     own_content = read_bytes(checkpoint / COMPLETE) if rank() == 0 else b""
     content = gather(own_content)[0]
@@ -91,7 +93,7 @@ def _entry(path: Path) -> FileEntry:
 
 
 def _compare(path: Path, entry: FileEntry) -> str:
-    """Return in words how the file at `path` differs from its entry; an empty text if it does not."""
+    """Return how the file at `path` differs from its entry; an empty text if it does not."""
     try:
         size = path.stat().st_size
         if size != entry.size:

@@ -20,7 +20,8 @@ from mmrm.models.distributed import barrier, gather, rank
 from mmrm.train.checkpoints.integrity import damage, mark_complete
 
 OPTIMIZER_BYTES = 12
-"""Bytes of optimizer state for each trained parameter: two moments and a copy of the weight, in fp32."""
+"""Bytes of optimizer state for each trained parameter: two moments and a copy of the weight, in
+fp32."""
 NAME = re.compile(r"checkpoint-(\d+)")
 """Name of a checkpoint's folder."""
 BEST = "best"
@@ -30,10 +31,10 @@ BEST = "best"
 class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     """Completes a saved checkpoint and removes old ones.
 
-    It writes the cards of the checkpoint, marks it as complete, points the link `best` at the best one, and
-    removes checkpoints that newer ones replace. If the run is killed at any time, a complete checkpoint is
-    left. Trainer's own rotation would come before the mark, and uses the folders' times, which a resume or
-    an evaluation changes.
+    It writes the cards of the checkpoint, marks it as complete, points the link `best` at the best
+    one, and removes checkpoints that newer ones replace. If the run is killed at any time, a
+    complete checkpoint is left. Trainer's own rotation would come before the mark, and uses the
+    folders' times, which a resume or an evaluation changes.
     """
 
     def __init__(self, keep: int, write_cards: Callable[[Path, str], None]) -> None:
@@ -51,8 +52,8 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Set intervals and link on resume.
 
-        Trainer takes the intervals of saving and evaluation from the checkpoint; they are set to those of
-        the arguments. The run may have been killed between a save and its link.
+        Trainer takes the intervals of saving and evaluation from the checkpoint; they are set to
+        those of the arguments. The run may have been killed between a save and its link.
         """
         state.compute_steps(args, state.max_steps)
         self._link_best(args, state)
@@ -90,8 +91,8 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
     """Check the free space before a checkpoint is saved inside the context.
 
     Raises:
-        UserError: The space does not suffice, or the disk fills up nevertheless. The message contains the
-            folder, its free space and the last complete checkpoint.
+        UserError: The space does not suffice, or the disk fills up nevertheless. The message
+            contains the folder, its free space and the last complete checkpoint.
     """
     complete = whole_checkpoints(folder)
     if complete:
@@ -101,8 +102,8 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
         last = "There is no complete checkpoint of this run yet"
         needed = _first_checkpoint_bytes(model)
     advice = (
-        f"{last}. Make room (output.keep_checkpoints is the number of checkpoints that are kept), then "
-        "start again with --resume."
+        f"{last}. Make room (output.keep_checkpoints is the number of checkpoints that are kept), "
+        "then start again with --resume."
     )
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
@@ -172,21 +173,22 @@ def chosen_checkpoint(folder: Path) -> Path:
 def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     """Return the checkpoint to continue from; all ranks must call together.
 
-    The first rank looks, and all ranks check the files. DeepSpeed unpickles its states, which can run any
-    code: a checkpoint is trusted like a program.
+    The first rank looks, and all ranks check the files. DeepSpeed unpickles its states, which can
+    run any code: a checkpoint is trusted like a program.
 
     Args:
         folder: The run folder.
-        resume: `never`, `auto` for the newest checkpoint of the run, or the path of a checkpoint. With
-            `auto`, incomplete checkpoints are removed and damaged ones are set aside, with a line each.
+        resume: `never`, `auto` for the newest checkpoint of the run, or the path of a checkpoint.
+            With `auto`, incomplete checkpoints are removed and damaged ones are set aside, with a
+            line each.
         console: Receives these lines.
 
     Returns:
         None for `never`, and for `auto` if there is no checkpoint yet.
 
     Raises:
-        UserError: The path is not a complete checkpoint or is damaged, or all checkpoints of the run are
-            damaged.
+        UserError: The path is not a complete checkpoint or is damaged, or all checkpoints of the
+            run are damaged.
     """
     if resume == "never":
         return None
@@ -195,15 +197,15 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
     path = Path(resume)
     if not (path / COMPLETE).exists():
         raise UserError(
-            f"output.resume: {resume} is not a whole checkpoint: it has no file `{COMPLETE}`, which is "
-            "written last. Give a checkpoint-N folder of a finished save, or `auto`."
+            f"output.resume: {resume} is not a whole checkpoint: it has no file `{COMPLETE}`, "
+            "which is written last. Give a checkpoint-N folder of a finished save, or `auto`."
         )
     lines = damage(path)
     if lines:
         names = [other.name for other in whole_checkpoints(path.parent) if other.name != path.name]
         raise UserError(
-            f"output.resume: {path} is damaged: {'; '.join(lines)}. Copy these files again, or give "
-            f"another checkpoint (of this run: {', '.join(names) or 'none'})."
+            f"output.resume: {path} is damaged: {'; '.join(lines)}. Copy these files again, or "
+            f"give another checkpoint (of this run: {', '.join(names) or 'none'})."
         )
     if rank() == 0:
         console.print(
@@ -216,7 +218,8 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
 def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
     """Return the newest undamaged checkpoint of a run; None if the run has no complete checkpoint.
 
-    Incomplete checkpoints are removed, because the run will write them again. Damaged ones are set aside.
+    Incomplete checkpoints are removed, because the run will write them again. Damaged ones are set
+    aside.
     """
     complete = gather(whole_checkpoints(folder))[0]
     if rank() == 0:
@@ -238,8 +241,8 @@ def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
     if damaged:
         descriptions = [f"{path.name}: {lines}" for path, lines in damaged.items()]
         raise UserError(
-            f"{folder}: no checkpoint of this run is undamaged. {'; '.join(descriptions)}. Copy these "
-            "files again, or start another run: output.folder=NEW."
+            f"{folder}: no checkpoint of this run is undamaged. {'; '.join(descriptions)}. Copy "
+            "these files again, or start another run: output.folder=NEW."
         )
     return None
 

@@ -1,9 +1,9 @@
 """The token budget of a run while it runs: measured from memory, and lowered if memory runs out.
 
 The gradient of a step does not depend on how its records are divided into rows, so the budget may
-change at any step, and a resumed run does not need to know it. If ranks exchange weights or gradients
-while they compute, a step cannot be repeated. The lower budget is then written into the run folder,
-and the next start of the run reads it there.
+change at any step, and a resumed run does not need to know it. If ranks exchange weights or
+gradients while they compute, a step cannot be repeated. The lower budget is then written into the
+run folder, and the next start of the run reads it there.
 """
 
 import sys
@@ -29,9 +29,9 @@ LOWERED = "token_budget"
 """File of the run folder with the budget that is left after memory ran out."""
 NO_LIMIT = sys.maxsize
 LIBRARIES = 0.08
-"""Share of a device's memory that PyTorch's allocator may not take. cuBLAS and NCCL allocate outside
-of it. Without free memory they fail with errors of their own (CUBLAS_STATUS_ALLOC_FAILED), which no
-smaller row avoids. 8 % was enough on an 80 GB card."""
+"""Share of a device's memory that PyTorch's allocator may not take. cuBLAS and NCCL allocate
+outside of it. Without free memory they fail with errors of their own (CUBLAS_STATUS_ALLOC_FAILED),
+which no smaller row avoids. 8 % was enough on an 80 GB card."""
 KEPT_FREE = LIBRARIES + 0.02
 """Share that a measured budget leaves free: that of the libraries, and loss to fragmentation."""
 MEASURED_STEP = 1
@@ -81,9 +81,10 @@ class RowBudget:
         return sorted(fitting, key=lambda row: -row.batch.cost)
 
     def lower(self, rows: Sequence[PackedRow]) -> None:
-        """Set the budget to half of the largest row that can be cut, after some rank ran out of memory.
+        """Halve the budget after some rank ran out of memory.
 
-        All ranks must call together.
+        The new budget is at most half of the largest row that can be cut. All ranks must call
+        together.
 
         Raises:
             UserError: On all ranks, if every row has a single record.
@@ -129,15 +130,15 @@ class RowBudget:
     def unproven(self, row: PackedRow) -> bool:
         """Return True if `row` may run out of memory.
 
-        It may if it is larger than all rows before, or if the first two steps are not complete: only
-        after them does memory hold everything that it will hold.
+        It may if it is larger than all rows before, or if the first two steps are not complete:
+        only after them does memory hold everything that it will hold.
         """
         return self.num_steps <= MEASURED_STEP or row.batch.cost > self.proven_cost
 
     def end_step(self, rows: Sequence[PackedRow]) -> None:
-        """Count the step of `rows`; after a measured step, raise the budget to what all ranks afford.
+        """Count the step of `rows`, and raise the budget after a measured step.
 
-        All ranks must call together.
+        The budget rises to what the memory of all ranks allows. All ranks must call together.
         """
         self.num_steps += 1
         self.proven_cost = max(self.proven_cost, *(row.batch.cost for row in rows))
@@ -174,8 +175,9 @@ def too_large(cost: int) -> str:
     """Return the message about a row of one record, of this cost, that does not fit."""
     return (
         f"Out of memory in a packed row of a single record, {cost:,} tokens (a vision patch counts "
-        f"as {PATCH_COST}). Set optim.activation_checkpointing=true, lower backbone.max_pixels, use a "
-        "deepspeed configuration that shards or offloads more, or train adapters (optim.lora)."
+        f"as {PATCH_COST}). Set optim.activation_checkpointing=true, lower backbone.max_pixels, "
+        "use a deepspeed configuration that shards or offloads more, or train adapters "
+        "(optim.lora)."
     )
 
 
@@ -207,9 +209,9 @@ def out_of_memory_message(row: PackedRow, folder: Path) -> str:
     return (
         f"Out of memory in a packed row of {row.batch.cost:,} tokens (a vision patch counts as "
         f"{PATCH_COST}), after other ranks have received parts of the step. {folder / LOWERED} now "
-        f"contains {row.batch.cost // 2:,}: give the same command again with --resume. The run then "
-        "continues from its last checkpoint with this token budget, which does not change what it "
-        "learns. `torchrun --max-restarts 3` does so by itself."
+        f"contains {row.batch.cost // 2:,}: give the same command again with --resume. The run "
+        "then continues from its last checkpoint with this token budget, which does not change "
+        "what it learns. `torchrun --max-restarts 3` does so by itself."
     )
 
 

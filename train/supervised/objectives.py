@@ -34,8 +34,8 @@ class Objective(ABC):
         Args:
             model: The model, in the wrappers of DDP or DeepSpeed.
             row: A packed row on the model's device.
-            totals: `PackedRow.totals` of the whole step on all ranks, (2,) fp32. The loss is divided
-                by one of them.
+            totals: `PackedRow.totals` of the whole step on all ranks, (2,) fp32. The loss is
+                divided by one of them.
 
         Returns:
             The loss (scalar), and detached scalars by name, which `report` receives summed up.
@@ -43,7 +43,7 @@ class Objective(ABC):
 
     @abstractmethod
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the figures that are logged, from the sums over all rows since the last log line."""
+        """Return the logged figures, from the sums over all rows since the last log line."""
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the mean loss of the rows of `sums`; `sums["loss"]` is the sum of their losses."""
@@ -56,9 +56,10 @@ def pair_loss(
     """Return the loss of every pair, (pairs,) fp32.
 
     It is the Bradley-Terry loss -log sigmoid(chosen - rejected - margin), plus `zero_weight` *
-    (chosen + rejected)^2, which pulls the mean score to zero. Plain Bradley-Terry is BaseReward's loss
-    (arXiv 2509.16127, section 3). The margin is Llama 2's (arXiv 2307.09288, equation 2). The second
-    term is BaseReward's ablation (weight 0.1, 0.01 or 0.001) and in the released MM-RLHF code (0.01).
+    (chosen + rejected)^2, which pulls the mean score to zero. Plain Bradley-Terry is BaseReward's
+    loss (arXiv 2509.16127, section 3). The margin is Llama 2's (arXiv 2307.09288, equation 2). The
+    second term is BaseReward's ablation (weight 0.1, 0.01 or 0.001) and in the released MM-RLHF
+    code (0.01).
 
     Args:
         chosen: Scores of the better responses, (pairs,) fp32.

@@ -4,8 +4,8 @@ AdamW has a learning rate for each part of the model. A run ends on all ranks, b
 loss, a gradient norm or a weight is not finite.
 
 This file also compiles, with torch.compile, the MLPs and norms of both towers. They are compiled in
-place, so names and checkpoints stay as they are. Attention is not compiled, because its plan changes
-with every row. Shapes are dynamic, and layers of one kind share a graph.
+place, so names and checkpoints stay as they are. Attention is not compiled, because its plan
+changes with every row. Shapes are dynamic, and layers of one kind share a graph.
 """
 
 import time
@@ -154,12 +154,13 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         if not hasattr(Trainer, "_get_grad_norm"):
             raise RuntimeError(
-                f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, in which a "
-                "run checks that its gradients are finite. This project is tested with transformers "
-                f"{EXPECTED}; install one of these versions."
+                f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, in which "
+                "a run checks that its gradients are finite. This project is tested with "
+                f"transformers {EXPECTED}; install one of these versions."
             )
         self.passes: list[dict[str, Any]] = []
-        """Passes of the current step: their inputs, the detached `loss`, and `records` (identities)."""
+        """Passes of the current step: their inputs, the detached `loss`, and `records`
+        (identities)."""
         self.optim = optim
         self.evaluate_benchmarks = evaluate
         self.since: float | None = None
@@ -169,7 +170,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         super().__init__(eval_dataset=[0] if evaluate else None, **trainer)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create AdamW with a group for each learning rate; DeepSpeed uses it as client optimizer."""
+        """Create AdamW with a group for each learning rate; DeepSpeed uses it, too."""
         if self.optimizer is None:
             self.optimizer = make_optimizer(model or self.model, self.optim)
         return self.optimizer
@@ -201,7 +202,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         return metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm of the step, after checking that the step is finite on all ranks.
+        """Return the gradient norm of the step, and check that the step is finite on all ranks.
 
         The same exchange tells all ranks that one of them received SIGUSR1, so that all save and
         end. It is the step's only exchange of this kind, with one synchronisation.
@@ -261,8 +262,8 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load optimizer and schedule as Trainer does, and compute the next learning rate anew.
 
-        The rate in the checkpoint is that of the old schedule, which is 0 at its end. The recipe may
-        have made the schedule longer.
+        The rate in the checkpoint is that of the old schedule, which is 0 at its end. The recipe
+        may have made the schedule longer.
         """
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
@@ -331,8 +332,8 @@ def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
     if len(names) > MAX_NAMED:
         description += f" and {len(names) - MAX_NAMED:,} more"
     raise NonFiniteError(
-        f"Not finite at step {step}: the weights {description}, after an update whose gradients were "
-        f"finite. {advice(folder)}"
+        f"Not finite at step {step}: the weights {description}, after an update whose gradients "
+        f"were finite. {advice(folder)}"
     )
 
 

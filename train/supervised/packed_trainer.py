@@ -1,10 +1,10 @@
 """The packed trainer: one item of the loader is this rank's whole optimizer step.
 
-The loop, DeepSpeed, checkpoints, rotation and logging are those of Hugging Face's Trainer. Four things
-differ. A step runs as many packed rows as the token budget makes of it. The loss is divided by the
-pairs (or labels) of the step on all ranks. Every rank runs the same number of forwards. Evaluation
-happens inside `Trainer.evaluate`, before the checkpoint is saved. `rm.py` and `sft.py` both use this
-trainer, with different objectives.
+The loop, DeepSpeed, checkpoints, rotation and logging are those of Hugging Face's Trainer. Four
+things differ. A step runs as many packed rows as the token budget makes of it. The loss is divided
+by the pairs (or labels) of the step on all ranks. Every rank runs the same number of forwards.
+Evaluation happens inside `Trainer.evaluate`, before the checkpoint is saved. `rm.py` and `sft.py`
+both use this trainer, with different objectives.
 """
 
 import random
@@ -47,8 +47,8 @@ def first(items: list[Step]) -> Step:
 def step_seed(seed: int, step: int, rank: int) -> int:
     """Return the seed of a rank's dropout in a step.
 
-    It depends on nothing else, so a resumed run draws the same numbers although fillers, evaluations
-    and repeated steps also draw.
+    It depends on nothing else, so a resumed run draws the same numbers although fillers,
+    evaluations and repeated steps also draw.
     """
     return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
 
@@ -109,8 +109,9 @@ class PackedTrainer(FiniteTrainer):
 
         Returns None, on all ranks, if any rank ran out of memory and the step can be repeated with
         smaller rows. It can be repeated only until gradients are exchanged. DDP exchanges them with
-        the last row, so that row must be a size that fitted before, or a filler. DeepSpeed exchanges
-        them in every backward pass, so the largest row is tried once before the step begins.
+        the last row, so that row must be a size that fitted before, or a filler. DeepSpeed
+        exchanges them in every backward pass, so the largest row is tried once before the step
+        begins.
         """
         rows = self._pad_to_equal_count(rows)
         totals = self._totals_over_ranks(rows)
@@ -162,10 +163,10 @@ class PackedTrainer(FiniteTrainer):
         """Return True if the step's largest row fits into memory on every rank.
 
         A row that is larger than all rows before is computed once, and its gradients are dropped.
-        DeepSpeed's hooks are called when gradients are accumulated, which `torch.autograd.grad` does
-        not do, so no gradient is exchanged or kept. ZeRO-3 exchanges weights during the forward, so
-        no rank can try a row alone. There, rows stay within the budget that measured memory allows
-        (`token_budget` in train/methods/method.py).
+        DeepSpeed's hooks are called when gradients are accumulated, which `torch.autograd.grad`
+        does not do, so no gradient is exchanged or kept. ZeRO-3 exchanges weights during the
+        forward, so no rank can try a row alone. There, rows stay within the budget that measured
+        memory allows (`token_budget` in train/methods/method.py).
         """
         fits = True
         if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
@@ -248,7 +249,7 @@ class PackedTrainer(FiniteTrainer):
         )
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return 0: Trainer's estimate is for padded batches. Speed is logged in records and tokens."""
+        """Return 0: Trainer's estimate would be that of padded batches."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

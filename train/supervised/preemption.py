@@ -21,8 +21,8 @@ current optimizer step."""
 def ended_by_signals() -> Iterator[None]:
     """Handle SIGUSR1 and Ctrl-C inside the context.
 
-    SIGUSR1, which would kill the process, sets SAVE_AND_END. Ctrl-C exits with status 130 and prints a
-    line on the first rank of each node, since a launcher sends it to all ranks.
+    SIGUSR1, which would kill the process, sets SAVE_AND_END. Ctrl-C exits with status 130 and
+    prints a line on the first rank of each node, since a launcher sends it to all ranks.
     """
     signal.signal(signal.SIGUSR1, lambda number, frame: SAVE_AND_END.set())
     try:

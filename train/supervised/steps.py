@@ -1,10 +1,11 @@
-"""The data of a run as one sequence of optimizer steps: item k is this rank's packed rows of step k.
+"""The data of a run as one sequence of optimizer steps.
 
-The sequence is a pure function of records, seed, step and rank. A resumed run continues with the same
-order, and no sampler, `set_epoch` or sharding of a loader can change it. Every rank takes an equal
-share of a step's records, except in the last step of an epoch, where one rank may take one more than
-another; the loss is divided by the records of all ranks. Neighbours with one prompt become one group,
-so their prompt and images are computed once.
+Item k holds this rank's packed rows of step k. The sequence is a pure function of records, seed,
+step and rank. A resumed run continues with the same order, and no sampler, `set_epoch` or sharding
+of a loader can change it. Every rank takes an equal share of a step's records, except in the last
+step of an epoch, where one rank may take one more than another; the loss is divided by the records
+of all ranks. Neighbours with one prompt become one group, so their prompt and images are computed
+once.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class TrainingExample:
     record: str = ""
     """Identity of the record."""
     prompt: object = None
-    """Equal for records with equal messages and images, whose groups may be merged; None if the group
-    is never merged with another."""
+    """Equal for records with equal messages and images, whose groups may be merged; None if the
+    group is never merged with another."""
     own_critiques: bool = False
     """The last two continuations are critiques that the critic in training wrote."""
 
 
 class PackedRow(NamedTuple):
-    """A packed row, and numbers that never enter the model: DeepSpeed would cast them to its dtype."""
+    """A packed row, and numbers that stay outside of the model, where DeepSpeed would cast them."""
 
     batch: PackedBatch
     margins: Tensor
@@ -277,8 +278,8 @@ class StepDataset(Dataset[Step]):
         if len(records) < records_per_step:
             raise UserError(
                 f"The data set has {len(records)} records and optim.records_per_step is "
-                f"{records_per_step}, so no step can be filled. Lower optim.records_per_step or add "
-                "data."
+                f"{records_per_step}, so no step can be filled. Lower optim.records_per_step or "
+                "add data."
             )
         self.records = records
         self.pack = pack
@@ -316,7 +317,7 @@ class StepDataset(Dataset[Step]):
     def _costs_of_sets(
         self, drawn: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
-        """Return cost and size of each set of `drawn`; without known costs all records are equal."""
+        """Return cost and size of each set of `drawn`; unknown costs are all equal."""
         if self.costs is None:
             return np.ones(len(drawn)), np.ones(len(drawn), np.int64)
         return self.costs.of_sets(drawn)
@@ -332,7 +333,7 @@ class StepDataset(Dataset[Step]):
         return indices
 
     def _order_of(self, epoch: int) -> npt.NDArray[np.integer]:
-        """Return the record indices of an epoch, (len,); those of the last epoch asked for are kept."""
+        """Return the record indices of an epoch, (len,); the last result is kept."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self.records.order(epoch))
         return self._order[1]
@@ -408,7 +409,7 @@ def shared_costs(mixture: Mixture) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class PairEncoder:
-    """Encodes a preference as one group of two continuations, chosen first; runs in loader workers."""
+    """Encodes a preference as one group of two continuations, the chosen one first."""
 
     encoder: Encoder
     read: Read

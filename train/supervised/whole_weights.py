@@ -18,9 +18,9 @@ from mmrm.train.recipe.deepspeed_config import SHARE_OF_FREE
 def whole_weights(model: Any) -> Iterator[None]:
     """Gather the weights of a DeepSpeed engine under ZeRO-3, if all ranks have memory for them.
 
-    If they do not, every layer is gathered for each token, as without this context; the dry run prints
-    when that happens and what it moves. Nothing happens for weights that are not partitioned. All
-    ranks must call together, and nothing inside may be differentiated.
+    If they do not, every layer is gathered for each token, as without this context; the dry run
+    prints when that happens and what it moves. Nothing happens for weights that are not
+    partitioned. All ranks must call together, and nothing inside may be differentiated.
 
     Args:
         model: A DeepSpeed engine, or any module.
@@ -33,8 +33,8 @@ def whole_weights(model: Any) -> Iterator[None]:
     import deepspeed
     from trl.models.utils import add_hooks, remove_hooks
 
-    # ZeRO-3 replaces `linear` with a Python function that has a backward pass of its own. The original
-    # is faster, and no gradient is needed here.
+    # ZeRO-3 replaces `linear` with a Python function that has a backward pass of its own. The
+    # original is faster, and no gradient is needed here.
     partitioned_linear = torch.nn.functional.linear
     with deepspeed.zero.GatheredParameters(partitioned):
         # DeepSpeed's hooks would gather and release each layer although it is gathered already.
