@@ -1,11 +1,10 @@
 """Generation of texts after the continuations of packed rows.
 
-The prompt and image of a group are computed once for all its continuations.
-
-The packed row is the prefill. Its keys and values stay where they are and are read by all
-continuations, which hold only those of their generated tokens. The end-of-turn token is computed as
-well, because a critic's head reads its hidden state: critique and score cost one pass. Ranks run
-equally many steps, as ZeRO-3 needs.
+The prompt and image of a group are computed once for all its continuations: the packed row is the
+prefill. Its keys and values are held once and read by all continuations, which hold only those of
+their generated tokens. The end-of-turn token is also computed, because the head of a critic reads
+its hidden state. Critique and score then cost one pass. Ranks run equally many steps, as ZeRO-3
+needs.
 """
 
 import random

@@ -64,7 +64,7 @@ class Tower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TowerShape:
-    """The numbers of `vision_config` that every Qwen family has, under their names there."""
+    """The numbers of `vision_config` that every Qwen family has, named as there."""
 
     hidden_size: Size = 1280
     depth: Size = 32
@@ -88,7 +88,7 @@ class TowerShape:
 class Shape(ABC):
     """The numbers of config.json on which a model's parameter count depends.
 
-    They have the names that they have there. Each family has a subclass with its own
+    The fields are named as in config.json. Each family has a subclass with its own
     `vision_config`, and with further numbers if it needs them.
     """
 

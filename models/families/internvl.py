@@ -27,7 +27,7 @@ Sides = Size | tuple[Size, Size]
 
 @dataclass(frozen=True, slots=True)
 class InternVLTowerShape:
-    """The numbers of `vision_config`, under their names there.
+    """The numbers of `vision_config`, named as there.
 
     The defaults are those of the tower of 1B to 14B, InternViT-300M.
     """

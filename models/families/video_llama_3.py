@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VideoLlama3TowerShape:
-    """The numbers of `vision_config`, under their names there, which are the same in both sizes."""
+    """The numbers of `vision_config`, named as there; they are the same in both sizes."""
 
     hidden_size: Size = 1152
     num_hidden_layers: Size = 27
