@@ -109,5 +109,5 @@ def log_probabilities(
             groups.append(replace(prompts[owner], continuations=(text,)))
         last_owner = owner
     batch = encoder.pack(groups).to(ids.device)
-    found: Tensor = model(**batch.label_inputs(), temperature=temperature)
-    return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)
+    values: Tensor = model(**batch.label_inputs(), temperature=temperature)
+    return values.new_zeros(ids.shape).masked_scatter(mask.bool(), values)

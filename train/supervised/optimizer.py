@@ -34,7 +34,7 @@ EXPECTED = "5.17 to 5.23"
 MAX_NAMED = 3
 """Number of parameters that an error names."""
 VISION = {name for family in FAMILIES.values() for name in family.vision_modules}
-"""Names of the vision tower, and of a projector beside it, in all families."""
+"""Names of the vision tower, and of a separate projector, in all families."""
 Evaluate = Callable[[nn.Module, int], dict[str, float]]
 """(wrapped model, global step) -> figures named `benchmark/figure`; all ranks call it together."""
 
@@ -260,7 +260,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         raise NonFiniteError("\n".join(lines))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load optimizer and schedule as Trainer does, and compute the next learning rate anew.
+        """Load optimizer and schedule as Trainer does, and compute the next learning rate again.
 
         The rate in the checkpoint is that of the old schedule, which is 0 at its end. The recipe
         may have made the schedule longer.
@@ -311,7 +311,7 @@ def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
         held = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter
         if held.is_floating_point() and held.numel():
             parameters[name] = held.detach()
-    # The largest absolute value is NaN if one value is, and takes no memory beside the parameter.
+    # The largest absolute value is NaN if one value is, and takes no further memory.
     largest = torch.stack(
         [
             torch.linalg.vector_norm(parameter, inf).float().to("cpu")
