@@ -1,9 +1,12 @@
-"""Builds the embedded backbone before any training: a tiny Qwen2.5-VL of the real architecture, and a tokenizer of its own.
+"""Build the embedded backbone before any training: a tiny Qwen2.5-VL and a tokenizer of its own.
 
-python models/build_embedded.py FOLDER     # then train/sft.py recipes/shapes/backbone.yaml backbone.path=FOLDER
+    python models/build_embedded.py FOLDER
 
-The folder is an ordinary Hugging Face checkpoint. What is small is width and depth: vision windows, M-RoPE, grouped-query
-attention, the tied LM head, the special tokens and the chat template are Qwen2.5-VL's.
+Then train it with `train/sft.py recipes/shapes/backbone.yaml backbone.path=FOLDER`.
+
+The folder is an ordinary Hugging Face checkpoint with the real architecture. Only its width and
+depth are small: vision windows, M-RoPE, grouped-query attention, the tied LM head, the special
+tokens and the chat template are those of Qwen2.5-VL.
 """
 
 import argparse
@@ -38,52 +41,70 @@ SPECIAL = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-
+"""Special tokens of Qwen2.5-VL."""
 CHAT_WORDS = "You are a helpful assistant. system user assistant yes no"
-VOCABULARY, LESSONS = 1024, 1500
-WIDTH, HEADS, KEY_HEADS, DEPTH, VISION_DEPTH, VISION_WIDTH = 128, 4, 2, 8, 2, 128
+"""Words that the chat template and short answers use."""
+VOCABULARY = 1024
+"""Largest number of tokens, special ones included."""
+LESSONS = 1500
+"""Number of lessons, and of items, that the tokenizer learns from at each level."""
+WIDTH = 128
+HEADS = 4
+KEY_HEADS = 2
+DEPTH = 8
+VISION_DEPTH = 2
+VISION_WIDTH = 128
 
 
 def train_tokenizer(texts: Iterable[str]) -> Any:
-    """Return a byte-level BPE tokenizer of at most VOCABULARY entries, special tokens included: it can write any text."""
+    """Return a byte-level BPE tokenizer, which can write any text.
+
+    It has at most VOCABULARY tokens, special ones included.
+    """
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    size = VOCABULARY - len(SPECIAL)
-    learner.train_from_iterator(
-        texts, BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    trainer = BpeTrainer(
+        vocab_size=VOCABULARY - len(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    learner.train_from_iterator(texts, trainer)
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
     tokenizer = Qwen2Tokenizer(
         vocab=learned["vocab"], merges=merges, extra_special_tokens=list(SPECIAL[1:])
     )
-    tokenizer.chat_template = (EMBEDDED / "chat_template.jinja").read_text(
-        encoding="utf-8"
-    )  # Qwen2.5-VL's own
-    tokenizer.eos_token, tokenizer.pad_token = (
-        "<|im_end|>",
-        "<|endoftext|>",
-    )  # as Qwen2.5-VL-Instruct has them
+    # The next three are those of Qwen2.5-VL-Instruct.
+    tokenizer.chat_template = (EMBEDDED / "chat_template.jinja").read_text(encoding="utf-8")
+    tokenizer.eos_token = "<|im_end|>"
+    tokenizer.pad_token = "<|endoftext|>"
     return tokenizer
 
 
 def corpus() -> Iterable[str]:
-    """Yield the texts that the tokenizer should write in few tokens: both levels of the world, and the chat's own words."""
+    """Yield the texts that the tokenizer should write in few tokens.
+
+    They are texts of both levels of the world, and the words of the chat template.
+    """
     for level in ("demo", "hard"):
         world = ShapesWorld(level, seed=0, split="pretrain")
         yield from world.corpus(LESSONS)
-        for item in map(world.item, range(LESSONS)):
-            yield f"{item.question}\nResponse 1: {item.chosen}\nResponse 2: {item.rejected}\nWhich response is better?"
-            yield from (
-                f"<think>{item.rationale(first)}</think><answer>{2 - first}</answer>"
-                for first in (True, False)
+        for number in range(LESSONS):
+            item = world.item(number)
+            yield (
+                f"{item.question}\nResponse 1: {item.chosen}\nResponse 2: {item.rejected}\n"
+                "Which response is better?"
             )
+            yield f"<think>{item.rationale(True)}</think><answer>1</answer>"
+            yield f"<think>{item.rationale(False)}</think><answer>2</answer>"
     yield from [CHAT_WORDS] * 100
 
 
 def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
-    """Return the configuration, with the ids of SPECIAL: heads of 32 numbers, rotary parts 4 : 6 : 6 (time, row, column)."""
+    """Return the configuration of the model; `ids` are those of the special tokens.
+
+    Heads have 32 numbers. Their rotary parts are 4 : 6 : 6 for frame, row and column.
+    """
     text = {
         "hidden_size": WIDTH,
         "intermediate_size": 3 * WIDTH,
@@ -110,28 +131,28 @@ def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
         "fullatt_block_indexes": [VISION_DEPTH - 1],
         "window_size": 56,
     }
-    marks = {
-        "image_token_id": ids["<|image_pad|>"],
-        "video_token_id": ids["<|video_pad|>"],
-        "vision_start_token_id": ids["<|vision_start|>"],
-        "vision_end_token_id": ids["<|vision_end|>"],
-    }
     return Qwen2_5_VLConfig(
-        text_config=text, vision_config=vision, tie_word_embeddings=True, **marks
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=True,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
     )
 
 
 def build(folder: Path, seed: int = 0) -> int:
-    """Write config, random weights, tokenizer and image processor into `folder`; return the number of parameters."""
+    """Write the checkpoint with random weights into `folder`; return the number of parameters."""
     tokenizer = train_tokenizer(corpus())
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     torch.manual_seed(seed)
-    model = Qwen2_5_VLForConditionalGeneration(
-        architecture({token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL})
-    )
+    model = Qwen2_5_VLForConditionalGeneration(architecture(ids))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder, save_original_format=False)
     tokenizer.save_pretrained(folder)
-    Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=28 * 28 * 256).save_pretrained(folder)
+    image_processor = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=28 * 28 * 256)
+    image_processor.save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

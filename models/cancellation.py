@@ -1,7 +1,7 @@
-"""Work in a thread that ends early once its result is not wanted any more.
+"""Work in a thread that ends early if its result is no longer needed.
 
-A thread cannot be interrupted, so long work asks between its steps: `stop_if_abandoned()`. Work that
-was not begun by `run_abandonable` is never abandoned.
+A thread cannot be interrupted, so long work calls `stop_if_abandoned` between its steps. Work that
+was not started by `run_abandonable` is never abandoned.
 """
 
 from collections.abc import Callable
@@ -9,17 +9,21 @@ from contextvars import ContextVar
 from threading import Event
 from typing import Any, TypeVar
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 _ABANDONED: ContextVar[Event | None] = ContextVar("abandoned", default=None)
 
 
 class AbandonedError(Exception):
-    """The work was stopped because its result is not wanted any more."""
+    """The work was stopped because its result is no longer needed."""
 
 
-def run_abandonable(abandoned: Event, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call `function` in this thread; it raises AbandonedError at its next step once `abandoned` is set."""
+def run_abandonable(abandoned: Event, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+    """Call `function` in this thread, so that it ends early once `abandoned` is set.
+
+    Raises:
+        AbandonedError: At the function's next call of `stop_if_abandoned` after the event was set.
+    """
     token = _ABANDONED.set(abandoned)
     try:
         stop_if_abandoned()
@@ -29,7 +33,7 @@ def run_abandonable(abandoned: Event, function: Callable[..., Result], *argument
 
 
 def stop_if_abandoned() -> None:
-    """Raise AbandonedError if the work of this thread is not wanted any more."""
+    """Raise AbandonedError if the result of this thread's work is no longer needed."""
     abandoned = _ABANDONED.get()
     if abandoned is not None and abandoned.is_set():
         raise AbandonedError("the work was abandoned")

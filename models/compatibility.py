@@ -1,6 +1,11 @@
-"""Checks, on two layers of a few numbers, that the installed transformers offers what packed attention of a family stands on."""
+"""A check that the installed transformers still offers what packed attention relies on.
+
+It runs one tiny layer of each tower of the family in use, with an attention function that records
+how it is called.
+"""
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,37 +16,61 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmrm.models.families.registry import FAMILIES
 from mmrm.models.packing.attention import AttentionPlan, plan_or_mask
-from mmrm.models.packing.positions import as_taken
+from mmrm.models.packing.positions import without_single_axis
 
 EXPECTED = "5.17 to 5.23"
+"""Versions of transformers that this project is tested with."""
 
 
 @functools.cache
 def check_transformers(model_type: str) -> None:
-    """Raise RuntimeError unless a plan reaches the text attention untouched and a layer hands its segments over in one call."""
-    hooks = (
-        (
+    """Check both towers of a family.
+
+    Raises:
+        RuntimeError: A plan does not reach the text attention unchanged, or a vision layer does not
+            pass all its runs in one call.
+    """
+    if not _plan_passes(model_type):
+        raise _incompatible(
+            model_type,
             "an attention mask of its own kind no longer reaches the attention function",
-            _plan_passes,
-        ),
-        (
-            "the vision tower no longer hands over all segments of a layer in one call",
-            _segments_pass,
-        ),
+        )
+    if not _runs_pass(model_type):
+        raise _incompatible(
+            model_type, "the vision tower no longer hands over all segments of a layer in one call"
+        )
+
+
+def _incompatible(model_type: str, change: str) -> RuntimeError:
+    """Return the error for a version of transformers with this change."""
+    return RuntimeError(
+        f"transformers {transformers.__version__}: {change} of {FAMILIES[model_type].title}, which "
+        f"packed rows need. This project is tested with transformers {EXPECTED}; install one of "
+        "these versions."
     )
-    for lost, passes in hooks:
-        if not passes(model_type):
-            raise RuntimeError(
-                f"transformers {transformers.__version__}: {lost} of {FAMILIES[model_type].title}, which packed rows need. "
-                f"This project is tested with transformers {EXPECTED}; install one of those."
-            )
 
 
-def _calls(
-    kind: Any, config: Any, name: str, *images: Tensor, **inputs: Any
-) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the mask and the keywords with which a model calls an attention function that is registered as `name`."""
-    calls: list[tuple[Any, dict[str, Any]]] = []
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """The arguments of one call of an attention function."""
+
+    mask: Any
+    keywords: dict[str, Any]
+
+
+def _attention_calls(
+    model_class: Any, config: Any, name: str, *images: Tensor, **inputs: Any
+) -> list[AttentionCall]:
+    """Run a model with an attention function that does nothing, and return the calls of it.
+
+    Args:
+        model_class: A class of transformers.
+        config: Its configuration.
+        name: Name under which the attention function is registered.
+        images: Positional arguments of the model.
+        inputs: Keyword arguments of the model.
+    """
+    calls: list[AttentionCall] = []
 
     def probe(
         module: Any,
@@ -51,10 +80,10 @@ def _calls(
         attention_mask: Any = None,
         **keywords: Any,
     ) -> tuple[Tensor, None]:
-        calls.append((attention_mask, keywords))
+        calls.append(AttentionCall(attention_mask, keywords))
         return query.transpose(1, 2), None
 
-    model = kind(config)
+    model = model_class(config)
     ALL_ATTENTION_FUNCTIONS.register(name, probe)
     AttentionMaskInterface.register(name, plan_or_mask)
     config._attn_implementation = name
@@ -64,8 +93,11 @@ def _calls(
 
 
 def _config(model_type: str) -> Any:
-    """Return the two layers; their weights are drawn from the global generator, so other sizes would change what a run draws."""
-    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
+    """Return the configuration of a model with one layer in each tower.
+
+    Its weights are drawn from the global generator, so other sizes would change what a run draws
+    later.
+    """
     text = {
         "hidden_size": 8,
         "intermediate_size": 8,
@@ -73,49 +105,55 @@ def _config(model_type: str) -> Any:
         "num_attention_heads": 1,
         "num_key_value_heads": 1,
         "vocab_size": 4,
-        "rope_parameters": rope,
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [1, 1, 2],
+            "rope_theta": 1e4,
+        },
         "bos_token_id": 0,
         "eos_token_id": 0,
     }
     vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
     family = FAMILIES[model_type]
-    also_text, also_vision = family.probe
+    more_text, more_vision = family.probe
     return family.parts().config(
-        text_config={**text, **also_text}, vision_config={**vision, **also_vision}
+        text_config={**text, **more_text}, vision_config={**vision, **more_vision}
     )
 
 
 def _plan_passes(model_type: str) -> bool:
-    plan, config, family = (
-        AttentionPlan.of([[1, 1]]),
-        _config(model_type).text_config,
-        FAMILIES[model_type].parts(),
+    """Return True if every layer of the language model receives a plan unchanged."""
+    plan = AttentionPlan.of([[1, 1]])
+    config = _config(model_type).text_config
+    parts = FAMILIES[model_type].parts()
+    text_model, _ = parts.stock
+    position_ids, _ = parts.positions((0, 0), 1, (), 1)
+    calls = _attention_calls(
+        text_model,
+        config,
+        "probe_plan",
+        input_ids=torch.zeros(1, 2, dtype=torch.int64),
+        position_ids=without_single_axis(position_ids[:, None]),
+        use_cache=False,
+        attention_mask=plan,
     )
-    places, _ = family.positions((0, 0), 1, (), 1)
-    inputs = {
-        "input_ids": torch.zeros(1, 2, dtype=torch.int64),
-        "position_ids": as_taken(places[:, None]),
-        "use_cache": False,
-    }
-    found = [
-        mask
-        for mask, _ in _calls(family.stock[0], config, "probe_plan", **inputs, attention_mask=plan)
-    ]
-    return len(found) == config.num_hidden_layers and all(mask is plan for mask in found)
+    return len(calls) == config.num_hidden_layers and all(call.mask is plan for call in calls)
 
 
-def _segments_pass(model_type: str) -> bool:
-    if not FAMILIES[model_type].images.planned:
+def _runs_pass(model_type: str) -> bool:
+    """Return True if the vision layer receives all runs of patches in one call."""
+    family = FAMILIES[model_type]
+    if not family.images.planned:
         return True
-    family, config, grids = (
-        FAMILIES[model_type],
-        _config(model_type).vision_config,
-        torch.tensor([[1, 12, 12]]),
-    )
-    patches = torch.zeros(4 * 36, family.images.sizes(config)[1])
-    each = {
-        name: torch.tensor([number])
-        for name, number in family.tower_plan(config, grids).each.items()
-    }
-    calls = _calls(family.parts().stock[1], config, "probe_flash", patches, grids, **each)
-    return len(calls) == 1 and {"cu_seq_lens_q", "max_length_q"} <= calls[0][1].keys()
+    config = _config(model_type).vision_config
+    grids = torch.tensor([[1, 12, 12]])
+    _, numbers_per_patch = family.images.sizes(config)
+    patches = torch.zeros(12 * 12, numbers_per_patch)
+    per_image = {}
+    for name, number in family.tower_plan(config, grids).per_image.items():
+        per_image[name] = torch.tensor([number])
+    _, vision_tower = family.parts().stock
+    calls = _attention_calls(vision_tower, config, "probe_flash", patches, grids, **per_image)
+    if len(calls) != 1:
+        return False
+    return {"cu_seq_lens_q", "max_length_q"} <= calls[0].keywords.keys()

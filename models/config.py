@@ -1,4 +1,4 @@
-"""Settings of the backbone and of the reward head; imports no torch, so that a recipe is checked in a moment."""
+"""Settings of the backbone, the reward head and sampling; imports no torch to load quickly."""
 
 import os
 import re
@@ -14,105 +14,116 @@ from mmrm.data.preference import control_token
 from mmrm.data.prompts import CRITIQUE_REQUEST
 
 Read = Literal["end_of_turn", "last_token", "mean"]
-"""The place of a score: the end-of-turn token after the response; the last token of the conversation as the chat template
-writes it, the newline after the end of turn (where ms-swift and LLaMA-Factory read); or the mean over the response."""
+"""Where a score is read: at the end-of-turn token after the response; at the last token that the
+chat template writes, which is the newline after the end of turn (as ms-swift and LLaMA-Factory do);
+or as the mean over the response."""
 StoredRead = Read | Literal["last_response_token"]
-"""And the response's last own token: what `last_token` means in a config.json that names no `assistant_turn`."""
-
+"""The same, or at the response's own last token. That is the meaning of `last_token` in a
+config.json that has no `assistant_turn`."""
 
 MODELS = ("config.json", "adapter_config.json")
-"""Files one of which every checkpoint has."""
+"""Files of which every checkpoint has one."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
+"""`owner/name` of a model on the hub."""
 
 
 def checkpoint_at(path: str) -> str:
-    """Return `path`; of a run folder the path of its `best`, and say so on the error stream (of the first rank).
+    """Return `path`, or the path of the best checkpoint if `path` is a run folder.
 
-    Raises: CheckpointError for a run folder without one.
+    A line on the error stream of the first rank says that the best checkpoint is used.
+
+    Raises:
+        CheckpointError: The run folder has no best checkpoint.
     """
     folder = Path(path).expanduser()
-    inside = sorted(found.name for found in folder.glob("checkpoint-*"))
-    if not (inside or (folder / "best").is_dir()) or any(
-        (folder / name).is_file() for name in MODELS
-    ):
+    if any((folder / name).is_file() for name in MODELS):
         return path
-    if not (folder / "best").is_dir():
+    best = folder / "best"
+    checkpoint_names = sorted(checkpoint.name for checkpoint in folder.glob("checkpoint-*"))
+    is_run_folder = best.is_dir() or bool(checkpoint_names)
+    if not is_run_folder:
+        return path
+    if not best.is_dir():
         raise CheckpointError(
-            f"{folder} is a run folder with {', '.join(inside)} and without a `best` (its recipe sets no evaluation.best_metric, "
-            f"or nothing was evaluated yet): give one of these, such as {folder / inside[-1]}."
+            f"{folder} is a run folder with {', '.join(checkpoint_names)} and without a `best` "
+            "(its recipe sets no evaluation.best_metric, or nothing was evaluated yet): give one "
+            f"of these, such as {folder / checkpoint_names[-1]}."
         )
     if os.environ.get("RANK", "0") == "0":
-        print(
-            f"{folder} is a run folder: taking its best checkpoint, {folder / 'best'}",
-            file=sys.stderr,
-        )
-    return str(folder / "best")
+        print(f"{folder} is a run folder: taking its best checkpoint, {best}", file=sys.stderr)
+    return str(best)
 
 
 class BackboneConfig(Section):
-    """Which checkpoint to start from, and how it sees."""
+    """The checkpoint to start from, and how it processes images."""
 
     path: str
     """A hub id or a folder; `embedded` is the tiny backbone in this repository."""
     revision: str | None = None
     """Commit, tag or branch of a hub id; null takes the current one."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """What the model computes in; of what is trained in bfloat16 there are fp32 weights too."""
+    """Dtype in which the model computes. Trained parameters in bfloat16 also have fp32 weights."""
     min_pixels: int = Field(default=3136, ge=784, le=10**8)
-    """A smaller image is enlarged to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL, or 196 of VideoLLaMA3.
-    InternVL takes whole tiles of 200,704 pixels, at least as many as hold these."""
+    """Smaller images are enlarged to this number of pixels. A token covers 784 pixels, 1,024 in
+    Qwen3-VL, 196 in VideoLLaMA3. InternVL uses whole tiles of 200,704 pixels, at least as many as
+    hold this number of pixels."""
     max_pixels: int = Field(default=1003520, ge=784, le=10**8)
-    """A larger image is made smaller, to so many pixels; 784 pixels are one token, or 1,024 of Qwen3-VL, or 196 of VideoLLaMA3.
-    InternVL takes as many tiles of 200,704 pixels as they allow, that of the whole image among them: 4 and 1 by default, 12 and 1
-    as released by 2609152."""
+    """Larger images are made smaller, to this number of pixels. A token covers 784 pixels, 1,024 in
+    Qwen3-VL, 196 in VideoLLaMA3. InternVL uses as many tiles of 200,704 pixels as fit, including
+    the tile of the whole image: the default allows 4 and that tile, and 2609152 allows 12 and that
+    tile, as in the released models."""
     system_prompt: str | None = None
-    """Used where a record has no system turn; null leaves the chat template's own."""
+    """System turn of records that have none. With null, the chat template decides."""
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])
-    """Parts whose weights stay as they are; the projector maps the tower's patches to tokens."""
+    """Parts that are not trained. The projector maps the tower's patches to tokens."""
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
-    """`auto` takes the varlen kernel on CUDA in bf16 or fp16 and SDPA elsewhere."""
+    """Attention kernel. `auto` uses the varlen kernel on CUDA in bf16 or fp16, and SDPA
+    elsewhere."""
 
     @field_validator("system_prompt")
     @classmethod
     def _no_control_token(cls, prompt: str | None) -> str | None:
-        if prompt is not None and (token := control_token(prompt)):
+        token = control_token(prompt or "")
+        if token:
             raise ValueError(
-                f"holds {token!r}, which the tokenizer reads as a control token and not as text: remove it"
+                f"holds {token!r}, which the tokenizer reads as a control token and not as text: "
+                "remove it"
             )
         return prompt
 
 
 class HeadConfig(Section):
-    """The reward head; the defaults are BaseReward's (arXiv 2509.16127, table 3: two layers with SiLU)."""
+    """The reward head; the defaults are BaseReward's (arXiv 2509.16127, table 3)."""
 
     layers: int = Field(default=2, ge=1, le=8)
-    """Linear layers, the last of which gives the score."""
+    """Number of linear layers; the last one computes the score."""
     activation: Literal["none", "tanh", "relu", "silu", "gelu"] = "silu"
-    """Between the layers."""
+    """Activation between the layers."""
     width: int | None = Field(default=None, ge=1, le=2**17)
-    """Width of the hidden layers; null takes the backbone's hidden size (the paper does not say; default ours)."""
+    """Width of the hidden layers. null uses the backbone's hidden size; the paper does not give
+    one."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability with which an input of a layer is set to 0 in training."""
     read: Read = "end_of_turn"
-    """Where the score is read: at the end-of-turn token after the response, at the newline after that token (as ms-swift and
-    LLaMA-Factory do), or as the mean over the response."""
+    """Where the score is read: at the end-of-turn token after the response, at the newline after
+    that token (as ms-swift and LLaMA-Factory do), or as the mean over the response."""
 
 
 class CritiqueConfig(Section):
-    """How a critic is asked for a critique; it is kept in a critic's config.json, so that a checkpoint brings it along."""
+    """The request for a critique, which is saved in the config.json of a critic."""
 
     request: str = CRITIQUE_REQUEST
-    """What the critic is asked after the response."""
+    """Text of the user's turn after the response, which asks for the critique."""
     max_new_tokens: Tokens = 512
-    """Longest critique that it may write."""
+    """Maximum length of a critique in tokens."""
 
 
 class SamplingConfig(Section):
-    """How tokens are chosen; the default is greedy."""
+    """How tokens are chosen when text is generated; the default is greedy."""
 
     temperature: Temperature = 0.0
-    """0 takes the likeliest token."""
+    """Sampling temperature. 0 always takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Only the likeliest tokens that together hold this probability."""
+    """Only the fewest likeliest tokens that together have this probability are drawn."""
     max_new_tokens: Tokens = 512
-    """Longest text that may be written, in tokens."""
+    """Maximum length of a generated text in tokens."""

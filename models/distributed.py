@@ -1,4 +1,4 @@
-"""The few collectives that this project calls itself; each is the identity in a single process."""
+"""Collective operations over ranks; in a single process each is the identity."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,39 +10,43 @@ from torch import Tensor, distributed
 
 from mmrm.data.errors import UserError
 
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
 
 
 ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+"""True inside `alone()`."""
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Work without the other ranks, which do something else meanwhile: inside, every collective is the identity."""
-    before = ALONE.set(True)
+    """Make every collective the identity inside the context.
+
+    One rank can then work while the others do something else.
+    """
+    token = ALONE.set(True)
     try:
         yield
     finally:
-        ALONE.reset(before)
+        ALONE.reset(token)
 
 
 def is_distributed() -> bool:
-    """Say whether a process group is up and is to be used."""
+    """Return True if there is a process group and this rank is not inside `alone()`."""
     return distributed.is_available() and distributed.is_initialized() and not ALONE.get()
 
 
 def rank() -> int:
-    """Return this process's rank, 0 without a process group."""
+    """Return the rank of this process; 0 without a process group."""
     return distributed.get_rank() if is_distributed() else 0
 
 
 def world_size() -> int:
-    """Return the number of processes, 1 without a process group."""
+    """Return the number of processes; 1 without a process group."""
     return distributed.get_world_size() if is_distributed() else 1
 
 
 def max_over_ranks(value: int, device: torch.device) -> int:
-    """Return the largest `value` of all ranks; every rank must call."""
+    """Return the largest `value` of all ranks; all ranks must call together."""
     if not is_distributed():
         return value
     largest = torch.tensor(value, device=device)
@@ -51,7 +55,7 @@ def max_over_ranks(value: int, device: torch.device) -> int:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """Return the elementwise sum over all ranks; every rank must call with the same shape and dtype."""
+    """Return the elementwise sum over all ranks; all must call with the same shape and dtype."""
     if not is_distributed():
         return values
     total = values.clone()
@@ -59,28 +63,30 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     return total
 
 
-def gather(item: Item) -> list[Item]:
-    """Return the `item` of every rank, in rank order, on every rank; items travel pickled."""
+def gather(item: ItemT) -> list[ItemT]:
+    """Return the `item` of every rank, in rank order, on every rank; items are pickled."""
     if not is_distributed():
         return [item]
-    items: list[Item | None] = [None] * world_size()
+    items: list[ItemT | None] = [None] * world_size()
     distributed.all_gather_object(items, item)
     return items  # type: ignore[return-value]
 
 
 def barrier() -> None:
-    """Wait until every rank has come here."""
+    """Wait until every rank has called this function."""
     if is_distributed():
         distributed.barrier()
 
 
 @contextmanager
 def locked_by_first_rank(lock: AbstractContextManager[object]) -> Iterator[None]:
-    """Hold the lock of an output on the first rank, while all ranks work; all must call together.
+    """Hold the lock of an output on the first rank while all ranks work; all must call together.
 
-    `lock` is what `locked_folder` or `locked_file` of data/storage/output_lock.py returned.
+    Args:
+        lock: The result of `locked_folder` or `locked_file` of data/storage/output_lock.py.
 
-    Raises: UserError on all ranks if the first rank cannot have the lock.
+    Raises:
+        UserError: On all ranks, if the first rank cannot take the lock.
     """
     with ExitStack() as stack:
         refusal: UserError | None = None

@@ -1,13 +1,17 @@
-"""From messages and images to a group of tokens: rendering, tokenising, and finding what continuations share."""
+"""From messages and images to a group of tokens.
+
+`Encoder` renders conversations with the backbone's chat template, tokenises them, and splits them
+into a common prompt and the continuations that follow it. It holds a tokenizer and an image
+processor and no weights, so loader workers can use it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -29,57 +33,77 @@ from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
 from mmrm.models.families.registry import family_of
 from mmrm.models.packing.groups import Continuation, Group, PackedBatch, pack
+from mmrm.models.packing.vision import Grid
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Patches = tuple[Tensor | None, tuple[tuple[int, int, int], ...]]
-"""The pixels of images as a group holds them, and their grids."""
+CharRange = tuple[int, int]
+"""Start and end of a piece of text, in characters."""
+
 ANSWERED = (text("user", "-"), text("assistant", "-"))
 """A conversation that shows what the chat template writes around an answer."""
+WITH_IMAGE: tuple[Message, ...] = (
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "-"}]},
+)
+"""A conversation that shows what the chat template writes for an image."""
+
+
+class Patches(NamedTuple):
+    """The patches of a record's images, as a group holds them."""
+
+    pixel_values: Tensor | None
+    """(patches, patch_size) float32; None without an image."""
+    grids: tuple[Grid, ...]
+    """Frames (or tiles), rows and columns of patches, for every image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a rendered conversation, special tokens included, with one image token for each image."""
+    """A piece of a rendered conversation with special tokens and one image token per image."""
 
     text: str
     loss: bool = False
     """Its tokens carry language-model loss."""
     response: bool = False
-    """A read position refers to its tokens."""
+    """It is the response whose tokens a head may read."""
 
 
 def assistant_turn(tokenizer: Any) -> dict[str, Any]:
-    """Return the tokens that begin an assistant's turn and the one that ends it, as the chat template writes them.
+    """Return the tokens that the chat template writes around an assistant's turn.
 
-    Raises: UserError for a template that writes nothing after an answer.
+    `begin` holds the ids that begin the turn, and `end` the id that ends it.
+
+    Raises:
+        UserError: The template writes nothing after an answer.
     """
-    before = _template(tokenizer, ANSWERED[:1], False)
-    opened = _template(tokenizer, ANSWERED[:1], True)
-    begin = opened[len(before) :].rstrip()
+    without_answer = _apply_template(tokenizer, ANSWERED[:1], False)
+    opened = _apply_template(tokenizer, ANSWERED[:1], True)
+    begin = opened[len(without_answer) :].rstrip()
     begin_ids = tokenizer(begin, add_special_tokens=False)["input_ids"]
     end_ids = tokenizer(_written_after_answer(tokenizer), add_special_tokens=False)["input_ids"]
     if not end_ids:
         raise UserError(
-            "the chat template writes no token after an assistant's answer; required is one: scores are read there, and answers "
-            "end with it. Take tokenizer files whose template ends each turn with a token of its own."
+            "The chat template writes no token after an assistant's answer. Such a token is "
+            "required, because scores are read there and answers end with it. Use tokenizer files "
+            "whose template ends each turn with a token of its own."
         )
     return {"begin": begin_ids, "end": end_ids[0]}
 
 
 def _written_after_answer(tokenizer: Any) -> str:
     """Return the text that the chat template writes after an assistant's turn."""
-    opened = _template(tokenizer, ANSWERED[:1], True)
-    closed = _template(tokenizer, ANSWERED, False)
+    opened = _apply_template(tokenizer, ANSWERED[:1], True)
+    closed = _apply_template(tokenizer, ANSWERED, False)
     return closed[len(opened) + len(joined_text(ANSWERED[1])) :]
 
 
-def _template(tokenizer: Any, turns: Sequence[Any], open_turn: bool) -> str:
-    text: str = tokenizer.apply_chat_template(
+def _apply_template(tokenizer: Any, turns: Sequence[Message], open_turn: bool) -> str:
+    """Return the rendered turns; `open_turn` adds what the template writes before an answer."""
+    rendered: str = tokenizer.apply_chat_template(
         list(turns), tokenize=False, add_generation_prompt=open_turn
     )
-    return text
+    return rendered
 
 
 def joined_text(turn: Message) -> str:
@@ -88,88 +112,100 @@ def joined_text(turn: Message) -> str:
 
 
 def rewritten(rendered: str) -> str:
-    """Return the message for a chat template that does not keep a conversation as it is written."""
+    """Return the message about a chat template that changes the texts of a conversation."""
     return (
-        "the chat template rewrites earlier turns or the assistant's text (it renders a conversation "
-        "differently once a turn is added), so the tokens of the response cannot be told from others: "
-        f"{rendered[:200]!r}. Use the backbone's own template."
+        "The chat template rewrites earlier turns or the assistant's text: it renders a "
+        "conversation differently once a turn is added. The tokens of the response can then not be "
+        f"told from others. The conversation begins with {rendered[:200]!r}. Use the backbone's "
+        "own template."
     )
 
 
 class Encoder:
-    """Turns images and conversations into groups; holds a tokenizer and an image processor and no weights."""
+    """Turns images and conversations into groups."""
 
     def __init__(
         self, tokenizer: Any, image_processor: Any, config: BackboneConfig, model_config: Any
     ) -> None:
-        """Take the backbone's processor and its configuration: `mmrm.models.backbone.load_encoder`.
+        """Create an encoder from parts; `mmrm.models.backbone.load_encoder` loads one.
 
-        Raises UserError where the image processor makes other patches than the vision tower takes.
+        Args:
+            tokenizer: The backbone's tokenizer.
+            image_processor: The backbone's image processor.
+            config: The recipe's `backbone` section.
+            model_config: The backbone's configuration in transformers.
+
+        Raises:
+            UserError: The image processor makes other patches than the vision tower takes, the
+                chat template does not suit, or the system prompt contains a special token.
         """
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.config = config
-        family, vision = family_of(model_config.model_type), model_config.vision_config
+        family = family_of(model_config.model_type)
+        vision_config = model_config.vision_config
         marks = [tokenizer.convert_tokens_to_ids(mark) if mark else None for mark in family.marks]
-        self.vision = family.vision_tokens(vision, marks)
-        self.vision_text = tuple(
-            token for token in family.vision_text if token in tokenizer.get_vocab()
-        )
+        self.vision = family.vision_tokens(vision_config, marks)
+        vocabulary = tokenizer.get_vocab()
+        self.vision_text = tuple(token for token in family.vision_text if token in vocabulary)
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
         self.end_of_turn: int = assistant_turn(tokenizer)["end"]
         self.end_of_turn_text = _written_after_answer(tokenizer).rstrip("\n")
-        family.images.refuse(image_processor, vision)
-        self.image_tokens = family.images.tokens(vision, config)
-        shown = _template(
-            tokenizer,
-            ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "-"}]},),
-            False,
-        )
-        start, image, _ = family.marks
-        if shown.count(image) != 1:
+        family.images.refuse(image_processor, vision_config)
+        self.image_tokens = family.images.tokens(vision_config, config)
+
+        rendered = _apply_template(tokenizer, WITH_IMAGE, False)
+        start_mark, image_mark, _ = family.marks
+        if rendered.count(image_mark) != 1:
             raise UserError(
-                f"the chat template writes {shown.count(image)} {image} for an image; required is one, which the encoder repeats "
-                f"for each token of the image. Take the tokenizer files of a {family.title} model that was trained to chat."
+                f"The chat template writes {rendered.count(image_mark)} {image_mark} for an image. "
+                "Exactly one is required, because the encoder repeats it for each token of the "
+                f"image. Use the tokenizer files of a {family.title} model that was trained to "
+                "chat."
             )
-        self.writes_marks = start is not None and start in shown
-        self._last: tuple[tuple[EncodedImage, ...], Patches] = (), (None, ())
-        """The images of the record before, and their patches: pairs of one prompt follow one another."""
+        self.writes_marks = start_mark is not None and start_mark in rendered
+        # Pairs with one prompt follow one another, so the last images are often needed again.
+        self._last_patches: tuple[tuple[EncodedImage, ...], Patches] = ((), Patches(None, ()))
         self.control_tokens = tuple(
-            one.content for one in tokenizer.added_tokens_decoder.values() if one.special
+            token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         )
-        if token := control_token(config.system_prompt or "", self.control_tokens):
+        token = control_token(config.system_prompt or "", self.control_tokens)
+        if token:
             raise UserError(
-                f"backbone.system_prompt contains {token!r}, a special token of the tokenizer, not text: remove it."
+                f"backbone.system_prompt contains {token!r}, which the tokenizer reads as a "
+                "special token and not as text. Remove it from the system prompt."
             )
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
-        """Write tokenizer and image processor beside a checkpoint, as transformers reads them; keywords go to both.
+        """Write tokenizer and image processor into a checkpoint's folder, in transformers' format.
 
-        Beside a reward model, whose code is there already, its processor's class is named.
+        If the folder holds a reward model with its code, the class of its processor is written into
+        preprocessor_config.json. `kwargs` go to both `save_pretrained`.
         """
         self.tokenizer.save_pretrained(folder, **kwargs)
         self.image_processor.save_pretrained(folder, **kwargs)
         if Path(folder, "processor.py").is_file():
-            file = Path(folder, "preprocessor_config.json")
-            named = read_json(file) | {"auto_map": {"AutoProcessor": "processor.RewardProcessor"}}
-            write_json(file, named)
+            path = Path(folder, "preprocessor_config.json")
+            settings = read_json(path)
+            settings["auto_map"] = {"AutoProcessor": "processor.RewardProcessor"}
+            write_json(path, settings)
 
     def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:
         """Render a conversation with the tokenizer's own chat template.
 
         The last assistant turn is the response; the text ends with that turn's end-of-turn token (a
         template's newline after it is dropped). `loss` marks the response and its end-of-turn token
-        for language-model loss. A conversation that ends with a user turn is rendered up to the place
-        where the assistant begins to write. The recipe's system prompt is used if the record has no
-        system turn; None leaves that to the template.
+        for language-model loss. A conversation that ends with a user turn is rendered up to the
+        place where the assistant begins to write. The recipe's system prompt is used if the record
+        has no system turn; None leaves that to the template.
 
         The template is called at most three times, however many turns there are, so the time is
         linear in the length of the conversation.
 
         Raises:
-            RecordError: a turn's text, its parts joined as the template joins them, contains a vision
-                token, or an assistant turn contains an image.
-            ValueError: the template rewrites the assistant's text or earlier turns.
+            RecordError: A turn's text (its parts joined as the template joins them) contains a
+                vision token, or an assistant turn contains an image.
+            ValueError: The template rewrites the assistant's text or earlier turns.
         """
         turns = list(messages)
         for turn in turns:
@@ -181,7 +217,7 @@ class Encoder:
 
         before = self._spans_before_response(turns[:-1])
         opened = "".join(span.text for span in before)
-        closed = _template(self.tokenizer, turns, False)
+        closed = _apply_template(self.tokenizer, turns, False)
         response = joined_text(turns[-1])
         if not closed.startswith(opened + response):
             raise ValueError(rewritten(closed))
@@ -189,18 +225,21 @@ class Encoder:
         return (*before, Span(response, loss, response=True), Span(end_of_turn, loss))
 
     def _refuse_vision_tokens(self, turn: Message) -> None:
-        """Raise RecordError if a turn's text contains a vision token, or if it is an assistant's with an image."""
+        """Raise RecordError for a vision token in a text, or for an image in an assistant turn."""
         content = joined_text(turn)
-        found = [token for token in self.vision_text if token in content]
-        if found:
-            raise RecordError(
-                f"the {turn['role']}'s text contains {', '.join(found)}. The backbone would take it for an image: "
-                "write the place of an image as an image part, and remove these tokens from the text."
-                f"{f' {ADVICE}' if TOKEN in found else ''}"
+        vision_tokens = [token for token in self.vision_text if token in content]
+        if vision_tokens:
+            message = (
+                f"the {turn['role']}'s text contains {', '.join(vision_tokens)}. The backbone "
+                "would take it for an image: write the place of an image as an image part, and "
+                "remove these tokens from the text."
             )
+            if TOKEN in vision_tokens:
+                message = f"{message} {ADVICE}"
+            raise RecordError(message)
         if turn["role"] == "assistant" and placeholders([turn]):
             raise RecordError(
-                "an assistant turn contains an image; images belong to the turns of the user"
+                "an assistant turn contains an image. Images are allowed only in turns of the user."
             )
 
     def _spans_before_response(self, turns: Sequence[Message]) -> tuple[Span, ...]:
@@ -208,39 +247,42 @@ class Encoder:
 
         Each earlier assistant turn is two spans of its own, its text and its end-of-turn token.
 
-        To find the earlier texts in the rendered conversation without rendering every beginning of it
-        (which would be quadratic in turns), the conversation is rendered a second time with a marker
-        in the place of each of them. What stands between the markers is what the template writes.
+        To find the earlier texts in the rendered conversation without rendering every beginning of
+        it (which would be quadratic in turns), the conversation is rendered a second time with a
+        marker in place of each of them. The text between the markers is what the template writes.
 
-        Raises: ValueError if the template changes one of the earlier texts.
+        Raises:
+            ValueError: The template changes one of the earlier texts.
         """
-        whole = _template(self.tokenizer, turns, True)
+        rendered = _apply_template(self.tokenizer, turns, True)
         answers = [joined_text(turn) for turn in turns if turn["role"] == "assistant"]
         if not answers:
-            return (Span(whole),)
+            return (Span(rendered),)
 
         # A hash of the conversation cannot occur in it.
-        marker = hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()
+        marker = hashlib.sha256(rendered.encode(errors="surrogatepass")).hexdigest()
         marked_turns = [
             text("assistant", marker) if turn["role"] == "assistant" else turn for turn in turns
         ]
-        first_piece, *pieces = _template(self.tokenizer, marked_turns, True).split(marker)
+        marked = _apply_template(self.tokenizer, marked_turns, True)
+        first_piece, *pieces = marked.split(marker)
         if len(pieces) != len(answers):
-            raise ValueError(rewritten(whole))
+            raise ValueError(rewritten(rendered))
         spans = [Span(first_piece)]
         for answer, piece in zip(answers, pieces, strict=True):
             if not piece.startswith(self.end_of_turn_text):
-                raise ValueError(rewritten(whole))
+                raise ValueError(rewritten(rendered))
             next_opening = piece[len(self.end_of_turn_text) :]
             spans += [Span(answer), Span(self.end_of_turn_text), Span(next_opening)]
-        if "".join(span.text for span in spans) != whole:
-            raise ValueError(rewritten(whole))
+        if "".join(span.text for span in spans) != rendered:
+            raise ValueError(rewritten(rendered))
         return tuple(spans)
 
     def refuse_control_tokens(self, record: Preference) -> None:
-        """Raise RecordError for a special token of this tokenizer in a text that is trained on.
+        """Raise RecordError if a text of the record contains a special token of the tokenizer.
 
-        `mmrm.data.preference.validate` knows a fixed list only, and so do benchmarks, so that all judges see the same rows.
+        `mmrm.data.preference.validate` and the benchmarks check a fixed list only, so that all
+        judges see the same rows.
         """
         for fault in forged(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")
@@ -254,23 +296,25 @@ class Encoder:
         *,
         with_loss: int = 0,
     ) -> Group:
-        """Decode the images of `record`, render conversations about them, and encode them as one group.
+        """Return conversations about the images of a record as one group.
 
-        The last turns of the first `with_loss` conversations carry language-model loss. Raises RecordError as `decode`,
-        `render` and `encode` do.
+        Args:
+            images: The encoded images, in the order of their places in the conversations.
+            conversations: Whole conversations that share a prompt.
+            read: Where scores are read; None if they are not.
+            record: Identity of the record, for messages.
+            with_loss: The last turns of the first `with_loss` conversations carry language-model
+                loss.
+
+        Raises:
+            RecordError: As `decode`, `render` and `encode`.
         """
-        last = self._last  # once: a server encodes in several threads
-        if tuple(images) != last[0]:
-            pictures = []
-            for image in images:
-                stop_if_abandoned()
-                pictures.append(decode(image, record))
-            self._last = last = (tuple(images), self._patches(pictures))
+        patches = self._patches_of(tuple(images), record)
         rendered = []
         for index, conversation in enumerate(conversations):
             stop_if_abandoned()
             rendered.append(self.render(conversation, loss=index < with_loss))
-        return self._encode(last[1], rendered, read)
+        return self._encode(patches, rendered, read)
 
     def encode(
         self,
@@ -280,124 +324,194 @@ class Encoder:
     ) -> Group:
         """Tokenise conversations about the same images, and split them where they begin to differ.
 
-        Every conversation is tokenised whole, so its tokens are the stock model's. The prompt is the longest common
-        prefix of tokens that ends before any token that is read or carries loss and leaves each conversation one token or more.
+        Every conversation is tokenised as a whole, so its tokens are those of the stock model. The
+        prompt is the longest common prefix of tokens that ends before any token that is read or
+        carries loss, and that leaves at least one token to each conversation.
 
-        Raises RecordError: an image without a place or a place without an image; conversations that differ before
-        their last image, or from the first token on; an empty response where `read` needs its tokens.
+        Args:
+            images: Decoded images, in the order of their places in the conversations.
+            conversations: Rendered conversations.
+            read: Where scores are read; None if they are not.
+
+        Raises:
+            RecordError: The numbers of images and of places for them differ, the conversations
+                differ before their last image or from the first token on, or a response is empty
+                and `read` needs its tokens.
         """
         return self._encode(self._patches(images), conversations, read)
-
-    def _patches(self, images: Sequence[Image]) -> Patches:
-        """Return the patches of `images`, one after another, and the grid of each."""
-        if not images:
-            return None, ()
-        return self.vision.read(
-            self.image_processor(images=list(images), return_tensors="pt"), self.vision
-        )
-
-    def _encode(
-        self, patches: Patches, conversations: Sequence[Sequence[Span]], read: StoredRead | None
-    ) -> Group:
-        pixels, grids = patches
-        pads = [
-            frames * rows * columns // self.vision.merge_size**2 for frames, rows, columns in grids
-        ]
-        whole = []
-        for conversation in conversations:
-            stop_if_abandoned()
-            whole.append(self._tokenise(conversation, pads, read))
-        cut = self._boundary(whole)
-        rest = (
-            Continuation(
-                c.ids[cut:], *(tuple(i - cut for i in own) for own in (c.read, c.loss_tokens))
-            )
-            for c in whole
-        )
-        return Group(whole[0].ids[:cut], tuple(rest), pixels, grids)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
         """Lay groups out in one row; see `mmrm.models.packing.groups.pack`."""
         return pack(groups, self.vision)
 
+    def _patches_of(self, images: tuple[EncodedImage, ...], record: str) -> Patches:
+        """Return the patches of a record's images; those of the last call are kept."""
+        # Read once: a server encodes in several threads, and another may write it in between.
+        last_images, last_patches = self._last_patches
+        if images == last_images:
+            return last_patches
+        decoded = []
+        for image in images:
+            stop_if_abandoned()
+            decoded.append(decode(image, record))
+        patches = self._patches(decoded)
+        self._last_patches = (images, patches)
+        return patches
+
+    def _patches(self, images: Sequence[Image]) -> Patches:
+        """Return the patches of decoded images, one image after another, and the grid of each."""
+        if not images:
+            return Patches(None, ())
+        processed = self.image_processor(images=list(images), return_tensors="pt")
+        return Patches(*self.vision.read(processed, self.vision))
+
+    def _encode(
+        self, patches: Patches, conversations: Sequence[Sequence[Span]], read: StoredRead | None
+    ) -> Group:
+        """Return the group of rendered conversations about images with these patches."""
+        patches_per_token = self.vision.merge_size**2
+        image_lengths = [
+            frames * rows * columns // patches_per_token for frames, rows, columns in patches.grids
+        ]
+        tokenised = []
+        for conversation in conversations:
+            stop_if_abandoned()
+            tokenised.append(self._tokenise(conversation, image_lengths, read))
+        prompt_length = self._shared_prefix_length(tokenised)
+        return Group(
+            prompt_ids=tokenised[0].ids[:prompt_length],
+            continuations=tuple(_after(conversation, prompt_length) for conversation in tokenised),
+            pixel_values=patches.pixel_values,
+            grids=patches.grids,
+        )
+
     def _tokenise(
-        self, conversation: Sequence[Span], pads: Sequence[int], read: StoredRead | None
+        self, conversation: Sequence[Span], image_lengths: Sequence[int], read: StoredRead | None
     ) -> Continuation:
-        """Return a whole conversation, with as many image tokens for each image as `pads` says, between marks."""
-        whole = "".join(span.text for span in conversation)
-        if read == "last_token":  # the template's newline, which `render` drops
-            closed = _template(self.tokenizer, ANSWERED, False)
-            whole += closed[len(closed.rstrip("\n")) :]
-        found = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        places = found["input_ids"].count(self.vision.image)
-        if places != len(pads):
+        """Return a whole conversation as one continuation.
+
+        Args:
+            conversation: Spans with one image token for each image.
+            image_lengths: Number of tokens of each image. Each image token of the text is repeated
+                as often, between start and end marks if the template does not write them.
+            read: Where the score is read.
+        """
+        rendered = "".join(span.text for span in conversation)
+        if read == "last_token":
+            rendered += self._newline_after_turn()
+        tokenised = self.tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
+        num_places = tokenised["input_ids"].count(self.vision.image)
+        if num_places != len(image_lengths):
             raise RecordError(
-                f"{len(pads)} images but {places} places for an image in the conversation; they must be equal"
+                f"{len(image_lengths)} images but {num_places} places for an image in the "
+                "conversation. They must be equal: give one image for each place."
             )
-        counts = iter(pads)
+
+        remaining_lengths = iter(image_lengths)
         ids: list[int] = []
-        offsets: list[tuple[int, int]] = []
-        for token, offset in zip(found["input_ids"], found["offset_mapping"], strict=True):
-            new = [token] * next(counts) if token == self.vision.image else [token]
-            if token == self.vision.image and not self.writes_marks:
-                new = self.vision.marked(new)
-            ids += new
-            offsets += [offset] * len(new)
-        borders = pairwise(accumulate((len(span.text) for span in conversation), initial=0))
-        ranges = list(zip(conversation, borders, strict=True))
-        loss_tokens = _covering(offsets, [place for span, place in ranges if span.loss])
-        response = [place for span, place in ranges if span.response]
-        return Continuation(tuple(ids), _reads(offsets, response, read), loss_tokens)
+        offsets: list[CharRange] = []
+        for token, offset in zip(tokenised["input_ids"], tokenised["offset_mapping"], strict=True):
+            tokens = [token]
+            if token == self.vision.image:
+                tokens = [token] * next(remaining_lengths)
+                if not self.writes_marks:
+                    tokens = self.vision.marked(tokens)
+            ids += tokens
+            offsets += [offset] * len(tokens)
 
-    def _boundary(self, conversations: Sequence[Continuation]) -> int:
-        limit = min(min([len(c.ids) - 1, *c.read, *c.loss_tokens]) for c in conversations)
-        first = conversations[0].ids
-        shared = 0
-        while shared < limit and all(c.ids[shared] == first[shared] for c in conversations):
-            shared += 1
-        if any(self.vision.image in c.ids[shared:] for c in conversations):
+        loss_ranges: list[CharRange] = []
+        response_ranges: list[CharRange] = []
+        start = 0
+        for span in conversation:
+            end = start + len(span.text)
+            if span.loss:
+                loss_ranges.append((start, end))
+            if span.response:
+                response_ranges.append((start, end))
+            start = end
+        return Continuation(
+            ids=tuple(ids),
+            read=_read_positions(offsets, response_ranges, read),
+            loss_tokens=_overlapping(offsets, loss_ranges),
+        )
+
+    def _newline_after_turn(self) -> str:
+        """Return the newlines that the template writes after a turn's end, which `render` drops."""
+        closed = _apply_template(self.tokenizer, ANSWERED, False)
+        return closed[len(closed.rstrip("\n")) :]
+
+    def _shared_prefix_length(self, conversations: Sequence[Continuation]) -> int:
+        """Return the number of tokens that become the prompt of these whole conversations."""
+        # The prompt ends before any token that is read or carries loss: such a token belongs to one
+        # conversation. It also leaves at least one token to every conversation.
+        limits = [min([len(c.ids) - 1, *c.read, *c.loss_tokens]) for c in conversations]
+        limit = max(0, min(limits))
+        length = 0
+        for tokens_at_index in zip(*(c.ids[:limit] for c in conversations), strict=True):
+            if len(set(tokens_at_index)) > 1:
+                break
+            length += 1
+        if any(self.vision.image in c.ids[length:] for c in conversations):
             raise RecordError(
-                "the conversations of a group differ before their last image. A group is one prompt with all its images "
-                "and several continuations: encode conversations about different prompts as groups of their own."
+                "the conversations of a group differ before their last image. A group is one "
+                "prompt with all its images and several continuations: encode conversations about "
+                "different prompts as groups of their own."
             )
-        if not shared:
+        if length == 0:
             raise RecordError(
-                "the conversations of a group share no first token, or it carries loss; a prompt needs a token"
+                "the conversations of a group share no first token, or it carries loss. A prompt "
+                "needs at least one token: encode these conversations as groups of their own."
             )
-        return shared
+        return length
 
 
-def _covering(
-    offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]
-) -> tuple[int, ...]:
-    """Return the tokens that overlap one of `ranges`."""
-    return tuple(
-        i
-        for i, (start, end) in enumerate(offsets)
-        if any(start < range_end and end > range_start for range_start, range_end in ranges)
+def _after(conversation: Continuation, length: int) -> Continuation:
+    """Return the part of a whole conversation after its first `length` tokens."""
+    return Continuation(
+        ids=conversation.ids[length:],
+        read=tuple(index - length for index in conversation.read),
+        loss_tokens=tuple(index - length for index in conversation.loss_tokens),
     )
 
 
-def _reads(
-    offsets: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]], read: StoredRead | None
+def _overlapping(offsets: Sequence[CharRange], ranges: Sequence[CharRange]) -> tuple[int, ...]:
+    """Return the indices of the tokens that overlap one of `ranges`; `offsets` are the tokens'."""
+    indices = []
+    for index, (start, end) in enumerate(offsets):
+        if any(start < range_end and end > range_start for range_start, range_end in ranges):
+            indices.append(index)
+    return tuple(indices)
+
+
+def _read_positions(
+    offsets: Sequence[CharRange], response_ranges: Sequence[CharRange], read: StoredRead | None
 ) -> tuple[int, ...]:
-    """Return the read positions; `ranges` are the response's places in the text."""
+    """Return the indices of the tokens whose mean hidden state gives the score.
+
+    Args:
+        offsets: Character range of every token.
+        response_ranges: Character ranges of the response.
+        read: Where the score is read; None if it is not.
+    """
     if read is None:
         return ()
-    if not ranges:
+    if not response_ranges:
         raise ValueError(
-            f"read: {read} needs a response, but no span of the conversation is marked as one"
+            f"read: {read} needs a response, but no span of the conversation is marked as one. "
+            "Mark the span of the response with `response=True`."
         )
     if read == "end_of_turn":
-        after = [i for i, (start, _) in enumerate(offsets) if start >= ranges[-1][1]]
-        if not after:
-            raise ValueError(
-                "read: end_of_turn needs a token after the response, but the conversation ends with it"
-            )
-        return (after[0],)
+        _, response_end = response_ranges[-1]
+        for index, (start, _) in enumerate(offsets):
+            if start >= response_end:
+                return (index,)
+        raise ValueError(
+            "read: end_of_turn needs a token after the response, but the conversation ends with "
+            "it. Render the conversation with the end of the assistant's turn."
+        )
     if read == "last_token":
         return (len(offsets) - 1,)
-    own = _covering(offsets, ranges)
-    if not own:
+    response_tokens = _overlapping(offsets, response_ranges)
+    if not response_tokens:
         raise RecordError(f"the response is empty, but read: {read} reads its own tokens")
-    return own if read == "mean" else own[-1:]
+    return response_tokens if read == "mean" else response_tokens[-1:]

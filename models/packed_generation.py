@@ -1,13 +1,12 @@
 """Texts sampled on prompts in packed rows, and the log-probabilities of their tokens.
 
-A prompt and its image are computed once, whatever the number of texts: sampling and training both see the packed group. A rank
-without an image runs the filler image, so that mixed batches neither hang nor crash.
+A prompt and its image are computed once, whatever the number of texts: sampling and training both
+use the packed group. A rank without an image runs the filler image, so ranks with different data
+run the same modules.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -30,35 +29,51 @@ def generate_packed(
     sampling: SamplingConfig,
     budget: int,
 ) -> list[list[Generation]]:
-    """Write on every group once for each of its seeds, which is once for each of its continuations.
+    """Generate a text after every continuation of every group, and return them by group.
 
-    `model` is the unwrapped language model. Rows take at most `budget` tokens, keys and values of what is written at full length
-    included. All ranks must call together; they run equally many rows: one with fewer gets empty ones.
+    All ranks must call together. They run equally many rows: a rank with fewer runs empty ones.
+
+    Args:
+        model: The language model without the wrappers of training.
+        encoder: The encoder of the model's backbone.
+        groups: Prompts, with a continuation for each text, as `to_write` makes them.
+        seeds: A seed for each continuation of each group.
+        sampling: How tokens are chosen.
+        budget: Largest cost of a row, including keys and values of texts of full length.
     """
     device = next(model.parameters()).device
-    end, forbidden = encoder.end_of_turn, [encoder.vision.image]
     cost = WritingCost.of(model.config, sampling)
     rows = pack_first_fit([cost(group) for group in groups], budget)
-    written: dict[int, list[Generation]] = {}
-    for row in rows + [[]] * (max_over_ranks(len(rows), device) - len(rows)):
-        batch, own = (
-            encoder.pack([groups[i] for i in row]).to(device),
-            [seed for i in row for seed in seeds[i]],
+    num_empty_rows = max_over_ranks(len(rows), device) - len(rows)
+    generations_by_group: dict[int, list[Generation]] = {}
+    for row in rows + [[]] * num_empty_rows:
+        seeds_of_row: list[str] = []
+        for index in row:
+            seeds_of_row += seeds[index]
+        batch = encoder.pack([groups[index] for index in row]).to(device)
+        generations = generate(
+            model,
+            batch,
+            end=encoder.end_of_turn,
+            forbidden=[encoder.vision.image],
+            sampling=sampling,
+            seeds=seeds_of_row,
         )
-        found = iter(
-            generate(model, batch, end=end, forbidden=forbidden, sampling=sampling, seeds=own)
-        )
-        written |= {i: [next(found) for _ in seeds[i]] for i in row}
-    return [written[i] for i in range(len(groups))]
+        start = 0
+        for index in row:
+            end = start + len(seeds[index])
+            generations_by_group[index] = generations[start:end]
+            start = end
+    return [generations_by_group[index] for index in range(len(groups))]
 
 
 def to_write(prompt: Group, count: int) -> Group:
-    """Return a prompt ready to be written on `count` times: its last token opens every continuation."""
-    return replace(
-        prompt,
-        prompt_ids=prompt.prompt_ids[:-1],
-        continuations=(Continuation(prompt.prompt_ids[-1:]),) * count,
-    )
+    """Return a prompt with `count` continuations, after each of which a text can be generated.
+
+    A continuation needs a token, so the last token of the prompt begins every continuation.
+    """
+    opening = Continuation(prompt.prompt_ids[-1:])
+    return replace(prompt, prompt_ids=prompt.prompt_ids[:-1], continuations=(opening,) * count)
 
 
 def log_probabilities(
@@ -70,21 +85,29 @@ def log_probabilities(
     mask: Tensor,
     temperature: float,
 ) -> Tensor:
-    """Return the log-probability of every sampled token at `temperature`, (B, T) fp32, 0 where `mask` is 0.
+    """Return the log-probability of every sampled token, (B, T) fp32, 0 where `mask` is 0.
 
-    `ids` and `mask` are (B, T), right-padded; `owners` says which of `prompts` each row belongs to. Neighbours of one
-    prompt share its computation. `model` may be wrapped, and is called once.
+    Neighbours with one prompt share its computation.
+
+    Args:
+        model: The language model, which may be wrapped; it is called once.
+        encoder: The encoder of the model's backbone.
+        prompts: Prompts without continuations.
+        owners: Index of the prompt of each of the B texts.
+        ids: Sampled tokens, (B, T) int64, padded on the right.
+        mask: (B, T), 1 on tokens and 0 on padding.
+        temperature: Temperature of the sampling.
     """
+    groups: list[Group] = []
+    last_owner = None
     lengths = mask.sum(1).tolist()
-    written = (
-        Continuation(tuple(row[:length]), loss_tokens=tuple(range(length)))
-        for row, length in zip(ids.tolist(), lengths, strict=True)
-    )
-    together = groupby(zip(owners, written, strict=True), key=itemgetter(0))
-    groups = [
-        replace(prompts[owner], continuations=tuple(own for _, own in rows))
-        for owner, rows in together
-    ]
+    for owner, text_ids, length in zip(owners, ids.tolist(), lengths, strict=True):
+        text = Continuation(tuple(text_ids[:length]), loss_tokens=tuple(range(length)))
+        if owner == last_owner:
+            groups[-1] = replace(groups[-1], continuations=(*groups[-1].continuations, text))
+        else:
+            groups.append(replace(prompts[owner], continuations=(text,)))
+        last_owner = owner
     batch = encoder.pack(groups).to(ids.device)
-    found: Tensor = model(**batch.label_inputs(), temperature=temperature)
-    return found.new_zeros(ids.shape).masked_scatter(mask.bool(), found)
+    values: Tensor = model(**batch.label_inputs(), temperature=temperature)
+    return values.new_zeros(ids.shape).masked_scatter(mask.bool(), values)

@@ -1,6 +1,9 @@
 """Write adapters and their base as one ordinary checkpoint, which loads with plain transformers.
 
-python train/merge.py runs/lora/best merged     # judges to rounding as the adapters do: python eval/run.py merged
+    python train/merge.py runs/lora/best merged
+    python eval/run.py merged
+
+The merged checkpoint gives the scores of the adapters, except for rounding.
 """
 
 import argparse
@@ -24,33 +27,40 @@ from mmrm.train.runs.model_card import reference_scores, write_reference
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
-    """Write the adapters of `checkpoint` and their base, added up in the base's dtype, into `folder`.
+    """Write the adapters of `checkpoint`, merged into their base, into `folder`.
 
-    A base that was kept in 4 bits while training is taken in its own dtype, so that no quantised weights are written. The
-    folder gets its name once everything is in it. The caller holds the lock of `folder`.
+    They are added up in the dtype of the base. A base that was in 4 bits during training is loaded
+    in its own dtype, so no quantised weights are written. The folder gets its name when everything
+    is in it. The caller holds the lock of `folder`.
+
+    Raises:
+        UserError: `checkpoint` has no adapters, or `folder` exists.
     """
     if not is_adapter(checkpoint):
         raise UserError(
-            f"{checkpoint} holds no adapters (adapter_config.json); give a checkpoint-N folder of a LoRA run."
+            f"{checkpoint} holds no adapters: it has no adapter_config.json without a config.json. "
+            "Give a checkpoint-N folder of a LoRA run."
         )
     if folder.exists():
-        raise UserError(f"{folder} exists already, and nothing is written over; give a new folder.")
+        raise UserError(f"{folder} exists already, and nothing is overwritten. Give a new folder.")
     run = card_of_adapters(checkpoint)
-    loaders: dict[str, Any] = {
-        "naive": load_scalar,
-        "critic": load_critic,
-        "language_model": lambda backbone, head: load_language_model(backbone),
-    }
-    adapted: Any = with_adapters(loaders[run.method](run.backbone, run.head), checkpoint)
+    base: Any
+    if run.method == "naive":
+        base = load_scalar(run.backbone, run.head)
+    elif run.method == "critic":
+        base = load_critic(run.backbone, run.head)
+    else:
+        base = load_language_model(run.backbone)
+    adapted: Any = with_adapters(base, checkpoint)
     unfinished = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a command that was killed
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a command that was killed
     adapted.merge_and_unload().save_pretrained(unfinished)
     load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(unfinished)
-    # Prompts, images and benchmarks stay those of the run, and so do the scores.
+    # Prompts, images and benchmarks stay those of the run, so the scores do, too.
     write_whole(unfinished / CARD, run.model_copy(update={"nf4": False}).model_dump_json(indent=1))
     if run.head is not None:
         write_reference(unfinished, reference_scores(checkpoint))
-    mark_complete(unfinished)  # so that whatever loads the folder later can check its files
+    mark_complete(unfinished)
     unfinished.rename(folder)
 
 

@@ -1,6 +1,9 @@
-"""What differs from one family of backbones to the next. A family is one file here and one row of `table.py`.
+"""What differs between families of backbones.
 
-Nothing in this room imports torch before it is needed: recipes are checked and planned without it.
+A family is one file of this folder and one row of `registry.py`.
+`Shape` holds the numbers of a model's config.json and counts its parameters. `Family` holds
+everything else that the rest of the project has to know of a family. Nothing in this folder imports
+torch before it is needed, because recipes are checked and planned without it.
 """
 
 from __future__ import annotations
@@ -22,21 +25,24 @@ if TYPE_CHECKING:
 
     from mmrm.models.packing.vision import VisionPlan, VisionTokens
 
+Grid = tuple[int, int, int]
+"""Frames (or tiles), rows and columns of an image, in patches."""
 Size = Annotated[int, Field(ge=1, le=10**7)]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameter counts of a model by part."""
+    """Numbers of parameters of a model, by part."""
 
     vision_tower: int
     projector: int
     language_model: int
     """Embedding and layers."""
     lm_head: int
-    """0 where it is tied to the embedding."""
+    """0 if it is tied to the embedding."""
     projections: int
-    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many parameters."""
+    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many
+    parameters."""
 
     @property
     def backbone(self) -> int:
@@ -45,20 +51,20 @@ class Parameters:
 
 
 class Tower(Protocol):
-    """What a plan asks of the numbers of a `vision_config`."""
+    """The numbers of a `vision_config` from which memory and time are planned."""
 
     @property
     def depth(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
 
     @property
     def width(self) -> int:
-        """Numbers of a patch's hidden state."""
+        """Size of a patch's hidden state."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerShape:
-    """The numbers of `vision_config` that every Qwen family has, called as they are there."""
+    """The numbers of `vision_config` that every Qwen family has, named as there."""
 
     hidden_size: Size = 1280
     depth: Size = 32
@@ -69,7 +75,7 @@ class TowerShape:
 
     @property
     def width(self) -> int:
-        """Numbers of a patch's hidden state."""
+        """Size of a patch's hidden state."""
         return self.hidden_size
 
     @property
@@ -80,13 +86,14 @@ class TowerShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape(ABC):
-    """The numbers of config.json on which a model's parameter count depends, called as they are there.
+    """The numbers of config.json on which a model's parameter count depends.
 
-    A family's own has its own `vision_config`, and what else its parameters depend on.
+    The fields are named as in config.json. Each family has a subclass with its own
+    `vision_config`, and with further numbers if it needs them.
     """
 
     images: ClassVar[ImageLayout] = PATCHES
-    """How the family sees images."""
+    """How images are divided into patches and tokens."""
 
     hidden_size: Size
     num_hidden_layers: Size
@@ -108,120 +115,158 @@ class Shape(ABC):
     @property
     @abstractmethod
     def kept(self) -> tuple[int, int]:
-        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
 
     @property
     def head_size(self) -> int:
-        """Numbers of an attention head of the language model."""
+        """Size of an attention head of the language model."""
         return self.hidden_size // self.num_attention_heads
 
     def image_tokens(self, limits: BackboneConfig) -> ImageTokens:
-        """Return how many tokens images become; raises UserError for limits that no image can keep."""
+        """Return how many tokens images become.
+
+        Raises:
+            UserError: No image can satisfy the limits.
+        """
         return self.images.tokens(self.vision_config, limits)
 
     @property
     def patches_per_token(self) -> int:
-        """Patches of an image that become one token."""
+        """Number of patches that become one token."""
         merge, _ = self.images.sizes(self.vision_config)
         return merge**2
 
     def language_model(self, *, bias: bool, head_norms: bool) -> tuple[int, int]:
-        """Return the language model's parameters and its `projections`: `bias` at q, k and v, norms of queries and keys."""
-        hidden, head = self.hidden_size, self.head_size
-        query, key = self.num_attention_heads * head, self.num_key_value_heads * head
-        linear = (
-            [(hidden, query)] * 2 + [(hidden, key)] * 2 + [(hidden, self.intermediate_size)] * 3
-        )
-        layer = sum(rows * columns for rows, columns in linear) + 2 * hidden
-        layer += (query + 2 * key) * bias + 2 * head * head_norms
-        whole = self.vocab_size * hidden + self.num_hidden_layers * layer + hidden
-        return whole, self.num_hidden_layers * sum(rows + columns for rows, columns in linear)
+        """Return the parameters of the language model, and its `Parameters.projections`.
+
+        Args:
+            bias: q, k and v have a bias.
+            head_norms: Queries and keys have norms.
+        """
+        hidden = self.hidden_size
+        query = self.num_attention_heads * self.head_size
+        key = self.num_key_value_heads * self.head_size
+        linear_layers = [
+            (hidden, query),  # q
+            (hidden, query),  # output
+            (hidden, key),  # k
+            (hidden, key),  # v
+            (hidden, self.intermediate_size),  # gate
+            (hidden, self.intermediate_size),  # up
+            (hidden, self.intermediate_size),  # down
+        ]
+        layer = sum(rows * columns for rows, columns in linear_layers)
+        layer += 2 * hidden  # two norms
+        if bias:
+            layer += query + 2 * key
+        if head_norms:
+            layer += 2 * self.head_size
+        embedding = self.vocab_size * hidden
+        last_norm = hidden
+        parameters = embedding + self.num_hidden_layers * layer + last_norm
+        projections = sum(rows + columns for rows, columns in linear_layers)
+        return parameters, self.num_hidden_layers * projections
 
     @property
     def lm_head(self) -> int:
-        """The LM head's parameters of its own."""
+        """Parameters of the LM head; 0 if it is tied to the embedding."""
         return 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size
 
 
 class Parts(NamedTuple):
-    """What of a family imports torch."""
+    """The classes and functions of a family that import torch."""
 
     config: Any
-    """transformers' class of the configuration; the next three are ours, from models/portable."""
+    """Configuration class of transformers."""
     scalar: Any
+    """Class of models/portable/reward.py."""
     critic: Any
+    """Class of models/portable/critic.py."""
     language_model: Any
+    """Class of models/portable/language_model.py."""
     stock: tuple[Any, Any]
-    """transformers' classes of the language model without a head and of the vision tower, which are probed at start."""
+    """Classes of transformers for the language model without a head and for the vision tower, which
+    `mmrm.models.compatibility` checks at start."""
     image_processor: Any
-    """transformers' class that needs no torchvision."""
-    read_images: Callable[[Any, VisionTokens], tuple[Tensor, tuple[tuple[int, int, int], ...]]]
-    """What the image processor made to pixels (patches, numbers) float32 and the grid of each image."""
-    positions: Callable[
-        [Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]
-    ]
-    """(prompt, its image token, the images' grids, merge size) to the prompt's position ids, (axes, tokens) int64, and the
-    position after it on all axes."""
+    """Class of transformers that needs no torchvision."""
+    read_images: Callable[[Any, VisionTokens], tuple[Tensor, tuple[Grid, ...]]]
+    """`VisionTokens.read`: a function of models/packing/vision.py."""
+    positions: Callable[[Sequence[int], int, Sequence[Grid], int], tuple[Tensor, int]]
+    """`VisionTokens.positions`: a function of models/packing/positions.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A row of the table: what the rest of the project asks a family."""
+    """A row of the registry: everything that the rest of the project has to know of a family.
+
+    Most members are functions because a family has no class of its own: it is one file of data and
+    functions.
+    """
 
     title: str
-    """As people call it."""
+    """Name in messages and documentation."""
     shape: type[Shape]
     published: Mapping[str, Shape]
     """Shapes of the released checkpoints by hub id, from their config.json on the hub."""
     parts: Callable[[], Parts]
     marks: tuple[str | None, str, str | None]
-    """The special tokens before an image, for each of its tokens, and after it; None where a family has none."""
+    """The special tokens before an image, for each of its tokens, and after it; None if there is
+    none."""
     reserved: tuple[str, ...] = ()
-    """Further special tokens that stand for something seen, such as a video's: none of them may be in a text."""
+    """Further special tokens of vision, such as a video's, which no text may contain."""
     tower_plan: Callable[[Any, Tensor], VisionPlan]
-    """(vision_config, grids (I, 3)) to what the tower takes ready-made; runs in loader workers."""
+    """Turns `vision_config` and grids (I, 3) into the plan of the tower; runs in loader workers."""
     head_size: Callable[[Any], int] = lambda text: int(text.hidden_size // text.num_attention_heads)
-    """text_config to the numbers of an attention head."""
+    """Turns `text_config` into the size of an attention head."""
     tower: str = "visual"
-    """Where the vision tower lies in the backbone."""
+    """Name of the vision tower in the backbone."""
     projector: tuple[str, ...] = ("visual.merger",)
-    """What maps patches to tokens, in the tower or beside it."""
+    """Names of the modules that map patches to tokens, inside or outside of the tower."""
     blocks: tuple[str, tuple[str, str, str]] = ("visual.blocks", ("mlp", "norm1", "norm2"))
-    """Where the tower's blocks lie, and what in each works on every patch by itself."""
+    """Name of the tower's blocks, and names in a block of the modules that compute each patch by
+    itself."""
     read_config: Callable[[Any, Mapping[str, Any]], None] = lambda config, found: None
-    """(configuration, config.json) corrects what transformers reads otherwise than it was meant; raises CheckpointError for a
-    variant that does not work."""
+    """Takes the configuration and the content of config.json. Corrects values that transformers
+    reads wrongly, and raises CheckpointError for a variant that does not work."""
     lora_targets: str
-    """A pattern of the names of modules that get adapters."""
+    """Pattern of the names of modules that get adapters."""
     probe: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
-    """What the text and vision configurations of `mmrm.models.compatibility`'s two layers need besides their common sizes."""
+    """Values of the text and vision configurations of the tiny model in
+    `mmrm.models.compatibility`, in addition to those that all families share."""
 
     @property
     def images(self) -> ImageLayout:
-        """How it sees images."""
+        """How images are divided into patches and tokens."""
         return self.shape.images
 
     @property
     def vision_modules(self) -> tuple[str, ...]:
-        """The modules of the backbone in which tower and projector lie."""
-        return tuple(dict.fromkeys(name.split(".")[0] for name in (self.tower, *self.projector)))
+        """The modules of the backbone that hold tower and projector, without repetitions."""
+        names = [name.split(".")[0] for name in (self.tower, *self.projector)]
+        return tuple(dict.fromkeys(names))
 
     @property
     def vision_text(self) -> tuple[str, ...]:
-        """All special tokens that stand for something seen."""
-        return (*filter(None, self.marks), *self.reserved)
+        """All special tokens of vision."""
+        marks = [mark for mark in self.marks if mark is not None]
+        return (*marks, *self.reserved)
 
     def vision_tokens(self, vision_config: Any, ids: Sequence[int | None]) -> VisionTokens:
-        """Return how images stand in a row, with the ids of `marks`."""
+        """Return what packing has to know of images; `ids` are the token ids of `marks`."""
         from mmrm.models.packing.vision import VisionTokens
 
-        (start, image, end), (merge, numbers) = ids, self.images.sizes(vision_config)
-        assert image is not None
-        smallest, plan, parts = (
-            self.images.smallest(vision_config),
-            partial(self.tower_plan, vision_config),
-            self.parts(),
-        )
+        start, image, end = ids
+        assert image is not None, "Every family has a token for each token of an image."
+        merge_size, patch_size = self.images.sizes(vision_config)
+        parts = self.parts()
         return VisionTokens(
-            start, image, end, merge, numbers, smallest, parts.read_images, plan, parts.positions
+            start=start,
+            image=image,
+            end=end,
+            merge_size=merge_size,
+            patch_size=patch_size,
+            smallest=self.images.smallest(vision_config),
+            read=parts.read_images,
+            tower_plan=partial(self.tower_plan, vision_config),
+            positions=parts.positions,
         )

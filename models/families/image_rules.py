@@ -1,7 +1,8 @@
-"""How a family sees images: scaled as a whole to a grid of patches, or cut into tiles of one size.
+"""How a family's images become patches and tokens.
 
-In a group both are grids of patches, of which `merge` x `merge` become a token: a tile stands there as a frame does. What
-differs is told by the two classes here; `VisionPlan.model_inputs` then hands a row's pixels to the tower in its own shape.
+An image is scaled as a whole, or cut into tiles of one size. In a group, both are grids of patches,
+of which `merge` x `merge` become a token; a tile takes the place of a frame.
+`VisionPlan.model_inputs` passes a row's pixels to the tower in the tower's own shape.
 """
 
 from __future__ import annotations
@@ -17,39 +18,52 @@ from mmrm.models.config import BackboneConfig
 
 
 class ImageLayout(ABC):
-    """What a family's images become. `vision` is a `vision_config`, transformers' or that of a `Shape`."""
+    """The rules of a family; `vision` is a `vision_config`, of transformers or of a `Shape`."""
 
     planned: bool
-    """The tower attends inside segments of a row of patches, by our kernels; else it takes a batch, and attends as stock SDPA."""
+    """True if the tower attends in runs of a row of patches, by the functions of models/packing.
+    False if it takes a batch and attends by stock SDPA."""
 
     @abstractmethod
     def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
-        """Return how many tokens images become; raises UserError for limits that no image can keep."""
+        """Return how many tokens images become.
+
+        Raises:
+            UserError: No image can satisfy the limits.
+        """
 
     @abstractmethod
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
-        """Return the image processor's keywords for the recipe's limits; raises UserError as `tokens`."""
+        """Return the image processor's arguments for the recipe's limits.
+
+        Raises:
+            UserError: As `tokens`.
+        """
 
     @abstractmethod
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `min_pixels` and `max_pixels` of a saved image processor; raises KeyError where it does not say."""
+        """Return `min_pixels` and `max_pixels` of a saved image processor.
+
+        Raises:
+            KeyError: Its file does not contain them.
+        """
 
     @abstractmethod
     def sizes(self, vision: Any) -> tuple[int, int]:
-        """Return the sides of a square of patches that becomes a token, in patches, and the numbers in a patch."""
+        """Return n if a token covers n x n patches, and the numbers in a patch."""
 
     @abstractmethod
     def smallest(self, vision: Any) -> tuple[int, int, int]:
-        """Return the grid of the smallest image."""
+        """Return the grid of the smallest image: frames (or tiles), rows and columns of patches."""
 
     @abstractmethod
     def refuse(self, image_processor: Any, vision: Any) -> None:
-        """Raise UserError where the image processor makes other patches than the vision tower takes."""
+        """Raise UserError if the image processor does not make what the vision tower takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patch's sizes, called as an image processor calls them, and its channels."""
+    """The sizes of a patch, under the names of an image processor, and its channels."""
 
     patch_size: int
     temporal_patch_size: int
@@ -58,124 +72,144 @@ class Patch:
 
 
 class PatchLayout(ImageLayout):
-    """Scaled as a whole, to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
+    """Images are scaled to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
 
     planned = True
 
     def patch(self, vision: Any) -> Patch:
         """Return the patch that a vision tower takes."""
         return Patch(
-            vision.patch_size,
-            vision.temporal_patch_size,
-            vision.spatial_merge_size,
-            vision.in_channels,
+            patch_size=vision.patch_size,
+            temporal_patch_size=vision.temporal_patch_size,
+            merge_size=vision.spatial_merge_size,
+            channels=vision.in_channels,
         )
 
     def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
         """Return how many tokens images become."""
         patch = self.patch(vision)
-        return PatchTokens(
-            limits.min_pixels, limits.max_pixels, patch.patch_size * patch.merge_size
-        )
+        token_side = patch.patch_size * patch.merge_size
+        return PatchTokens(limits.min_pixels, limits.max_pixels, token_side)
 
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
-        """Return the image processor's keywords."""
+        """Return the image processor's arguments."""
         return {"min_pixels": limits.min_pixels, "max_pixels": limits.max_pixels}
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the limits of a saved image processor, in either way of writing them."""
-        size, ends = (
-            saved.get("size") or {},
-            {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"},
-        )
-        return {name: saved.get(name) or size[end] for name, end in ends.items()}
+        """Return the limits of a saved image processor, in either of the two ways to write them."""
+        size = saved.get("size") or {}
+        return {
+            "min_pixels": saved.get("min_pixels") or size["shortest_edge"],
+            "max_pixels": saved.get("max_pixels") or size["longest_edge"],
+        }
 
     def sizes(self, vision: Any) -> tuple[int, int]:
-        """Return the sides of a token's square, and the numbers in a patch."""
+        """Return the side of a token in patches, and the numbers in a patch."""
         patch = self.patch(vision)
-        return patch.merge_size, patch.channels * patch.temporal_patch_size * patch.patch_size**2
+        numbers = patch.channels * patch.temporal_patch_size * patch.patch_size**2
+        return patch.merge_size, numbers
 
     def smallest(self, vision: Any) -> tuple[int, int, int]:
         """Return the grid of one token."""
-        return 1, self.patch(vision).merge_size, self.patch(vision).merge_size
+        merge_size = self.patch(vision).merge_size
+        return 1, merge_size, merge_size
 
     def refuse(self, image_processor: Any, vision: Any) -> None:
-        """Raise UserError for other patches than the tower's."""
+        """Raise UserError if the image processor does not make what the vision tower takes."""
         patch = self.patch(vision)
-        made = (
+        expected = (patch.patch_size, patch.temporal_patch_size, patch.merge_size)
+        actual = (
             image_processor.patch_size,
             image_processor.temporal_patch_size,
             image_processor.merge_size,
         )
-        wanted = patch.patch_size, patch.temporal_patch_size, patch.merge_size
-        if made != wanted:
+        if actual != expected:
             raise UserError(
-                f"the image processor makes patches of {made[0]} pixels and {made[1]} frames, {made[2]} x {made[2]} to a token; "
-                f"the vision tower takes {wanted[0]}, {wanted[1]} and {wanted[2]}. Take this backbone's preprocessor_config.json."
+                f"The image processor makes patches of {actual[0]} pixels and {actual[1]} frames, "
+                f"{actual[2]} x {actual[2]} to a token, but the vision tower takes {expected[0]}, "
+                f"{expected[1]} and {expected[2]}. Use this backbone's preprocessor_config.json."
             )
 
 
 class UnmergedLayout(PatchLayout):
-    """The same with a token for each patch, of a tower whose configuration names neither merge nor frames: VideoLLaMA3."""
+    """Every patch is a token, and there is no merge size in the configuration: VideoLLaMA3."""
 
     def patch(self, vision: Any) -> Patch:
         """Return the patch that a vision tower takes."""
-        return Patch(vision.patch_size, 1, 1, vision.num_channels)
+        return Patch(
+            patch_size=vision.patch_size,
+            temporal_patch_size=1,
+            merge_size=1,
+            channels=vision.num_channels,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile's sizes."""
+    """The sizes of a square tile."""
 
     side: int
-    """Pixels."""
+    """Pixels on a side."""
     patches: int
     """Patches on a side."""
 
     @classmethod
     def of(cls, vision: Any) -> Tile:
-        """Return the tile that a vision tower takes, whose configuration gives height and width, or one number for both."""
-        sides = [
-            size if isinstance(size, int) else size[0]
-            for size in (vision.image_size, vision.patch_size)
-        ]
-        return cls(sides[0], sides[0] // sides[1])
+        """Return the tile that a vision tower takes."""
+        side = _height(vision.image_size)
+        return cls(side, side // _height(vision.patch_size))
+
+
+def _height(size: Any) -> int:
+    """Return the height of a size, which is (height, width) or one number for both."""
+    height: int = size if isinstance(size, int) else size[0]
+    return height
 
 
 class TileLayout(ImageLayout):
-    """Cut into square tiles, in rows and columns near to the image's aspect ratio, several with one of the whole: InternVL.
+    """Images are cut into square tiles: InternVL.
 
-    The limits of a recipe count all tiles: `TileTokens.within`.
+    The numbers of rows and columns of tiles are near the image's aspect ratio. An image of several
+    tiles has one more tile, the whole image. The limits of a recipe count all tiles:
+    `TileTokens.within`.
     """
 
     planned = False
     MERGE = 2
-    """Patches on a side of a token, as in all released models; others are refused."""
+    """Side of a token in patches, as in all released models; others are refused."""
 
     def tokens(self, vision: Any, limits: BackboneConfig) -> TileTokens:
         """Return how many tokens images become."""
         tile = Tile.of(vision)
-        return TileTokens.within(
-            limits.min_pixels, limits.max_pixels, tile.side, (tile.patches // self.MERGE) ** 2
-        )
+        tokens_per_tile = (tile.patches // self.MERGE) ** 2
+        return TileTokens.within(limits.min_pixels, limits.max_pixels, tile.side, tokens_per_tile)
 
     def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
-        """Return the image processor's keywords; released ones cut only where their processor tells them to."""
-        found = self.tokens(vision, limits)
+        """Return the image processor's arguments.
+
+        Released processors cut images only if `crop_to_patches` is set.
+        """
+        tokens = self.tokens(vision, limits)
         return {
             "crop_to_patches": True,
-            "min_patches": found.min_tiles,
-            "max_patches": found.max_tiles,
+            "min_patches": tokens.min_tiles,
+            "max_patches": tokens.max_tiles,
         }
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the limits of a saved image processor, whose tile of the whole image counts too."""
-        low, high = (tiles + (tiles > 1) for tiles in (saved["min_patches"], saved["max_patches"]))
+        """Return the limits of a saved image processor."""
         area = saved["size"]["height"] ** 2
-        return {"min_pixels": low * area, "max_pixels": high * area}
+        return {
+            "min_pixels": self._all_tiles(saved["min_patches"]) * area,
+            "max_pixels": self._all_tiles(saved["max_patches"]) * area,
+        }
+
+    def _all_tiles(self, tiles: int) -> int:
+        """Return the number of tiles, with that of the whole image if there are several."""
+        return tiles + 1 if tiles > 1 else tiles
 
     def sizes(self, vision: Any) -> tuple[int, int]:
-        """Return the sides of a token's square, and the numbers in a patch."""
+        """Return the side of a token in patches, and the numbers in a patch."""
         tile = Tile.of(vision)
         return self.MERGE, vision.num_channels * (tile.side // tile.patches) ** 2
 
@@ -185,18 +219,20 @@ class TileLayout(ImageLayout):
         return 1, side, side
 
     def refuse(self, image_processor: Any, vision: Any) -> None:
-        """Raise UserError for tiles of another size, and for a processor that cuts no image."""
-        tile, size = Tile.of(vision), image_processor.size
-        if (size.height, size.width, image_processor.crop_to_patches) != (
-            tile.side,
-            tile.side,
-            True,
-        ):
-            cuts = "cuts" if image_processor.crop_to_patches else "does not cut"
-            raise UserError(
-                f"the image processor {cuts} images into tiles, and makes {size.height} x {size.width} pixels of each; the "
-                f"vision tower takes tiles of {tile.side} x {tile.side}. Take this backbone's preprocessor_config.json."
-            )
+        """Raise UserError if the tiles have another size, or the processor does not cut images."""
+        side = Tile.of(vision).side
+        size = image_processor.size
+        is_cut = bool(image_processor.crop_to_patches)
+        if is_cut and (size.height, size.width) == (side, side):
+            return
+        cuts = "cuts" if is_cut else "does not cut"
+        raise UserError(
+            f"The image processor {cuts} images into tiles, and makes {size.height} x {size.width} "
+            f"pixels of each, but the vision tower takes tiles of {side} x {side}. Use this "
+            "backbone's preprocessor_config.json."
+        )
 
 
-PATCHES, UNMERGED, TILES = PatchLayout(), UnmergedLayout(), TileLayout()
+PATCHES = PatchLayout()
+UNMERGED = UnmergedLayout()
+TILES = TileLayout()

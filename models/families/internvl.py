@@ -1,8 +1,9 @@
-"""InternVL 3 and 3.5 in transformers' own form, the checkpoints named `-hf` (arXiv 2504.10479, 2508.18265).
+"""InternVL 3 and 3.5 in the format of transformers, the checkpoints named `-hf`.
 
-Images are cut into tiles, through which a plain vision transformer goes one by one; the language model is Qwen2's or Qwen3's
-and counts one place a token. Qwen2's has RoPE whose frequencies change beyond `max_position_embeddings`, with the longest
-conversation of a row: up to there packed rows are exact.
+Papers: arXiv 2504.10479 and 2508.18265. Images are cut into tiles, which a plain vision transformer
+computes one by one. The language model is Qwen2's or Qwen3's and counts one position a token.
+Beyond `max_position_embeddings`, the frequencies of Qwen2's RoPE depend on the longest conversation
+of a row. Up to there, packed rows are exact.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
     from mmrm.models.packing.vision import VisionPlan
 
 Sides = Size | tuple[Size, Size]
+"""Height and width, or one number for both."""
 
 
 @dataclass(frozen=True, slots=True)
 class InternVLTowerShape:
-    """The numbers of `vision_config`, called as they are there; here those of the tower of 1B to 14B, InternViT-300M."""
+    """The numbers of `vision_config`, named as there.
+
+    The defaults are those of the tower of 1B to 14B, InternViT-300M.
+    """
 
     hidden_size: Size = 1024
     num_hidden_layers: Size = 24
@@ -41,44 +46,60 @@ class InternVLTowerShape:
 
     @property
     def depth(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
         return self.num_hidden_layers
 
     @property
     def width(self) -> int:
-        """Numbers of a patch's hidden state."""
+        """Size of a patch's hidden state."""
         return self.hidden_size
 
     def count(self) -> int:
-        """Return the tower's parameters."""
-        hidden, wide, tile = self.hidden_size, self.intermediate_size, Tile.of(self)
-        norm = hidden * (2 if self.norm_type == "layer_norm" else 1)
-        block = 4 * hidden * hidden + (1 + 3 * self.attention_bias + 2 * self.use_qk_norm) * hidden
-        block += 2 * hidden * wide + wide + hidden + 2 * norm + 2 * hidden
-        pixels = self.num_channels * (tile.side // tile.patches) ** 2
-        embedding = (pixels + 1 + tile.patches**2 + 2 + self.use_mask_token) * hidden
-        return embedding + self.num_hidden_layers * block + 2 * hidden * (not self.use_mean_pooling)
+        """Return the number of parameters of the tower."""
+        hidden = self.hidden_size
+        wide = self.intermediate_size
+        attention = 4 * hidden * hidden + hidden
+        if self.attention_bias:
+            attention += 3 * hidden
+        if self.use_qk_norm:
+            attention += 2 * hidden
+        mlp = 2 * hidden * wide + wide + hidden
+        norms = 4 * hidden if self.norm_type == "layer_norm" else 2 * hidden
+        layer_scales = 2 * hidden
+        block = attention + mlp + norms + layer_scales
+
+        tile = Tile.of(self)
+        numbers_per_patch = self.num_channels * (tile.side // tile.patches) ** 2
+        projection = (numbers_per_patch + 1) * hidden
+        class_token_and_positions = (tile.patches**2 + 2) * hidden
+        parameters = projection + class_token_and_positions + self.num_hidden_layers * block
+        if self.use_mask_token:
+            parameters += hidden
+        if not self.use_mean_pooling:
+            parameters += 2 * hidden  # the last norm
+        return parameters
 
 
 @dataclass(frozen=True, slots=True)
 class InternVLShape(Shape):
-    """q, k and v have a bias in Qwen2's language model, queries and keys norms in Qwen3's."""
+    """A model on Qwen2, whose q, k, v have a bias, or Qwen3, whose queries and keys have norms."""
 
     images: ClassVar[ImageLayout] = TILES
 
     model_type: Literal["qwen2", "qwen3"] = "qwen2"
-    """The language model's."""
+    """That of the language model."""
     head_dim: Size | None = None
     vision_config: InternVLTowerShape = InternVLTowerShape()
 
     @property
     def head_size(self) -> int:
-        """Numbers of an attention head of the language model."""
+        """Size of an attention head of the language model."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     def count(self) -> Parameters:
-        """Return the parameters of each part."""
-        merged, hidden = self.vision_config.hidden_size * self.patches_per_token, self.hidden_size
+        """Return the numbers of parameters of each part."""
+        hidden = self.hidden_size
+        merged = self.vision_config.hidden_size * self.patches_per_token
         language_model, projections = self.language_model(
             bias=self.model_type == "qwen2", head_norms=self.model_type == "qwen3"
         )
@@ -92,21 +113,21 @@ class InternVLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+        layer = 4 * self.intermediate_size
         if self.model_type == "qwen2":
-            layer = 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
+            layer += 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
         else:
-            layer = (
-                7 * self.hidden_size
-                + (5 * self.num_attention_heads + 10 * self.num_key_value_heads) * self.head_size
-            )
-        layer += 4 * self.intermediate_size
-        return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+            heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
+            layer += 7 * self.hidden_size + heads * self.head_size
+        block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+        return layer, block
 
     def config(self) -> Any:
-        """Return transformers' configuration; the number of heads is that of the released tower."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
-        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        vision = text.pop("vision_config")
+        is_tied = text.pop("tie_word_embeddings")
         text |= {
             "max_position_embeddings": 32768,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
@@ -114,7 +135,7 @@ class InternVLShape(Shape):
         if text["head_dim"] is None:
             del text["head_dim"]
         vision |= {"num_attention_heads": 16}
-        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 
 PUBLISHED = {
@@ -129,7 +150,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return what imports torch."""
+    """Return the classes and functions that import torch."""
     from transformers import (
         GotOcr2ImageProcessorPil,
         InternVLConfig,
@@ -137,55 +158,68 @@ def parts() -> Parts:
         Qwen2Model,
     )
 
-    from mmrm.models.packing.positions import in_order
-    from mmrm.models.packing.vision import tiles_as_grids
+    from mmrm.models.packing.positions import sequential
+    from mmrm.models.packing.vision import read_tiles
     from mmrm.models.portable.critic import InternVLCriticRewardModel
     from mmrm.models.portable.language_model import InternVLLanguageModel
     from mmrm.models.portable.reward import InternVLScalarRewardModel
 
-    ours = InternVLScalarRewardModel, InternVLCriticRewardModel, InternVLLanguageModel
     return Parts(
-        InternVLConfig,
-        *ours,
-        (Qwen2Model, InternVLVisionModel),
-        GotOcr2ImageProcessorPil,
-        tiles_as_grids,
-        in_order,
+        config=InternVLConfig,
+        scalar=InternVLScalarRewardModel,
+        critic=InternVLCriticRewardModel,
+        language_model=InternVLLanguageModel,
+        stock=(Qwen2Model, InternVLVisionModel),
+        image_processor=GotOcr2ImageProcessorPil,
+        read_images=read_tiles,
+        positions=sequential,
     )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Plan nothing but the shape of a tile: a tower that takes a batch works nothing out."""
+    """Return the shape of a tile; a tower that takes tiles computes nothing from grids."""
     from mmrm.models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
-    return VisionPlan(tensors={}, segments={}, tower={}, tile=(config.num_channels, side, side))
+    return VisionPlan(tensors={}, runs={}, tower={}, tile=(config.num_channels, side, side))
 
 
 def read_config(config: Any, found: Mapping[str, Any]) -> None:
-    """Take the tied LM head from the language model where config.json says nothing, as it was written; refuse other variants.
+    """Correct whether the LM head is tied, and refuse other variants.
 
-    transformers 5 reads no word on it as tied, and the released files say none, whose LM heads are of their own.
+    transformers 5 reads a config.json without `tie_word_embeddings` as tied. The released files
+    have no such key, and their LM heads are not tied: the setting of the language model is meant.
+
+    Raises:
+        CheckpointError: A setting is one for which packed rows were not shown to be exact.
     """
     config.tie_word_embeddings = found.get(
         "tie_word_embeddings", config.text_config.tie_word_embeddings
     )
-    sides = {
-        (*map(int, size),)
-        for size in (config.vision_config.image_size, config.vision_config.patch_size)
+    height, width = config.vision_config.image_size
+    patch_height, patch_width = config.vision_config.patch_size
+    is_square = int(height) == int(width) and int(patch_height) == int(patch_width)
+    settings = {
+        "text_config.model_type": config.text_config.model_type,
+        "downsample_ratio": config.downsample_ratio,
+        "vision_feature_layer": config.vision_feature_layer,
+        "vision_feature_select_strategy": config.vision_feature_select_strategy,
+        "square tiles and patches": is_square,
     }
-    known = {
-        "text_config.model_type": (config.text_config.model_type, ("qwen2", "qwen3")),
-        "downsample_ratio": (config.downsample_ratio, (1 / TILES.MERGE,)),
-        "vision_feature_layer": (config.vision_feature_layer, (-1,)),
-        "vision_feature_select_strategy": (config.vision_feature_select_strategy, ("default",)),
-        "square tiles and patches": (all(len(set(size)) == 1 for size in sides), (True,)),
+    allowed_values: dict[str, tuple[object, ...]] = {
+        "text_config.model_type": ("qwen2", "qwen3"),
+        "downsample_ratio": (1 / TILES.MERGE,),
+        "vision_feature_layer": (-1,),
+        "vision_feature_select_strategy": ("default",),
+        "square tiles and patches": (True,),
     }
-    for name, (value, allowed) in known.items():
+    for name, value in settings.items():
+        allowed = allowed_values[name]
         if value not in allowed:
             raise CheckpointError(
-                f"config.json: {name} is {value!r}; packed rows were shown to be exact for {' and '.join(map(str, allowed))} "
-                f"alone. Give one of {', '.join(PUBLISHED)}, or a checkpoint of their kind."
+                f"config.json: {name} is {value!r}, but packed rows were shown to be exact for "
+                f"{' and '.join(map(str, allowed))} alone. Give one of {', '.join(PUBLISHED)}, or "
+                "a checkpoint of their kind."
             )
 
 
@@ -203,7 +237,9 @@ FAMILY = Family(
     tower="vision_tower",
     projector=("multi_modal_projector",),
     blocks=("vision_tower.encoder.layer", ("mlp", "layernorm_before", "layernorm_after")),
-    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",  # the vision tower's q, k and v have the same names
+    # The vision tower's q, k and v have the same names, so the pattern begins with the language
+    # model's.
+    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
     read_config=read_config,
     probe=(
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},

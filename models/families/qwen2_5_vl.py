@@ -1,4 +1,4 @@
-"""Qwen2.5-VL (arXiv 2502.13923): a vision tower most of whose layers attend inside windows, and M-RoPE."""
+"""Qwen2.5-VL (arXiv 2502.13923): M-RoPE, and a vision tower that mostly attends in windows."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen2_5_VLTowerShape(TowerShape):
-    """The vision tower; here that of 3B and 7B."""
+    """The vision tower; the defaults are those of 3B and 7B."""
 
     intermediate_size: Size = 3420
 
 
 @dataclass(frozen=True, slots=True)
 class Qwen2_5_VLShape(Shape):
-    """q, k, v and all vision layers have a bias, the other layers have none."""
+    """A model in which q, k, v and all vision layers have biases, the other layers none."""
 
     vision_config: Qwen2_5_VLTowerShape = Qwen2_5_VLTowerShape()
 
     def count(self) -> Parameters:
-        """Return the parameters of each part."""
+        """Return the numbers of parameters of each part."""
         tower = self.vision_config
-        vision, wide = tower.hidden_size, tower.intermediate_size
-        block = (
-            4 * vision * vision + 4 * vision + 3 * vision * wide + 2 * wide + vision + 2 * vision
-        )
+        vision = tower.hidden_size
+        wide = tower.intermediate_size
+        attention = 4 * vision * vision + 4 * vision
+        mlp = 3 * vision * wide + 2 * wide + vision
+        norms = 2 * vision
+        block = attention + mlp + norms
         merged = vision * tower.spatial_merge_size**2
+        projector_norm = vision
+        projector_mlp = merged * merged + merged + merged * self.hidden_size + self.hidden_size
         language_model, projections = self.language_model(bias=True, head_norms=False)
         return Parameters(
             vision_tower=tower.patch_numbers * vision + tower.depth * block,
-            projector=vision
-            + merged * merged
-            + merged
-            + merged * self.hidden_size
-            + self.hidden_size,
+            projector=projector_norm + projector_mlp,
             language_model=language_model,
             lm_head=self.lm_head,
             projections=projections,
@@ -49,23 +49,25 @@ class Qwen2_5_VLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
-        layer = (
-            4 * self.intermediate_size
-            + 10 * self.hidden_size
-            + 8 * self.head_size * self.num_key_value_heads
-        )
-        return layer, 4 * self.vision_config.intermediate_size + 14 * self.vision_config.width
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+        layer = 4 * self.intermediate_size + 10 * self.hidden_size
+        layer += 8 * self.head_size * self.num_key_value_heads
+        block = 4 * self.vision_config.intermediate_size + 14 * self.vision_config.width
+        return layer, block
 
     def config(self) -> Any:
-        """Return transformers' configuration; the number of heads and the windows are those of the released models."""
+        """Return the configuration of transformers.
+
+        The number of vision heads and the windows are those of the released models.
+        """
         text = asdict(self)
-        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        vision = text.pop("vision_config")
+        is_tied = text.pop("tie_word_embeddings")
         rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0}
         text |= {"max_position_embeddings": 128000, "rope_parameters": rope}
         vision |= {"num_heads": 16, "out_hidden_size": self.hidden_size, "window_size": 112}
         vision["fullatt_block_indexes"] = [7, 15, 23, 31]
-        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 
 PUBLISHED = {
@@ -83,43 +85,53 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return what imports torch."""
+    """Return the classes and functions that import torch."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLTextModel, Qwen2VLImageProcessorPil
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
         Qwen2_5_VisionTransformerPretrainedModel as VisionTower,
     )
 
     from mmrm.models.packing.positions import mrope
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import CriticRewardModel
     from mmrm.models.portable.language_model import LanguageModel
     from mmrm.models.portable.reward import ScalarRewardModel
 
-    ours, stock = (
-        (ScalarRewardModel, CriticRewardModel, LanguageModel),
-        (Qwen2_5_VLTextModel, VisionTower),
+    return Parts(
+        config=Qwen2_5_VLConfig,
+        scalar=ScalarRewardModel,
+        critic=CriticRewardModel,
+        language_model=LanguageModel,
+        stock=(Qwen2_5_VLTextModel, VisionTower),
+        image_processor=Qwen2VLImageProcessorPil,
+        read_images=read_patches,
+        positions=mrope,
     )
-    return Parts(Qwen2_5_VLConfig, *ours, stock, Qwen2VLImageProcessorPil, grids_as_made, mrope)
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Plan the windows, the order of tokens in which they are neighbours, and the frames that the other layers see."""
+    """Return the windows, the order of tokens in which windows are neighbours, and the frames.
+
+    The layers that do not attend in windows attend in frames.
+    """
     from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     tower = {
-        name: getattr(config, name) for name in ("spatial_merge_size", "window_size", "patch_size")
+        "spatial_merge_size": config.spatial_merge_size,
+        "window_size": config.window_size,
+        "patch_size": config.patch_size,
     }
-    index, ends = get_vision_window_index(grids, **tower)
+    window_index, window_ends = get_vision_window_index(grids, **tower)
     return VisionPlan(
         tensors={
             "position_ids": get_vision_position_ids(grids, config.spatial_merge_size),
-            "window_index": index,
+            "window_index": window_index,
         },
-        segments={
-            "cu_seqlens": Segments.frames(grids),
-            "cu_window_seqlens": Segments.of(ends.diff().tolist()),
+        runs={
+            "cu_seqlens": PatchRuns.frames(grids),
+            "cu_window_seqlens": PatchRuns.of(window_ends.diff().tolist()),
         },
         tower=tower,
     )
@@ -133,6 +145,7 @@ FAMILY = Family(
     marks=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     reserved=("<|video_pad|>",),
     tower_plan=tower_plan,
-    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",  # the vision tower's MLP has the same names
+    # The vision tower's MLP has the same names, so the pattern begins with the language model's.
+    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
     probe=({}, {"out_hidden_size": 8, "fullatt_block_indexes": []}),
 )

@@ -1,4 +1,4 @@
-"""Qwen2-VL (arXiv 2409.12191): a vision tower that attends to whole frames, and M-RoPE."""
+"""Qwen2-VL (arXiv 2409.12191): M-RoPE, and a vision tower that attends in whole frames."""
 
 from __future__ import annotations
 
@@ -15,37 +15,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLTowerShape(TowerShape):
-    """The vision tower, which is the same in all sizes; `hidden_size` of its configuration is the language model's."""
+    """The vision tower, which is the same in all sizes.
+
+    `hidden_size` in its configuration is that of the language model.
+    """
 
     embed_dim: Size = 1280
     mlp_ratio: Size = 4
 
     @property
     def width(self) -> int:
-        """Numbers of a patch's hidden state."""
+        """Size of a patch's hidden state."""
         return self.embed_dim
 
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLShape(Shape):
-    """q, k, v and all layers and norms of the vision tower have a bias, the other layers have none."""
+    """A model in which q, k, v and the vision tower have biases, the other layers none."""
 
     vision_config: Qwen2VLTowerShape = Qwen2VLTowerShape()
 
     def count(self) -> Parameters:
-        """Return the parameters of each part."""
+        """Return the numbers of parameters of each part."""
         tower = self.vision_config
-        vision, wide = tower.embed_dim, tower.embed_dim * tower.mlp_ratio
-        block = 4 * vision * vision + 4 * vision + 2 * vision * wide + wide + vision + 4 * vision
+        vision = tower.embed_dim
+        wide = tower.embed_dim * tower.mlp_ratio
+        attention = 4 * vision * vision + 4 * vision
+        mlp = 2 * vision * wide + wide + vision
+        norms = 4 * vision
+        block = attention + mlp + norms
         merged = vision * tower.spatial_merge_size**2
+        projector_norm = 2 * vision
+        projector_mlp = merged * merged + merged + merged * self.hidden_size + self.hidden_size
         language_model, projections = self.language_model(bias=True, head_norms=False)
         return Parameters(
             vision_tower=tower.patch_numbers * vision + tower.depth * block,
-            projector=2 * vision
-            + merged * merged
-            + merged
-            + merged * self.hidden_size
-            + self.hidden_size,
+            projector=projector_norm + projector_mlp,
             language_model=language_model,
             lm_head=self.lm_head,
             projections=projections,
@@ -53,22 +58,21 @@ class Qwen2VLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
-        layer = (
-            4 * self.intermediate_size
-            + 10 * self.hidden_size
-            + 8 * self.head_size * self.num_key_value_heads
-        )
-        return layer, (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+        layer = 4 * self.intermediate_size + 10 * self.hidden_size
+        layer += 8 * self.head_size * self.num_key_value_heads
+        block = (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
+        return layer, block
 
     def config(self) -> Any:
-        """Return transformers' configuration; the number of heads is that of the released models."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
-        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        vision = text.pop("vision_config")
+        is_tied = text.pop("tie_word_embeddings")
         rope = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0}
         text |= {"max_position_embeddings": 32768, "rope_parameters": rope}
         vision |= {"num_heads": 16, "hidden_size": self.hidden_size}
-        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 
 PUBLISHED = {
@@ -81,39 +85,43 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return what imports torch."""
+    """Return the classes and functions that import torch."""
     from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen2VLTextModel
     from transformers.models.qwen2_vl.modeling_qwen2_vl import (
         Qwen2VisionTransformerPretrainedModel as VisionTower,
     )
 
     from mmrm.models.packing.positions import mrope
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import Qwen2VLCriticRewardModel
     from mmrm.models.portable.language_model import Qwen2VLLanguageModel
     from mmrm.models.portable.reward import Qwen2VLScalarRewardModel
 
-    ours = Qwen2VLScalarRewardModel, Qwen2VLCriticRewardModel, Qwen2VLLanguageModel
     return Parts(
-        Qwen2VLConfig,
-        *ours,
-        (Qwen2VLTextModel, VisionTower),
-        Qwen2VLImageProcessorPil,
-        grids_as_made,
-        mrope,
+        config=Qwen2VLConfig,
+        scalar=Qwen2VLScalarRewardModel,
+        critic=Qwen2VLCriticRewardModel,
+        language_model=Qwen2VLLanguageModel,
+        stock=(Qwen2VLTextModel, VisionTower),
+        image_processor=Qwen2VLImageProcessorPil,
+        read_images=read_patches,
+        positions=mrope,
     )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Plan the frames, which all layers see."""
+    """Return the frames, in which all layers attend."""
     from transformers.vision_utils import get_vision_position_ids
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},
-        segments={"cu_seqlens": Segments.frames(grids)},
-        tower={name: getattr(config, name) for name in ("spatial_merge_size", "patch_size")},
+        runs={"cu_seqlens": PatchRuns.frames(grids)},
+        tower={
+            "spatial_merge_size": config.spatial_merge_size,
+            "patch_size": config.patch_size,
+        },
     )
 
 

@@ -1,7 +1,9 @@
-"""Qwen3-VL, dense (arXiv 2511.21631): learned positions interpolated to each image, deepstack, and M-RoPE.
+"""Qwen3-VL, dense (arXiv 2511.21631): M-RoPE, deepstack, and interpolated vision positions.
 
-Deepstack adds features of several vision layers to the first layers of the language model; the stock forward does it by the mask
-of image tokens, so that packed rows need nothing for it. M-RoPE interleaves its axes; the position ids are as before.
+Deepstack adds features of several vision layers to the first layers of the language model. The
+stock forward does so by the mask of image tokens, so packed rows need nothing for it. M-RoPE
+interleaves its axes, but the position ids are those of Qwen2-VL. Learned vision positions are
+interpolated to each image's grid.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLTowerShape(TowerShape):
-    """The vision tower; here that of 8B and 32B."""
+    """The vision tower; the defaults are those of 8B and 32B."""
 
     depth: Size = 27
     patch_size: Size = 16
@@ -31,30 +33,35 @@ class Qwen3VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLShape(Shape):
-    """All layers and norms of the vision tower have a bias, those of the language model none; queries and keys have norms."""
+    """A model in which only the vision tower has biases, and queries and keys have norms."""
 
     head_dim: Size = 128
     vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()
 
     @property
     def head_size(self) -> int:
-        """Numbers of an attention head of the language model; all heads together may be wider than the hidden states."""
+        """Size of an attention head; all heads together may be wider than the hidden states."""
         return self.head_dim
 
     def count(self) -> Parameters:
-        """Return the parameters of each part."""
-        tower, hidden = self.vision_config, self.hidden_size
-        vision, wide = tower.hidden_size, tower.intermediate_size
-        block = 4 * vision * vision + 4 * vision + 2 * vision * wide + wide + vision + 4 * vision
+        """Return the numbers of parameters of each part."""
+        tower = self.vision_config
+        hidden = self.hidden_size
+        vision = tower.hidden_size
+        wide = tower.intermediate_size
+        attention = 4 * vision * vision + 4 * vision
+        mlp = 2 * vision * wide + wide + vision
+        norms = 4 * vision
+        block = attention + mlp + norms
         merged = vision * tower.spatial_merge_size**2
-        mapping = merged * merged + merged + merged * hidden + hidden
+        embedding = (tower.patch_numbers + 1 + tower.num_position_embeddings) * vision
+        merger_mlp = merged * merged + merged + merged * hidden + hidden
+        num_deepstack = len(tower.deepstack_visual_indexes)
+        deepstack_mergers = num_deepstack * (2 * merged + merger_mlp)
         language_model, projections = self.language_model(bias=False, head_norms=True)
         return Parameters(
-            vision_tower=(tower.patch_numbers + 1 + tower.num_position_embeddings) * vision
-            + tower.depth * block,
-            projector=2 * vision
-            + mapping
-            + len(tower.deepstack_visual_indexes) * (2 * merged + mapping),
+            vision_tower=embedding + tower.depth * block,
+            projector=2 * vision + merger_mlp + deepstack_mergers,
             language_model=language_model,
             lm_head=self.lm_head,
             projections=projections,
@@ -62,15 +69,17 @@ class Qwen3VLShape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
         heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
         layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
-        return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+        block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+        return layer, block
 
     def config(self) -> Any:
-        """Return transformers' configuration; the number of heads is that of the released models."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
-        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        vision = text.pop("vision_config")
+        is_tied = text.pop("tie_word_embeddings")
         rope = {
             "rope_type": "default",
             "mrope_interleaved": True,
@@ -79,12 +88,13 @@ class Qwen3VLShape(Shape):
         }
         text |= {"max_position_embeddings": 262144, "rope_parameters": rope}
         vision |= {"num_heads": 16, "out_hidden_size": self.hidden_size}
-        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 
 SMALL_TOWER = Qwen3VLTowerShape(
     depth=24, hidden_size=1024, intermediate_size=4096, deepstack_visual_indexes=(5, 11, 17)
 )
+"""The vision tower of 2B and 4B."""
 PUBLISHED = {
     "Qwen/Qwen3-VL-2B-Instruct": Qwen3VLShape(
         2048, 28, 16, 8, 6144, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER
@@ -98,7 +108,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return what imports torch."""
+    """Return the classes and functions that import torch."""
     from transformers import (
         Qwen2VLImageProcessorPil,
         Qwen3VLConfig,
@@ -107,45 +117,48 @@ def parts() -> Parts:
     )
 
     from mmrm.models.packing.positions import mrope
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import Qwen3VLCriticRewardModel
     from mmrm.models.portable.language_model import Qwen3VLLanguageModel
     from mmrm.models.portable.reward import Qwen3VLScalarRewardModel
 
-    ours = Qwen3VLScalarRewardModel, Qwen3VLCriticRewardModel, Qwen3VLLanguageModel
     return Parts(
-        Qwen3VLConfig,
-        *ours,
-        (Qwen3VLTextModel, Qwen3VLVisionModel),
-        Qwen2VLImageProcessorPil,
-        grids_as_made,
-        mrope,
+        config=Qwen3VLConfig,
+        scalar=Qwen3VLScalarRewardModel,
+        critic=Qwen3VLCriticRewardModel,
+        language_model=Qwen3VLLanguageModel,
+        stock=(Qwen3VLTextModel, Qwen3VLVisionModel),
+        image_processor=Qwen2VLImageProcessorPil,
+        read_images=read_patches,
+        positions=mrope,
     )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Plan the frames, which all layers see, and where each patch's position embedding is interpolated from."""
+    """Return the frames, in which all layers attend, and the interpolation of positions."""
     from transformers.vision_utils import (
         get_vision_interpolation_indices_and_weights,
         get_vision_position_ids,
     )
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
-    merge, side = config.spatial_merge_size, int(config.num_position_embeddings**0.5)
+    merge_size = config.spatial_merge_size
+    learned_side = int(config.num_position_embeddings**0.5)
     corners, weights = get_vision_interpolation_indices_and_weights(
-        grids, side, "bilinear", True, merge
+        grids, learned_side, "bilinear", True, merge_size
     )
     return VisionPlan(
         tensors={
-            "position_ids": get_vision_position_ids(grids, merge),
+            "position_ids": get_vision_position_ids(grids, merge_size),
             "interp_indices": corners,
             "interp_weights": weights,
         },
-        segments={"cu_seqlens": Segments.frames(grids)},
+        runs={"cu_seqlens": PatchRuns.frames(grids)},
         tower={
-            name: getattr(config, name)
-            for name in ("spatial_merge_size", "patch_size", "num_position_embeddings")
+            "spatial_merge_size": config.spatial_merge_size,
+            "patch_size": config.patch_size,
+            "num_position_embeddings": config.num_position_embeddings,
         },
     )
 

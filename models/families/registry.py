@@ -1,4 +1,4 @@
-"""The families that work, and those that are known not to."""
+"""The families of backbones that work, and model types that are known not to work."""
 
 from mmrm.data.errors import CheckpointError
 from mmrm.models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
@@ -11,18 +11,22 @@ FAMILIES: dict[str, Family] = {
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
 }
-"""`model_type` in config.json to a family. A new family is a file beside this one and a row here."""
+"""`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
-RECURRENT = "its recurrent layers carry a state from token to token, which every continuation would have to branch off"
+RECURRENT = (
+    "its recurrent layers carry a state from token to token, which every continuation would have "
+    "to branch off"
+)
 BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
 EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
 ANYRES = (
-    "its image tokens go by the image's own size, with a learned one after each row of patches, and its chat template writes "
-    "white space before an answer that its generation prompt does not"
+    "its image tokens depend on the image's own size, with a learned one after each row of "
+    "patches, and its chat template writes white space before an answer that its generation prompt "
+    "does not"
 )
 BETWEEN_TILES = (
-    "text stands between an image's tiles, and its chat template writes white space before an answer that its generation prompt "
-    "does not"
+    "there is text between an image's tiles, and its chat template writes white space before an "
+    "answer that its generation prompt does not"
 )
 NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
@@ -32,30 +36,45 @@ REFUSED: dict[str, str] = {
     "llava_onevision": ANYRES,
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
     "glm4v": NO_END,
-    "videollama3_qwen2": "it is the form for its authors' own code; the checkpoints whose names end with -Image-HF work",
-    "internvl_chat": "it is the form for its authors' own code; the checkpoint of the same name that ends with -hf works",
+    "videollama3_qwen2": (
+        "it has the format of its authors' own code; the checkpoints whose names end with "
+        "-Image-HF work"
+    ),
+    "internvl_chat": (
+        "it has the format of its authors' own code; the checkpoint of the same name with -hf at "
+        "the end works"
+    ),
 }
-"""`model_type` to why packed rows would not be exact, or were not shown to be."""
+"""`model_type` to the reason why packed rows would not be exact, or were not shown to be."""
 
 PUBLISHED: dict[str, Shape] = {
     path: shape for family in FAMILIES.values() for path, shape in family.published.items()
 }
-"""Shapes of all released checkpoints."""
+"""Shapes of all released checkpoints, by hub id."""
 
 WORKS = ", ".join(f"{family.title} (model_type {name})" for name, family in FAMILIES.items())
+"""The families in words, for messages."""
 BACKBONES = (
-    f"a folder with a model of {WORKS}: config.json, *.safetensors, a tokenizer and preprocessor_config.json; a hub id such as "
-    f"{next(iter(PUBLISHED))}; or `embedded`"
+    f"a folder with a model of {WORKS}: config.json, *.safetensors, a tokenizer and "
+    f"preprocessor_config.json; a hub id such as {next(iter(PUBLISHED))}; or `embedded`"
 )
-"""What a run can start from."""
+"""What a run can start from, in words, for messages."""
 
 
 def family_of(model_type: object, where: object = "the model") -> Family:
-    """Return the family of a model; raises CheckpointError for one that does not work, and says why."""
+    """Return the family of a model.
+
+    Args:
+        model_type: The value in config.json.
+        where: The checkpoint, for the message.
+
+    Raises:
+        CheckpointError: There is no such family, with the reason if the model type is known.
+    """
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     reason = REFUSED.get(str(model_type), "packed rows were not shown to be exact for it")
     raise CheckpointError(
-        f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of these: {WORKS}. "
-        "models/README.md says how a family is added."
+        f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of "
+        f"these: {WORKS}. models/README.md explains how to add a family."
     )

@@ -1,7 +1,9 @@
-"""VideoLLaMA3 in transformers' own form, the checkpoints named `-HF` (arXiv 2501.13106), on images.
+"""VideoLLaMA3 on images, in the format of transformers.
 
-A SigLIP tower with rotary positions in two dimensions attends to whole images of any size, and every patch becomes a token; the
-language model is Qwen2's and counts one place a token. No marks stand around an image.
+The checkpoints are those named `-HF` (arXiv 2501.13106). The vision tower is a SigLIP with rotary
+positions in two dimensions. It attends in whole images of any size, and every patch becomes a
+token. The language model is Qwen2's and counts one position a token. There are no tokens around an
+image.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VideoLlama3TowerShape:
-    """The numbers of `vision_config`, called as they are there; the tower is the same in both sizes."""
+    """The numbers of `vision_config`, named as there; they are the same in both sizes."""
 
     hidden_size: Size = 1152
     num_hidden_layers: Size = 27
@@ -32,33 +34,38 @@ class VideoLlama3TowerShape:
 
     @property
     def depth(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
         return self.num_hidden_layers
 
     @property
     def width(self) -> int:
-        """Numbers of a patch's hidden state."""
+        """Size of a patch's hidden state."""
         return self.hidden_size
 
 
 @dataclass(frozen=True, slots=True)
 class VideoLlama3Shape(Shape):
-    """q, k, v and all layers and norms of tower and projector have a bias, the other layers have none."""
+    """A model in which q, k, v, tower and projector have biases, and the other layers have none."""
 
     images: ClassVar[ImageLayout] = UNMERGED
 
     vision_config: VideoLlama3TowerShape = VideoLlama3TowerShape()
 
     def count(self) -> Parameters:
-        """Return the parameters of each part."""
-        tower, hidden = self.vision_config, self.hidden_size
-        vision, wide = tower.hidden_size, tower.intermediate_size
-        block = 4 * vision * vision + 4 * vision + 2 * vision * wide + wide + vision + 4 * vision
+        """Return the numbers of parameters of each part."""
+        tower = self.vision_config
+        hidden = self.hidden_size
+        vision = tower.hidden_size
+        wide = tower.intermediate_size
+        attention = 4 * vision * vision + 4 * vision
+        mlp = 2 * vision * wide + wide + vision
+        norms = 4 * vision
+        block = attention + mlp + norms
+        embedding = (tower.num_channels * tower.patch_size**2 + 1) * vision
+        last_norm = 2 * vision
         language_model, projections = self.language_model(bias=True, head_norms=False)
         return Parameters(
-            vision_tower=(tower.num_channels * tower.patch_size**2 + 1) * vision
-            + tower.depth * block
-            + 2 * vision,
+            vision_tower=embedding + tower.depth * block + last_norm,
             projector=vision * hidden + hidden + hidden * hidden + hidden,
             language_model=language_model,
             lm_head=self.lm_head,
@@ -67,22 +74,21 @@ class VideoLlama3Shape(Shape):
 
     @property
     def kept(self) -> tuple[int, int]:
-        """Numbers that a layer keeps of a token for its gradients, and a vision block of a patch."""
-        layer = (
-            4 * self.intermediate_size
-            + 10 * self.hidden_size
-            + 8 * self.head_size * self.num_key_value_heads
-        )
-        return layer, 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+        layer = 4 * self.intermediate_size + 10 * self.hidden_size
+        layer += 8 * self.head_size * self.num_key_value_heads
+        block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
+        return layer, block
 
     def config(self) -> Any:
-        """Return transformers' configuration; the number of heads is that of the released tower."""
+        """Return the configuration of transformers, with the vision heads of released models."""
         text = asdict(self)
-        vision, tied = text.pop("vision_config"), text.pop("tie_word_embeddings")
+        vision = text.pop("vision_config")
+        is_tied = text.pop("tie_word_embeddings")
         rope = {"rope_type": "default", "rope_theta": 1000000.0}
         text |= {"model_type": "qwen2", "max_position_embeddings": 32768, "rope_parameters": rope}
         vision |= {"num_attention_heads": 16}
-        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=tied)
+        return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 
 PUBLISHED = {
@@ -94,7 +100,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return what imports torch."""
+    """Return the classes and functions that import torch."""
     from transformers import (
         Qwen2Model,
         VideoLlama3Config,
@@ -102,39 +108,48 @@ def parts() -> Parts:
         VideoLlama3VisionModel,
     )
 
-    from mmrm.models.packing.positions import in_order
-    from mmrm.models.packing.vision import grids_as_made
+    from mmrm.models.packing.positions import sequential
+    from mmrm.models.packing.vision import read_patches
     from mmrm.models.portable.critic import VideoLlama3CriticRewardModel
     from mmrm.models.portable.language_model import VideoLlama3LanguageModel
     from mmrm.models.portable.reward import VideoLlama3ScalarRewardModel
 
-    ours = VideoLlama3ScalarRewardModel, VideoLlama3CriticRewardModel, VideoLlama3LanguageModel
-    stock = Qwen2Model, VideoLlama3VisionModel
     return Parts(
-        VideoLlama3Config, *ours, stock, VideoLlama3ImageProcessorPil, grids_as_made, in_order
+        config=VideoLlama3Config,
+        scalar=VideoLlama3ScalarRewardModel,
+        critic=VideoLlama3CriticRewardModel,
+        language_model=VideoLlama3LanguageModel,
+        stock=(Qwen2Model, VideoLlama3VisionModel),
+        image_processor=VideoLlama3ImageProcessorPil,
+        read_images=read_patches,
+        positions=sequential,
     )
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Plan the images, which all layers see. The tower divides the grids by each image's merge size: both stay on the host."""
+    """Return the images, in which all layers attend.
+
+    The tower divides the grids by the merge size of each image, so both stay on the host.
+    """
     from transformers.vision_utils import get_vision_position_ids
 
-    from mmrm.models.packing.vision import Segments, VisionPlan
+    from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, 1)},
-        segments={"cu_seqlens": Segments.frames(grids)},
+        runs={"cu_seqlens": PatchRuns.frames(grids)},
         tower={"patch_size": config.patch_size},
-        each={"merge_sizes": 1},
+        per_image={"merge_sizes": 1},
     )
 
 
 def read_config(config: Any, found: Mapping[str, Any]) -> None:
-    """Refuse another language model."""
+    """Raise CheckpointError for another language model."""
     if config.text_config.model_type != "qwen2":
         raise CheckpointError(
-            f"config.json: text_config.model_type is {config.text_config.model_type!r}; packed rows were shown to be exact for "
-            f"qwen2 alone. Give one of {', '.join(PUBLISHED)}, or a checkpoint of their kind."
+            f"config.json: text_config.model_type is {config.text_config.model_type!r}, but packed "
+            f"rows were shown to be exact for qwen2 alone. Give one of {', '.join(PUBLISHED)}, or "
+            "a checkpoint of their kind."
         )
 
 
@@ -149,7 +164,9 @@ FAMILY = Family(
     tower="vision_model",
     projector=("projector",),
     blocks=("vision_model.encoder.layers", ("mlp", "layer_norm1", "layer_norm2")),
-    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",  # the vision tower's q, k and v have the same names
+    # The vision tower's q, k and v have the same names, so the pattern begins with the language
+    # model's.
+    lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
     read_config=read_config,
     probe=({"model_type": "qwen2"}, {"num_hidden_layers": 1, "num_attention_heads": 1}),
 )

@@ -1,17 +1,15 @@
-"""One prompt, many continuations: the group, and the packed row that the model computes.
+"""The group, one prompt with its continuations, and the packed row that a model computes.
 
-A row is `[prompt | continuation | continuation ... | next prompt | ...]`. Position ids of a continuation start where
-its prompt ends, and the attention plan lets it see its prompt and itself, so that a row gives the very numbers that
-each `prompt ++ continuation` gives alone.
-`unpack` is the way back: a row that is too large for the device is cut into smaller ones. How a step's records are balanced
-over ranks, and groups packed into rows under a token budget, goes by lengths only.
+`Group` holds tokens of one multimodal prompt and of what follows it: two responses, critiques, or
+sampled texts. `pack` lays groups out in one row, `PackedBatch`, so that prompt and image are
+computed once for all continuations. The results are exactly those of each conversation alone.
+`unpack` returns the groups of a row, for cutting a row that is too large for the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, takewhile
 from math import prod
 from typing import Any
 
@@ -20,17 +18,17 @@ from torch import Tensor
 
 from mmrm.models.packing.attention import AttentionPlan
 from mmrm.models.packing.bins import cost
-from mmrm.models.packing.positions import as_taken
-from mmrm.models.packing.vision import VisionPlan, VisionTokens, map_tensors
+from mmrm.models.packing.positions import without_single_axis
+from mmrm.models.packing.vision import Grid, VisionPlan, VisionTokens, map_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What follows a prompt; `read` and `loss_tokens` index its own tokens."""
+    """Tokens that follow a prompt; `read` and `loss_tokens` are indices into `ids`."""
 
     ids: tuple[int, ...]
     read: tuple[int, ...] = ()
-    """Tokens whose hidden states give the score (their mean)."""
+    """Tokens whose mean hidden state gives the score."""
     loss_tokens: tuple[int, ...] = ()
     """Tokens that carry language-model loss."""
 
@@ -43,100 +41,124 @@ class Group:
     continuations: tuple[Continuation, ...] = ()
     pixel_values: Tensor | None = None
     """(patches, patch_size) float32, the images one after another; None without an image."""
-    grids: tuple[tuple[int, int, int], ...] = ()
+    grids: tuple[Grid, ...] = ()
     """Frames (or tiles), rows and columns of patches, for every image."""
 
     @property
     def tokens(self) -> int:
-        """LM tokens of the group in a row."""
+        """Number of language-model tokens."""
         return sum(self.lengths)
 
     @property
     def patches(self) -> int:
-        """Vision patches of the group in a row."""
+        """Number of vision patches."""
         return sum(frames * rows * columns for frames, rows, columns in self.grids)
 
     @property
     def cost(self) -> int:
-        """What the group takes of a token budget; its rows' may round to fewer."""
+        """Cost in a token budget; a row rounds up once and may cost less than its groups."""
         return cost(self.tokens, self.patches)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Lengths of the prompt and of the continuations."""
-        return len(self.prompt_ids), *(len(continuation.ids) for continuation in self.continuations)
-
-    def _from(self, start: int) -> Iterator[Continuation]:
-        """Yield the continuations as they are where the prompt has but `start` tokens."""
-        rest = self.prompt_ids[start:]
-        for one in self.continuations:
-            moved = (tuple(i + len(rest) for i in own) for own in (one.read, one.loss_tokens))
-            yield Continuation((*rest, *one.ids), *moved)
+        """Numbers of tokens of the prompt and of each continuation."""
+        return (len(self.prompt_ids), *(len(item.ids) for item in self.continuations))
 
 
 def join(groups: Sequence[Group]) -> Group:
-    """Return groups of equal messages and images as one; its prompt is what all their conversations begin with."""
-    columns = zip(*(group.prompt_ids for group in groups), strict=False)
-    shared = sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, columns))
-    continuations = chain.from_iterable(group._from(shared) for group in groups)
+    """Return groups of equal messages and images as one group.
+
+    Its prompt is the longest common beginning of all prompts. What a prompt has beyond it moves to
+    the beginning of that prompt's continuations.
+    """
+    num_shared = 0
+    for tokens_at_index in zip(*(group.prompt_ids for group in groups), strict=False):
+        if len(set(tokens_at_index)) > 1:
+            break
+        num_shared += 1
+
+    continuations: list[Continuation] = []
+    for group in groups:
+        moved_ids = group.prompt_ids[num_shared:]
+        for continuation in group.continuations:
+            continuations.append(_prepend(moved_ids, continuation))
     return replace(
-        groups[0], prompt_ids=groups[0].prompt_ids[:shared], continuations=tuple(continuations)
+        groups[0],
+        prompt_ids=groups[0].prompt_ids[:num_shared],
+        continuations=tuple(continuations),
+    )
+
+
+def _prepend(ids: tuple[int, ...], continuation: Continuation) -> Continuation:
+    """Return `continuation` with `ids` before its own tokens."""
+    return Continuation(
+        ids=(*ids, *continuation.ids),
+        read=tuple(len(ids) + index for index in continuation.read),
+        loss_tokens=tuple(len(ids) + index for index in continuation.loss_tokens),
     )
 
 
 def filler_group(vision: VisionTokens) -> Group:
-    """Return the smallest image, blank, between its marks, without continuation: it changes nothing.
+    """Return a group with the smallest image, blank, and without continuations.
 
-    It costs 3 tokens, 1 of a family without marks, or of one with tiles a tile's. A row without an image takes one, so that the
-    vision tower runs on every rank; a rank without work runs a row of it.
+    It changes no result. A row without an image takes one, so that the vision tower runs on every
+    rank, and a rank without work runs a row of it. It costs 3 tokens, 1 for a family without tokens
+    around an image, and those of a tile for a family with tiles.
     """
-    patches = prod(vision.smallest)
-    ids = vision.marked([vision.image] * (patches // vision.merge_size**2))
-    return Group(tuple(ids), (), torch.zeros(patches, vision.patch_size), (vision.smallest,))
+    num_patches = prod(vision.smallest)
+    num_tokens = num_patches // vision.merge_size**2
+    return Group(
+        prompt_ids=tuple(vision.marked([vision.image] * num_tokens)),
+        pixel_values=torch.zeros(num_patches, vision.patch_size),
+        grids=(vision.smallest,),
+    )
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """A row of groups, as the model takes it. T tokens, P patches, I images, R reads, L labels."""
+    """A row of groups, as the model takes it; `pack` has a worked example.
+
+    T tokens, P patches, I images, R read positions, L labels.
+    """
 
     input_ids: Tensor
     """(1, T) int64."""
     position_ids: Tensor
-    """(axes, 1, T) int64: frame, row and column, as M-RoPE counts them, or one place."""
+    """(axes, 1, T) int64: frame, row and column if the family has M-RoPE, else one axis."""
     plan: AttentionPlan
     pixel_values: Tensor
     """(P, patch_size) float32."""
     image_grid_thw: Tensor
-    """(I, 3) int64; stays on the CPU, because the model only reads it from there."""
+    """(I, 3) int64; stays on the CPU, because the model reads it only from there."""
     vision: VisionPlan
-    """What the vision tower would work out from the grids in every forward."""
+    """What the vision tower would compute from the grids in every forward."""
     read_positions: Tensor
-    """(R,) int64 row positions."""
+    """(R,) int64: row positions whose hidden states give scores."""
     read_owners: Tensor
-    """(R,) int64: the continuation that is read, counted over the whole row."""
+    """(R,) int64: the continuation that each read belongs to, counted over the whole row."""
     label_positions: Tensor
-    """(L,) int64: the row position whose hidden state predicts the label, so one before it (the prompt's last
-    position for the first token of a continuation)."""
+    """(L,) int64: row position whose hidden state predicts each label. It is the position before
+    the label; for the first token of a continuation it is the last of the prompt."""
     labels: Tensor
-    """(L,) int64 token ids."""
+    """(L,) int64: token ids."""
     label_owners: Tensor
-    """(L,) int64, as `read_owners`."""
+    """(L,) int64: the continuation that each label belongs to, counted over the whole row."""
     groups: tuple[Group, ...]
-    """The groups that were packed, without their pixels; a filler that was added is not among them."""
+    """The packed groups without pixels, and without the filler that `pack` may have added."""
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Continuations of every group."""
+        """Number of continuations of every group."""
         return tuple(len(group.continuations) for group in self.groups)
 
     @property
     def tokens(self) -> int:
-        """LM tokens of the row."""
+        """Number of language-model tokens, T."""
         return self.input_ids.shape[1]
 
     @property
     def cost(self) -> int:
-        """What the row takes of a token budget."""
+        """Cost of the row in a token budget."""
         return cost(self.tokens, len(self.pixel_values))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
@@ -144,10 +166,14 @@ class PackedBatch:
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedBatch:
-        """Return the batch in page-locked memory, from which it is copied while the device computes; loaders call this."""
+        """Return the batch in page-locked memory; torch's loaders call this method.
+
+        From there it is copied to the device while the device computes.
+        """
         return self._map(Tensor.pin_memory)
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> PackedBatch:
+        """Return the batch with `move` applied to all tensors except the grids."""
         moved: PackedBatch = map_tensors(self, move)
         return replace(moved, image_grid_thw=self.image_grid_thw)
 
@@ -155,103 +181,137 @@ class PackedBatch:
         """Return the keyword arguments of the backbone's forward."""
         return {
             "input_ids": self.input_ids,
-            "position_ids": as_taken(self.position_ids),
+            "position_ids": without_single_axis(self.position_ids),
             "attention_mask": self.plan,
             "use_cache": False,
             **self.vision.model_inputs(self.pixel_values, self.image_grid_thw),
         }
 
     def score_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `ScalarRewardModel.forward`: the backbone's and where scores are read."""
-        reads = {"read_positions": self.read_positions, "read_owners": self.read_owners}
+        """Return the arguments of `ScalarRewardModel.forward`: the backbone's, and the reads."""
+        is_scored = len(self.read_owners) > 0
         return {
             **self.model_inputs(),
-            **reads,
-            "continuations": sum(self.group_sizes) if len(self.read_owners) else 0,
+            "read_positions": self.read_positions,
+            "read_owners": self.read_owners,
+            "continuations": sum(self.group_sizes) if is_scored else 0,
         }
 
-    def joint_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `CriticRewardModel.forward`: both of the above."""
-        return {**self.score_inputs(), **self.label_inputs()}
-
     def label_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `LanguageModel.forward`: the backbone's and which tokens carry loss."""
+        """Return the arguments of `LanguageModel.forward`: the backbone's, and the labels."""
         return {
             **self.model_inputs(),
             "label_positions": self.label_positions,
             "labels": self.labels,
         }
 
+    def joint_inputs(self) -> dict[str, Any]:
+        """Return the arguments of `CriticRewardModel.forward`: the reads and the labels."""
+        return {**self.score_inputs(), **self.label_inputs()}
+
 
 def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
-    """Lay `groups` out in one row; a filler joins them if none has an image (so `pack([])` is a row of filler alone).
+    """Return `groups` laid out in one row.
 
-    Raises ValueError where some continuations are read and others are not: scores would have no meaning there.
+    A row is `[prompt | continuation | continuation | ... | next prompt | ...]`. The position ids of
+    a continuation start where its prompt ends. The attention plan lets it see its prompt and
+    itself. If no group has an image, a filler is added, so `pack([])` is a row of filler alone.
+
+    Raises:
+        ValueError: Some continuations have read positions and others have none, so the scores of
+            the row would have no meaning.
+
+    Example: one group. Its prompt is an image of 2 x 2 tokens between `<v>` and `</v>`, then "how
+    many". Its first continuation carries loss on all tokens. Both are read at `<end>`.
+
+        row position        0   1 2 3 4  5    6   7     8   9 10     11  12
+        input_ids           <v> I I I I  </v> how many  two . <end>  six <end>
+        position_ids frame  0   1 1 1 1  3    4   5     6   7 8      6   7
+                     row    0   1 1 2 2  3    4   5     6   7 8      6   7
+                     column 0   1 2 1 2  3    4   5     6   7 8      6   7
+
+        image_grid_thw      [[1, 4, 4]]: a token covers 2 x 2 patches
+        plan.cu_seqlens_q   [0, 8, 11, 13]
+        plan.cu_seqlens_k   [0, 8, 19, 29]: the keys are 0-7, 0-10, and 0-7 with 11-12
+        read_positions      [10, 12], read_owners [0, 1]
+        label_positions     [7, 8, 9], labels `two . <end>`, label_owners [0, 0, 0]
     """
     row = list(groups)
     if not any(group.grids for group in row):
         row.append(filler_group(vision))
-    read = [bool(continuation.read) for group in row for continuation in group.continuations]
-    if any(read) and not all(read):
-        raise ValueError(
-            f"{sum(read)} of {len(read)} continuations of this row have a read position. A row is scored as a whole: "
-            "encode all of its groups with the same `read`."
-        )
-    ids: list[int] = []
-    reads: list[tuple[int, int]] = []
-    labels: list[tuple[int, int, int]] = []
+    _refuse_partly_read(row)
+
+    token_ids: list[int] = []
+    read_positions: list[int] = []
+    read_owners: list[int] = []
+    label_positions: list[int] = []
+    labels: list[int] = []
+    label_owners: list[int] = []
     owner = 0
     for group in row:
-        ids += group.prompt_ids
-        last_of_prompt = len(ids) - 1
+        token_ids += group.prompt_ids
+        last_of_prompt = len(token_ids) - 1
         for continuation in group.continuations:
-            start = len(ids)
-            ids += continuation.ids
-            reads += [(start + i, owner) for i in continuation.read]
-            labels += [
-                (start + i - 1 if i else last_of_prompt, ids[start + i], owner)
-                for i in continuation.loss_tokens
-            ]
+            start = len(token_ids)
+            token_ids += continuation.ids
+            for index in continuation.read:
+                read_positions.append(start + index)
+                read_owners.append(owner)
+            for index in continuation.loss_tokens:
+                label_positions.append(last_of_prompt if index == 0 else start + index - 1)
+                labels.append(continuation.ids[index])
+                label_owners.append(owner)
             owner += 1
-    read_positions, read_owners = torch.tensor(reads, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    label_positions, label_ids, label_owners = (
-        torch.tensor(labels, dtype=torch.int64).reshape(-1, 3).unbind(1)
-    )
+
+    pixel_values = [group.pixel_values for group in row if group.pixel_values is not None]
     grids = torch.tensor([grid for group in row for grid in group.grids])
     return PackedBatch(
-        input_ids=torch.tensor([ids]),
-        position_ids=torch.cat([positions(group, vision) for group in row], dim=1)[:, None],
+        input_ids=torch.tensor([token_ids]),
+        position_ids=torch.cat([_position_ids(group, vision) for group in row], dim=1)[:, None],
         plan=AttentionPlan.of([group.lengths for group in row]),
-        pixel_values=torch.cat(
-            [group.pixel_values for group in row if group.pixel_values is not None]
-        ),
+        pixel_values=torch.cat(pixel_values),
         image_grid_thw=grids,
         vision=vision.tower_plan(grids),
-        read_positions=read_positions,
-        read_owners=read_owners,
-        label_positions=label_positions,
-        labels=label_ids,
-        label_owners=label_owners,
+        read_positions=torch.tensor(read_positions, dtype=torch.int64),
+        read_owners=torch.tensor(read_owners, dtype=torch.int64),
+        label_positions=torch.tensor(label_positions, dtype=torch.int64),
+        labels=torch.tensor(labels, dtype=torch.int64),
+        label_owners=torch.tensor(label_owners, dtype=torch.int64),
         groups=tuple(replace(group, pixel_values=None) for group in groups),
     )
 
 
-def positions(group: Group, vision: VisionTokens) -> Tensor:
-    """Return the position ids of a group, (axes, tokens) int64; no model is needed, so a loader worker can do it."""
-    own, after = vision.positions(group.prompt_ids, vision.image, group.grids, vision.merge_size)
-    return torch.cat(
-        [own, *(torch.arange(after, after + n).expand(len(own), -1) for n in group.lengths[1:])],
-        dim=1,
+def _refuse_partly_read(groups: Sequence[Group]) -> None:
+    """Raise ValueError if some continuations have read positions and others have none."""
+    continuations = [item for group in groups for item in group.continuations]
+    num_read = sum(1 for continuation in continuations if continuation.read)
+    if 0 < num_read < len(continuations):
+        raise ValueError(
+            f"{num_read} of {len(continuations)} continuations of this row have a read position. "
+            "A row is scored as a whole: encode all of its groups with the same `read`."
+        )
+
+
+def _position_ids(group: Group, vision: VisionTokens) -> Tensor:
+    """Return the position ids of a group, (axes, tokens) int64."""
+    prompt, next_position = vision.positions(
+        group.prompt_ids, vision.image, group.grids, vision.merge_size
     )
+    num_axes = len(prompt)
+    pieces = [prompt]
+    for continuation in group.continuations:
+        end = next_position + len(continuation.ids)
+        pieces.append(torch.arange(next_position, end).expand(num_axes, -1))
+    return torch.cat(pieces, dim=1)
 
 
 def unpack(batch: PackedBatch) -> list[Group]:
-    """Return the groups of which `batch` was packed; their pixels are views of the row's."""
-    ends = accumulate(group.patches for group in batch.groups)
-    return [
-        replace(
-            group,
-            pixel_values=batch.pixel_values[end - group.patches : end] if group.grids else None,
-        )
-        for group, end in zip(batch.groups, ends, strict=True)
-    ]
+    """Return the groups that `batch` was packed from; their pixels are views of the row's."""
+    groups = []
+    start = 0
+    for group in batch.groups:
+        end = start + group.patches
+        pixel_values = batch.pixel_values[start:end] if group.grids else None
+        groups.append(replace(group, pixel_values=pixel_values))
+        start = end
+    return groups

@@ -1,10 +1,7 @@
-"""One prompt, many continuations: the group, and the packed row that the model computes.
+"""Position ids of a prompt's tokens: counted one by one, or on three axes as M-RoPE counts images.
 
-A row is `[prompt | continuation | continuation ... | next prompt | ...]`. Position ids of a continuation start where
-its prompt ends, and the attention plan lets it see its prompt and itself, so that a row gives the very numbers that
-each `prompt ++ continuation` gives alone.
-`unpack` is the way back: a row that is too large for the device is cut into smaller ones. How a step's records are balanced
-over ranks, and groups packed into rows under a token budget, goes by lengths only.
+Both functions have one signature, so a family of backbones names one of them (`Parts.positions`).
+They need no model, so loader workers can call them.
 """
 
 from __future__ import annotations
@@ -15,36 +12,79 @@ import torch
 from torch import Tensor
 
 
-def as_taken(positions: Tensor) -> Tensor:
-    """Return position ids (axes, …) as a model takes them: a model that counts one place has no dimension for it."""
-    return positions[0] if len(positions) == 1 else positions
+def without_single_axis(position_ids: Tensor) -> Tensor:
+    """Return position ids (axes, ...) as a model takes them: (...) if there is one axis."""
+    return position_ids[0] if len(position_ids) == 1 else position_ids
 
 
-def in_order(
+def sequential(
     prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
 ) -> tuple[Tensor, int]:
-    """Return the place of every token of a prompt, (1, tokens) int64, and the next: images are counted like text."""
+    """Return positions that count every token, also those of images, one by one.
+
+    Args:
+        prompt: Token ids.
+        image: Not used, like `grids` and `merge`: the signature is that of `mrope`.
+        grids: Not used.
+        merge: Not used.
+
+    Returns:
+        Position ids (1, tokens) int64, and the position after the prompt.
+    """
     return torch.arange(len(prompt))[None], len(prompt)
 
 
 def mrope(
     prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
 ) -> tuple[Tensor, int]:
-    """Return frame, row and column of every token of a prompt, (3, tokens) int64, and the next position on all three axes.
+    """Return positions on three axes, as Qwen2-VL to Qwen3-VL count them.
 
-    A text token takes one position on all axes, an image as many as the longer of its sides has tokens (arXiv 2409.12191,
-    section 2.1): from Qwen2-VL to Qwen3-VL the same for images.
+    A text token takes one position, which is the same on all axes. An image takes as many
+    positions as its longer side has tokens (arXiv 2409.12191, section 2.1), and the axes differ
+    inside it.
+
+    Args:
+        prompt: Token ids.
+        image: Id of the image token, which `prompt` holds once for every token of an image.
+        grids: Frames, rows and columns of patches of every image, in order.
+        merge: An image token covers `merge` x `merge` patches.
+
+    Returns:
+        Position ids (3, tokens) int64 with the axes frame, row and column, and the position after
+        the prompt, which is the same on all axes.
+
+    Example: a prompt `a I I I I b` with one image of the grid (1, 4, 4) and a merge of 2. The
+    position after the prompt is 4.
+
+        frame   0  1 1 1 1  3
+        row     0  1 1 2 2  3
+        column  0  1 2 1 2  3
     """
-    parts, position, done = list[Tensor](), 0, 0
+    pieces: list[Tensor] = []
+    next_position = 0
+    num_done = 0
     for frames, rows, columns in grids:
-        sides = frames, rows // merge, columns // merge
-        first = prompt.index(image, done)
-        parts.append(torch.arange(position, position + first - done).expand(3, -1))
-        position += first - done
-        axes = torch.meshgrid(*map(torch.arange, sides), indexing="ij")
-        parts.append(torch.stack(axes).flatten(1) + position)
-        position += max(sides[1:])
-        done = first + sides[0] * sides[1] * sides[2]
-    parts.append(torch.arange(position, position + len(prompt) - done).expand(3, -1))
-    own = torch.cat(parts, dim=1)
-    return own, int(own.max()) + 1
+        image_start = prompt.index(image, num_done)
+        num_text = image_start - num_done
+        pieces.append(_text_positions(next_position, num_text))
+        next_position += num_text
+
+        token_rows = rows // merge
+        token_columns = columns // merge
+        axes = torch.meshgrid(
+            torch.arange(frames),
+            torch.arange(token_rows),
+            torch.arange(token_columns),
+            indexing="ij",
+        )
+        pieces.append(torch.stack(axes).flatten(1) + next_position)
+        next_position += max(token_rows, token_columns)
+        num_done = image_start + frames * token_rows * token_columns
+    pieces.append(_text_positions(next_position, len(prompt) - num_done))
+    position_ids = torch.cat(pieces, dim=1)
+    return position_ids, int(position_ids.max()) + 1
+
+
+def _text_positions(start: int, count: int) -> Tensor:
+    """Return `count` positions from `start` on, the same on all three axes, (3, count) int64."""
+    return torch.arange(start, start + count).expand(3, -1)

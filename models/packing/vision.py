@@ -1,12 +1,10 @@
-"""Attention over packed rows: every continuation sees its own prompt and itself, exactly as if it stood alone.
+"""How images are laid out in a packed row, and the plan from which a vision tower computes them.
 
-Two functions are registered with transformers and nothing is patched. `shared_prefix` reads an `AttentionPlan`, or while
-decoding a `DecodePlan`, in the place of a mask; `flash_windows` takes all segments of a vision layer in one call. On CUDA in
-bf16 or fp16 both are one varlen call (FlashAttention inside torch); elsewhere they are batched SDPA.
-
-The loader makes both plans once. The stock vision towers build what `VisionPlan` holds from the grids on the host and ask
-the device for lengths in every layer, and each question makes the host wait; transformers takes it ready-made (5.17 to
-5.23), and the results are the same bits.
+`VisionTokens` holds what the packing of a row needs to know of a family's images. `VisionPlan`
+holds what the stock vision tower would compute from the grids in every forward. The loader computes
+it once: the tower computes it on the host and asks the device for lengths in every layer, and each
+question makes the host wait. Transformers takes it ready-made (5.17 to 5.23), and the results are
+the same bits.
 """
 
 from __future__ import annotations
@@ -22,173 +20,218 @@ from torch import Tensor
 
 from mmrm.data.errors import UserError
 
+Grid = tuple[int, int, int]
+"""Frames (or tiles), rows and columns of an image, in patches."""
+
 
 class SdpaCall(NamedTuple):
-    """Segments of one length, or padded to one: one batched call of scaled dot-product attention."""
+    """One batched call of scaled dot-product attention: n segments, padded to one length."""
 
     queries: Tensor
-    """(n, Q) row positions, int64."""
+    """(n, Q) int64: row positions."""
     keys: Tensor
-    """(n, K) row positions, int64."""
+    """(n, K) int64: row positions."""
     mask: Tensor | None = None
-    """(n, 1, Q, K) additive."""
+    """(n, 1, Q, K), added to the logits; None if no key is hidden, or if `causal` hides them."""
     causal: bool = False
     start: int | None = None
-    """Where they begin if they lie one after another, so that a view takes the place of a gather."""
+    """Row position of the first segment if the segments are neighbours in the row, else None.
+    Neighbours are read as a view, without a gather."""
 
 
-SdpaCalls = tuple[Sequence[SdpaCall], Tensor]
-"""The calls of a row, and where each of its positions lies in their concatenated, flattened outputs, (S,) int64."""
+class SdpaCalls(NamedTuple):
+    """All attention calls of a row, and the way back to the order of the row."""
+
+    calls: Sequence[SdpaCall]
+    output_index: Tensor
+    """(S,) int64: index of every row position in the concatenated, flattened outputs."""
 
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
-    """Return 0 and the end of every segment of these lengths, (S + 1,) int32."""
+    """Return 0 and the end of every segment of these lengths, (segments + 1,) int32."""
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
 
 
-def map_tensors(part: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return `move(part)` of a tensor, a dataclass or a dictionary with all its values mapped, and anything else as it is."""
-    if isinstance(part, Tensor):
-        return move(part)
-    if isinstance(part, dict):
-        return {name: map_tensors(value, move) for name, value in part.items()}
-    if not is_dataclass(part):
-        return part
-    changes = {
-        one.name: map_tensors(getattr(part, one.name), move) for one in fields(part) if one.init
-    }
-    return replace(part, **changes)  # type: ignore[type-var]  # an instance, not a class
+def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return `value` with `move` applied to its tensors, also inside dataclasses and dictionaries.
+
+    Other values are returned unchanged.
+    """
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, dict):
+        return {name: map_tensors(item, move) for name, item in value.items()}
+    if not is_dataclass(value):
+        return value
+    changes = {}
+    for member in fields(value):
+        if member.init:
+            changes[member.name] = map_tensors(getattr(value, member.name), move)
+    return replace(value, **changes)  # type: ignore[type-var]  # an instance, not a class
 
 
 @dataclass(frozen=True)
-class Segments:
-    """Neighbouring stretches of a row of patches; attention stays inside each. S segments, P patches."""
+class PatchRuns:
+    """Neighbouring runs of a row's patches, each of which attends to itself alone."""
 
     lengths: tuple[int, ...]
+    """Patches of every run."""
     ends: Tensor
-    """(S + 1,) int32: 0 and the end of every segment."""
+    """(runs + 1,) int32: 0 and the end of every run."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> Segments:
-        """Return neighbouring segments of these lengths."""
+    def of(cls, lengths: Sequence[int]) -> PatchRuns:
+        """Return neighbouring runs of these lengths."""
         return cls(tuple(lengths), cumulative(lengths))
 
     @classmethod
-    def frames(cls, grids: Tensor) -> Segments:
-        """Return each frame of each image of `grids` (I, 3) as a segment of its patches."""
-        return cls.of(
-            [rows * columns for count, rows, columns in grids.tolist() for _ in range(count)]
-        )
+    def frames(cls, grids: Tensor) -> PatchRuns:
+        """Return one run for each frame of each image of `grids` (I, 3)."""
+        lengths: list[int] = []
+        for num_frames, rows, columns in grids.tolist():
+            lengths += [rows * columns] * num_frames
+        return cls.of(lengths)
 
     @functools.cached_property
     def calls(self) -> SdpaCalls:
-        """One call for each length; kept for the other layers."""
-        starts: dict[int, list[int]] = {}
-        for start, length in zip(accumulate(self.lengths, initial=0), self.lengths, strict=False):
-            starts.setdefault(length, []).append(start)
-        calls, order, device = [], [], self.ends.device
-        for length, found in starts.items():
-            index = torch.tensor(found)[:, None] + torch.arange(length)
-            order.append(index.flatten())
-            neighbours = found[-1] - found[0] == length * (len(found) - 1)
+        """One call for all runs of one length; computed once and kept for all layers."""
+        starts_by_length: dict[int, list[int]] = {}
+        start = 0
+        for length in self.lengths:
+            starts_by_length.setdefault(length, []).append(start)
+            start += length
+
+        device = self.ends.device
+        calls = []
+        order = []
+        for length, starts in starts_by_length.items():
+            positions = torch.tensor(starts)[:, None] + torch.arange(length)
+            order.append(positions.flatten())
+            are_neighbours = starts[-1] - starts[0] == length * (len(starts) - 1)
             calls.append(
-                SdpaCall(index.to(device), index.to(device), start=found[0] if neighbours else None)
+                SdpaCall(
+                    queries=positions.to(device),
+                    keys=positions.to(device),
+                    start=starts[0] if are_neighbours else None,
+                )
             )
-        return calls, torch.cat(order).argsort().to(device)
+        return SdpaCalls(calls, torch.cat(order).argsort().to(device))
 
 
 @dataclass(frozen=True)
 class VisionPlan:
-    """What a vision tower would work out from a row's grids, under the tower's own keywords; families/ says what that is."""
+    """What a vision tower would compute from a row's grids, under the tower's own keywords.
+
+    Each family of backbones makes its own plan: `tower_plan` in models/families/.
+    """
 
     tensors: Mapping[str, Tensor]
-    """Position ids and the like."""
-    segments: Mapping[str, Segments]
-    """`cu_seqlens` and the like: who attends to whom. The first are frames of images; others divide these."""
+    """Position ids and other tensors, by the tower's keyword."""
+    runs: Mapping[str, PatchRuns]
+    """Which patches attend to each other, by the tower's keyword, such as `cu_seqlens`. The first
+    are the frames of images. All others divide these."""
     tower: Mapping[str, int]
-    """The numbers of the tower's configuration on which the plan depends."""
-    each: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that the tower takes once for each image, (I,) int64 beside the grids, on the host."""
+    """Settings of the tower's configuration on which the plan depends."""
+    per_image: Mapping[str, int] = field(default_factory=dict)
+    """Numbers that the tower takes once for each image, as (I,) int64 on the host like the
+    grids."""
     tile: tuple[int, int, int] | None = None
-    """Channels, height and width of what the tower takes as a batch: it attends inside each, and nothing is worked out."""
+    """Channels, height and width of a tile, for a tower that takes tiles as a batch and computes
+    nothing from grids; None for a tower that takes patches."""
 
     def model_inputs(self, pixels: Tensor, grids: Tensor) -> dict[str, Any]:
-        """Return the keyword arguments of the backbone for a row's pixels (patches, numbers) and grids (I, 3).
+        """Return the backbone's keyword arguments for a row's images.
 
-        Under those of the plan the backbone hands everything to its vision tower.
+        The backbone hands keywords that begin with `image_` on to its vision tower.
+
+        Args:
+            pixels: (patches, numbers) float32.
+            grids: (I, 3) int64.
         """
         if self.tile is not None:
             return {"pixel_values": pixels.view(-1, *self.tile)}
-        found: dict[str, Any] = {f"image_{name}": tensor for name, tensor in self.tensors.items()}
-        found |= {
-            f"image_{name}": torch.full_like(grids[:, 0], number)
-            for name, number in self.each.items()
-        }
-        for name, segments in self.segments.items():
-            found[f"image_{name}"] = segments.ends
-            found[f"image_max_{name.removeprefix('cu_').removesuffix('s')}"] = max(segments.lengths)
-        return {"pixel_values": pixels, "image_grid_thw": grids, **found, "image_plan": self}
+        inputs: dict[str, Any] = {"pixel_values": pixels, "image_grid_thw": grids}
+        for name, tensor in self.tensors.items():
+            inputs[f"image_{name}"] = tensor
+        for name, number in self.per_image.items():
+            inputs[f"image_{name}"] = torch.full_like(grids[:, 0], number)
+        for name, runs in self.runs.items():
+            inputs[f"image_{name}"] = runs.ends
+            # For example `image_max_seqlen` beside `image_cu_seqlens`.
+            longest = f"image_max_{name.removeprefix('cu_').removesuffix('s')}"
+            inputs[longest] = max(runs.lengths)
+        inputs["image_plan"] = self
+        return inputs
 
     def check(self, config: Any) -> None:
         """Raise UserError unless the plan was made for a tower of this configuration."""
-        wrong = {name: (number, vars(config).get(name)) for name, number in self.tower.items()}
-        wrong = {name: both for name, both in wrong.items() if both[0] != both[1]}
-        if wrong:
-            found = "; ".join(
-                f"{name} {packed}, and the model's is {own}"
-                for name, (packed, own) in wrong.items()
-            )
+        differences = []
+        for name, packed in self.tower.items():
+            actual = vars(config).get(name)
+            if packed != actual:
+                differences.append(f"{name} {packed}, but the model's is {actual}")
+        if differences:
             raise UserError(
-                f"the row was packed for a vision tower with {found}. Take the encoder of that backbone: "
-                "`mmrm.models.backbone.load_encoder`."
+                f"The row was packed for a vision tower with {'; '.join(differences)}. "
+                "The plan of a row is valid for one vision tower only. Load the encoder of the "
+                "same backbone with `mmrm.models.backbone.load_encoder`."
             )
 
-    def of_layer(self, ends: Tensor) -> Segments:
-        """Return the segments with these ends; where equally many divide a frame as there are frames, they are the same."""
-        return next(
-            segments for segments in self.segments.values() if len(segments.ends) == len(ends)
-        )
+    def runs_of_layer(self, ends: Tensor) -> PatchRuns:
+        """Return the runs that a layer was given by their `ends`, (runs + 1,) int32.
+
+        Their number identifies them: runs that divide the frames and are equally many are the
+        frames themselves.
+        """
+        return next(runs for runs in self.runs.values() if len(runs.ends) == len(ends))
 
 
 @dataclass(frozen=True, slots=True)
 class VisionTokens:
-    """How an image stands in a row: the tokenizer's ids around it, the shapes of its patches, and the family's functions."""
+    """What packing has to know of a family's images.
+
+    The functions are fields, not methods, because loader workers receive this object pickled and
+    each family brings functions of its own.
+    """
 
     start: int | None
+    """Id of the token before an image; None if the family has none."""
     image: int
+    """Id of the token that is repeated for each token of an image."""
     end: int | None
+    """Id of the token after an image; None if the family has none."""
     merge_size: int
-    """An LM token covers merge_size x merge_size patches."""
+    """An image token covers `merge_size` x `merge_size` patches."""
     patch_size: int
     """Numbers in a patch: channels x frames x height x width."""
-    smallest: tuple[int, int, int]
+    smallest: Grid
     """Grid of the smallest image."""
-    read: Callable[[Any, VisionTokens], tuple[Tensor, tuple[tuple[int, int, int], ...]]]
-    """What the image processor made to `Group.pixel_values` and `Group.grids`."""
+    read: Callable[[Any, VisionTokens], tuple[Tensor, tuple[Grid, ...]]]
+    """Turns the output of the image processor into `Group.pixel_values` and `Group.grids`."""
     tower_plan: Callable[[Tensor], VisionPlan]
-    """Grids (I, 3) to what the vision tower takes ready-made."""
-    positions: Callable[
-        [Sequence[int], int, Sequence[tuple[int, int, int]], int], tuple[Tensor, int]
-    ]
-    """(prompt, image token, grids, merge size) to the prompt's position ids (axes, tokens), and the next position on all axes."""
+    """Turns grids (I, 3) into the plan of the vision tower."""
+    positions: Callable[[Sequence[int], int, Sequence[Grid], int], tuple[Tensor, int]]
+    """Turns prompt, image token, grids and merge size into position ids (axes, tokens) int64 and
+    the position after the prompt, as in `mmrm.models.packing.positions`."""
 
     def marked(self, tokens: Sequence[int]) -> list[int]:
-        """Return an image's tokens between its marks, where the family has any."""
+        """Return an image's tokens between the start and end tokens, if the family has these."""
         return [token for token in (self.start, *tokens, self.end) if token is not None]
 
 
-def grids_as_made(
-    made: Any, vision: VisionTokens
-) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
-    """Return patches and grids of an image processor that makes them."""
-    return made["pixel_values"], tuple(tuple(grid) for grid in made["image_grid_thw"].tolist())
+def read_patches(processed: Any, vision: VisionTokens) -> tuple[Tensor, tuple[Grid, ...]]:
+    """Return patches (patches, numbers) and grids from an image processor that makes them."""
+    grids = tuple(tuple(grid) for grid in processed["image_grid_thw"].tolist())
+    return processed["pixel_values"], grids
 
 
-def tiles_as_grids(
-    made: Any, vision: VisionTokens
-) -> tuple[Tensor, tuple[tuple[int, int, int], ...]]:
-    """Return tiles (N, channels, side, side) as rows of as many numbers as patches have, which `VisionPlan` undoes."""
+def read_tiles(processed: Any, vision: VisionTokens) -> tuple[Tensor, tuple[Grid, ...]]:
+    """Return patches (patches, numbers) and grids from an image processor that makes tiles.
+
+    Tiles (N, channels, side, side) are only reshaped: a row holds as many numbers as a patch, but
+    not those of one patch. `VisionPlan.model_inputs` reverses it.
+    """
     _, rows, columns = vision.smallest
-    return made["pixel_values"].reshape(-1, vision.patch_size), tuple(
-        (n, rows, columns) for n in made["num_patches"].tolist()
-    )
+    patches = processed["pixel_values"].reshape(-1, vision.patch_size)
+    grids = tuple((num_tiles, rows, columns) for num_tiles in processed["num_patches"].tolist())
+    return patches, grids

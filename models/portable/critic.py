@@ -1,8 +1,9 @@
-"""The critic: a backbone with both heads. The LM head writes a critique of a response, the reward head scores after it.
+"""The critic: a backbone with an LM head, which writes critiques, and a reward head, which scores.
 
-This file travels with every checkpoint as its remote code, and with it the files that it imports.
-Elsewhere, `AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)` runs it: `generate` writes critiques,
-`score` scores given ones.
+This file is saved with every checkpoint as its remote code, together with the files that it imports
+relatively. In another project, load it with `AutoModelForImageTextToText.from_pretrained(folder,
+trust_remote_code=True)`. `generate` then writes critiques, and `score` scores responses with given
+critiques.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ from .reward import RewardHead, mean_by_owner, pooled
 
 
 class Critic(LabelModel):
-    """Backbone, LM head and reward head. `config.reward_head` is the scalar model's; `read` is the end of the critique's turn."""
+    """Backbone, LM head and reward head; the base of the classes of all families.
 
-    _auto_class = "AutoModelForImageTextToText"  # so `save_pretrained` copies this file and names it in config.json
+    `config.reward_head` is that of the scalar model. The head reads at the end of the critique's
+    turn.
+    """
+
+    # `save_pretrained` therefore copies this file and names it in config.json.
+    _auto_class = "AutoModelForImageTextToText"
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -33,21 +39,24 @@ class Critic(LabelModel):
         self.post_init()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the language model; with read positions and labels of a packed row return both of its views in one pass.
+        """Run the language model, or with `read_positions` both heads on a packed row.
 
-        Packed (`read_positions`, `read_owners` (R,), `label_positions`, `labels` (L,), `continuations` given): returns
-        (scores (continuations,) fp32, log-probabilities of the labels (L,) fp32).
+        A packed row has `read_positions`, `read_owners` (R,), `label_positions`, `labels` (L,), all
+        int64, and the number of `continuations`, besides the backbone's arguments. The result is
+        then scores (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
         """
         if "read_positions" not in kwargs:
             return super().run(*args, **kwargs)
-        reads, owners, count = (
-            kwargs.pop(name) for name in ("read_positions", "read_owners", "continuations")
-        )
-        positions, labels = kwargs.pop("label_positions"), kwargs.pop("labels")
+        read_positions = kwargs.pop("read_positions")
+        read_owners = kwargs.pop("read_owners")
+        num_continuations = kwargs.pop("continuations")
+        label_positions = kwargs.pop("label_positions")
+        labels = kwargs.pop("labels")
         hidden = self.model(**kwargs).last_hidden_state[0]
-        return self.scores(mean_by_owner(hidden, reads, owners, count)), self.lm_head(
-            hidden[positions], labels
-        )
+        pooled_hidden = mean_by_owner(hidden, read_positions, read_owners, num_continuations)
+        scores = self.scores(pooled_hidden)
+        log_probabilities = self.lm_head(hidden[label_positions], labels)
+        return scores, log_probabilities
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Map pooled hidden states (C, hidden) to scores (C,) fp32."""
@@ -55,10 +64,17 @@ class Critic(LabelModel):
         return scores[:, 0]
 
     def score(self, input_ids: Tensor, attention_mask: Tensor, **images: Any) -> Tensor:
-        """Score a padded batch of whole conversations `prompt, response, request, critique`, (B, T), as the template writes them.
+        """Return the scores (B,) fp32 of a padded batch of whole conversations.
 
-        `images` are `pixel_values` and `image_grid_thw` as the stock processor gives them. Returns scores (B,) fp32.
-        Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
+        A conversation is prompt, response, request for a critique, and critique.
+
+        Args:
+            input_ids: (B, T), as the chat template writes the conversations.
+            attention_mask: (B, T), 0 on padding.
+            images: `pixel_values` and `image_grid_thw` as the stock processor returns them.
+
+        Raises:
+            ValueError: The batch cannot be scored: see `reads` and `refuse_wrong_images`.
         """
         return self.scores(pooled(self, input_ids, attention_mask, **images))
 

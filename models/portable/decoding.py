@@ -1,6 +1,7 @@
-"""`mmrm.data.image_decoding` under a sibling's name: files that travel with a checkpoint import each other alone.
+"""`mmrm.data.image_decoding` under a name here, because saved files import each other alone.
 
-Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the decoder itself in its place.
+Transformers copies this file into a checkpoint. `save_pretrained` of `reward.py` then replaces it
+with the file that it imports here.
 """
 
 from mmrm.data.image_decoding import upright_rgb as upright_rgb

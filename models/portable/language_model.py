@@ -1,7 +1,8 @@
-"""The stock language model with one more way to call it: log-probabilities of the labels of a packed row.
+"""The stock language model, which also computes log-probabilities of the labels of a packed row.
 
-Vocabulary logits exist for a chunk of labels at a time and only at label positions; neither forward nor backward holds
-(tokens x vocabulary). Saved, it is an ordinary checkpoint of its backbone's family.
+Logits over the vocabulary are computed only at label positions and for one chunk of labels at a
+time. Neither forward nor backward holds (tokens x vocabulary) numbers. A saved model is an ordinary
+checkpoint of its backbone's family.
 """
 
 from __future__ import annotations
@@ -22,45 +23,64 @@ from transformers import (
     VideoLlama3ForConditionalGeneration,
 )
 
-from .images import images_of, refuse_wrong_images  # relative: this file travels with a critic
+from .images import images_of, refuse_wrong_images  # relative: saved with a critic
 from .reward import RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
 
 CHUNK = 1024
-"""Labels whose logits exist at one time: 1024 x 152,064 in fp32 are 0.6 GB."""
+"""Number of labels whose logits exist at one time: 1024 x 152,064 numbers in fp32 are 0.6 GB."""
 
 
 class LabelHead(nn.Linear):
-    """An LM head that can also return the log-probabilities of given labels without keeping the logits.
+    """An LM head that can also return log-probabilities of given labels without keeping logits.
 
-    Everything happens inside one forward of the module that owns the weight, so that ZeRO-3 gathers it once for all chunks.
+    All chunks are computed in one forward of the module that owns the weight, so that ZeRO-3
+    gathers the weight once.
     """
 
     def forward(
         self, hidden: Tensor, labels: Tensor | None = None, temperature: float = 1.0
     ) -> Tensor:
-        """Return logits (..., vocabulary), or with `labels` (L,) of `hidden` (L, H) their log-probabilities (L,) fp32.
+        """Return logits, or the log-probabilities of `labels` if these are given.
 
-        The log-probabilities are those of sampling at `temperature`.
+        Args:
+            hidden: (..., H), or (L, H) with labels.
+            labels: (L,) int64.
+            temperature: The log-probabilities are those of sampling at this temperature.
+
+        Returns:
+            Logits (..., vocabulary), or log-probabilities (L,) fp32.
         """
         if labels is None:
             return super().forward(hidden)
         if len(labels) <= CHUNK:
             return self._log_probabilities(hidden, labels, temperature)
+        log_probabilities = []
         chunks = zip(torch.split(hidden, CHUNK), torch.split(labels, CHUNK), strict=True)
-        return torch.cat(
-            [
-                checkpoint(self._log_probabilities, h, y, temperature, use_reentrant=False)
-                for h, y in chunks
-            ]
-        )
+        for hidden_chunk, label_chunk in chunks:
+            log_probabilities.append(
+                # The logits of a chunk are computed again in the backward pass instead of kept.
+                checkpoint(
+                    self._log_probabilities,
+                    hidden_chunk,
+                    label_chunk,
+                    temperature,
+                    use_reentrant=False,
+                )
+            )
+        return torch.cat(log_probabilities)
 
     def _log_probabilities(self, hidden: Tensor, labels: Tensor, temperature: float) -> Tensor:
+        """Return the log-probability of each label, (L,) fp32, for hidden states (L, H)."""
         logits = super().forward(hidden).float() / temperature
         return -nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
 class LabelModel(CompleteCheckpoint):
-    """A stock model with its LM head, whose class follows in a family's own; `generate` and the padded forward are stock."""
+    """A stock model with a `LabelHead`; the base of the classes of all families.
+
+    A family's class also inherits from the stock class, whose `generate` and padded forward it
+    keeps.
+    """
 
     _keys_to_ignore_on_load_unexpected: tuple[str, ...] = ()
 
@@ -72,41 +92,53 @@ class LabelModel(CompleteCheckpoint):
         self.post_init()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the stock forward; with `label_positions` and `labels` (L,) return the labels' log-probabilities (L,) fp32.
+        """Run the stock forward, or with `label_positions` compute log-probabilities of a row.
 
-        `temperature` (1 by default) is that of the sampling whose log-probabilities are asked for. The stock forward raises
-        ValueError for images that do not fit their placeholders and for a video.
+        A packed row has `label_positions` and `labels`, (L,) int64 each, and possibly `temperature`
+        (1 by default), besides the backbone's arguments. The result is then (L,) fp32: the labels'
+        log-probabilities when sampling at that temperature.
+
+        Raises:
+            ValueError: In the stock forward, images do not fit their placeholders, or a video is
+                given.
         """
         if "label_positions" not in kwargs:
             return super().forward(*args, **self._with_kinds(args, kwargs))
-        positions, labels = kwargs.pop("label_positions"), kwargs.pop("labels")
+        label_positions = kwargs.pop("label_positions")
+        labels = kwargs.pop("labels")
         temperature = kwargs.pop("temperature", 1.0)
         hidden = self.model(**kwargs).last_hidden_state[0]
-        return self.lm_head(hidden[positions], labels, temperature)
+        return self.lm_head(hidden[label_positions], labels, temperature)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate as the stock model does; raises ValueError as `forward` does."""
+        """Generate as the stock model does.
+
+        Raises:
+            ValueError: As in `run`.
+        """
         return super().generate(*args, **self._with_kinds(args, kwargs))
 
     def _with_kinds(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Check the images of a padded batch, and say what kind each of its tokens is.
+        """Check the images of a padded batch, and return `kwargs` with the kind of each token.
 
-        What `generate` has checked, it calls the model with again: with encoded images, then with cached tokens.
+        `generate` calls the model again with inputs that were checked before: with encoded images,
+        then with cached tokens. These are returned unchanged.
         """
-        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        input_ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         cache = kwargs.get("past_key_values")
-        if (
-            ids is None
-            or kwargs.get("mm_encoder_outputs")
-            or (cache is not None and cache.get_seq_length())
-        ):
+        is_continued = cache is not None and cache.get_seq_length() > 0
+        if input_ids is None or kwargs.get("mm_encoder_outputs") or is_continued:
             return kwargs
-        refuse_wrong_images(self.config, **{**kwargs, "input_ids": ids})
-        return {**images_of(self.config.model_type).kinds(self.config, ids), **kwargs}
+        refuse_wrong_images(self.config, **{**kwargs, "input_ids": input_ids})
+        token_kinds = images_of(self.config.model_type).kinds(self.config, input_ids)
+        return {**token_kinds, **kwargs}
 
 
 def forward_of(stock: type[PreTrainedModel]) -> Callable[..., Any]:
-    """Return a forward that is `run` under the stock signature, from which `generate` sees which arguments the model takes."""
+    """Return a `forward` that calls `run` and has the signature of the stock forward.
+
+    `generate` reads from the signature which arguments the model takes.
+    """
 
     @functools.wraps(stock.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +179,7 @@ class VideoLlama3LanguageModel(LabelModel, VideoLlama3ForConditionalGeneration):
     released_layout = RELEASED_CURRENT
 
 
-# The saved config names the class; to everybody else these are the stock models.
+# config.json of a saved model names its class. Other projects load the stock class.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
 Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__

@@ -1,7 +1,7 @@
-"""`mmrm.data.markers` under a sibling's name, since files that travel import each other alone.
+"""`mmrm.data.markers` under a name here, because saved files import each other alone.
 
-Transformers copies this file into the checkpoint; `save_pretrained` of `reward.py` then puts the
-file itself in its place.
+Transformers copies this file into a checkpoint. `save_pretrained` of `reward.py` then replaces it
+with the file that it imports here.
 """
 
 from mmrm.data.markers import MarkerError as MarkerError

@@ -1,6 +1,7 @@
-"""From conversations to tensors that the padded model reads; no convention is left to the caller.
+"""From conversations to the tensors of a padded batch, in exactly the form that training used.
 
-This file travels with every checkpoint that has a reward head, so it imports torch, transformers, Pillow and nothing else.
+This file is saved with every checkpoint that has a reward head, so it imports torch, transformers
+and Pillow alone.
 """
 
 from __future__ import annotations
@@ -10,19 +11,15 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedConfig, ProcessorMixin
 
-from .conversations import (
-    ConversationError,
-    Picture,
-    read_conversation,
-    refuse_markers,
-)  # relative, because these files travel too
+# Relative, because these files are saved too.
+from .conversations import ConversationError, Picture, read_conversation, refuse_markers
 from .decoding import upright_rgb
 from .images import images_of
 
@@ -37,13 +34,16 @@ BROKEN = (
     struct.error,
     zlib.error,
 )
-"""What Pillow's readers raise on a damaged file, each its own."""
+"""Errors that Pillow's readers raise for damaged files."""
+HUB_ARGUMENTS = ("revision", "token", "cache_dir", "local_files_only")
+"""Arguments of `from_pretrained` that say where files are read."""
 
 
 class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
-    """Tokenizer and image processor of a reward model; `AutoProcessor.from_pretrained(…, trust_remote_code=True)` gives it.
+    """Tokenizer and image processor of a reward model.
 
-    Images go through the PIL processor, as in training, which needs no torchvision.
+    `AutoProcessor.from_pretrained(folder, trust_remote_code=True)` returns it. Images go through
+    the PIL processor, as in training, which needs no torchvision.
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **kwargs: Any) -> None:
@@ -52,73 +52,119 @@ class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
     @classmethod
     def from_pretrained(cls, path: Any, **kwargs: Any) -> Any:
         """Load both parts from a checkpoint folder or hub id."""
-        kept = {
-            name: kwargs[name]
-            for name in ("revision", "token", "cache_dir", "local_files_only")
-            if name in kwargs
-        }
-        images = images_of(PreTrainedConfig.get_config_dict(path, **kept)[0]["model_type"])
+        hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        settings, _ = PreTrainedConfig.get_config_dict(path, **hub)
+        image_processor = images_of(settings["model_type"]).processor
         return cls(
-            images.processor.from_pretrained(path, **kept),
-            AutoTokenizer.from_pretrained(path, **kept),
+            image_processor.from_pretrained(path, **hub),
+            AutoTokenizer.from_pretrained(path, **hub),
         )
+
+
+class TokenisedRow(NamedTuple):
+    """A whole conversation before padding."""
+
+    ids: list[int]
+    is_response: list[int]
+    """1 for each token of the response, else 0."""
 
 
 def padded_batch(
     config: Any, processor: Any, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
 ) -> dict[str, Tensor]:
-    """Return one padded row for each response to a prompt: what `ScalarRewardModel.forward` takes, on the CPU.
+    """Return one padded row for each response to a prompt: the arguments of the model, on the CPU.
 
-    `processor` has a `tokenizer` and an `image_processor`. Raises ConversationError for what cannot be scored, an image that
-    cannot be read and a control token of the tokenizer in a text among it.
+    Args:
+        config: The model's configuration.
+        processor: Has a `tokenizer` and an `image_processor`.
+        messages: The prompt, in one of the forms of `read_conversation`.
+        responses: One text for each row.
+        images: Images of the prompt that are not inside `messages`.
+
+    Returns:
+        `input_ids`, `attention_mask` and `response_mask`, (rows, length) int64 each, padded on the
+        right, and the arguments of the images, repeated for each row.
+
+    Raises:
+        ConversationError: The conversation cannot be scored, an image cannot be read, or a text
+            contains a control token of the tokenizer.
     """
     turns, pictures = read_conversation(messages, images)
     refuse_markers(responses)
     if config.system_prompt is not None and turns[0]["role"] != "system":
-        turns.insert(
-            0, {"role": "system", "content": [{"type": "text", "text": config.system_prompt}]}
-        )
-    tokenizer, image_processor = processor.tokenizer, processor.image_processor
-    texts = [
-        "".join(part["text"] for part in turn["content"] if part["type"] == "text")
-        for turn in turns
-    ]
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    for content in (*texts, *responses):
-        for token in special:
-            if token in content:
-                raise ConversationError(
-                    f"a text contains {token!r}, which the tokenizer reads as a control token: remove it"
-                )
-    vision: dict[str, Tensor] = {}
-    pads: list[int] = []
+        content = [{"type": "text", "text": config.system_prompt}]
+        turns.insert(0, {"role": "system", "content": content})
+    tokenizer = processor.tokenizer
+    _refuse_control_tokens(tokenizer, turns, responses)
+
+    image_arguments: dict[str, Tensor] = {}
+    image_lengths: list[int] = []
     if pictures:
         try:
-            opened = [upright(one) for one in pictures]
+            opened = [upright(picture) for picture in pictures]
         except BROKEN as error:
             raise ConversationError(f"an image cannot be read: {error}") from error
-        made, images_here = (
-            image_processor(images=opened, return_tensors="pt"),
-            images_of(config.model_type),
-        )
-        vision, pads = images_here.inputs(made), images_here.tokens(config, made)
-    begun = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    rows = [_row(config, tokenizer, begun, turns, response, pads) for response in responses]
-    length = max(len(ids) for ids, _ in rows)
-    ids, real, own = (torch.zeros(len(rows), length, dtype=torch.long) for _ in range(3))
-    for row, (tokens, response_tokens) in enumerate(rows):
-        ids[row, : len(tokens)], real[row, : len(tokens)] = torch.tensor(tokens), 1
-        own[row, : len(tokens)] = torch.tensor(response_tokens)
-    repeated = {name: torch.cat([value] * len(rows)) for name, value in vision.items()}
-    return {"input_ids": ids, "attention_mask": real, "response_mask": own, **repeated}
+        processed = processor.image_processor(images=opened, return_tensors="pt")
+        layout = images_of(config.model_type)
+        image_arguments = layout.inputs(processed)
+        image_lengths = layout.tokens(config, processed)
+
+    opening = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    rows = [
+        _row(config, tokenizer, opening, turns, response, image_lengths) for response in responses
+    ]
+    length = max(len(row.ids) for row in rows)
+    shape = (len(rows), length)
+    input_ids = torch.zeros(shape, dtype=torch.long)
+    attention_mask = torch.zeros(shape, dtype=torch.long)
+    response_mask = torch.zeros(shape, dtype=torch.long)
+    for index, row in enumerate(rows):
+        num_tokens = len(row.ids)
+        input_ids[index, :num_tokens] = torch.tensor(row.ids)
+        attention_mask[index, :num_tokens] = 1
+        response_mask[index, :num_tokens] = torch.tensor(row.is_response)
+    batch = {
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "response_mask": response_mask,
+    }
+    for name, value in image_arguments.items():
+        batch[name] = torch.cat([value] * len(rows))
+    return batch
+
+
+def _refuse_control_tokens(
+    tokenizer: Any, turns: Sequence[dict[str, Any]], responses: Sequence[str]
+) -> None:
+    """Raise ConversationError if a text contains a special token of the tokenizer."""
+    texts = []
+    for turn in turns:
+        parts = [part["text"] for part in turn["content"] if part["type"] == "text"]
+        texts.append("".join(parts))
+    special_tokens = [
+        token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+    ]
+    for content in (*texts, *responses):
+        for token in special_tokens:
+            if token in content:
+                raise ConversationError(
+                    f"a text contains {token!r}, which the tokenizer reads as a control token: "
+                    "remove it"
+                )
 
 
 def upright(image: Picture) -> Image.Image:
-    """Return an image as training saw it; raises what Pillow raises on a damaged file."""
+    """Return an image as training saw it.
+
+    Raises:
+        OSError: A path is not a regular file, or the file is damaged; for damaged files Pillow
+            raises any of `BROKEN`.
+    """
     if isinstance(image, Image.Image):
         return upright_rgb(image)
     if isinstance(image, Path) and not image.is_file():
-        raise OSError(f"{image} is no regular file")  # reading a FIFO or a device may never end
+        # Reading a FIFO or a device may never end.
+        raise OSError(f"{image} is no regular file")
     with Image.open(io.BytesIO(image) if isinstance(image, bytes) else image) as opened:
         return upright_rgb(opened)
 
@@ -126,40 +172,52 @@ def upright(image: Picture) -> Image.Image:
 def _row(
     config: Any,
     tokenizer: Any,
-    begun: str,
+    opening: str,
     turns: list[dict[str, Any]],
     response: str,
-    pads: Sequence[int],
-) -> tuple[list[int], list[int]]:
-    """Return the ids of a whole conversation, and 1 for each token of the response; image tokens as many as `pads` says.
+    image_lengths: Sequence[int],
+) -> TokenisedRow:
+    """Return a whole conversation as tokens.
 
-    They stand between marks, which some families' chat templates do not write.
+    Args:
+        config: The model's configuration.
+        tokenizer: Renders and tokenises.
+        opening: The rendered turns, up to where the assistant begins to write.
+        turns: The turns before the response.
+        response: The assistant's text.
+        image_lengths: Number of tokens of each image. The image token of the text is repeated as
+            often, between start and end tokens if the chat template does not write them.
     """
     answer = {"role": "assistant", "content": [{"type": "text", "text": response}]}
-    whole = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
-    if not whole.startswith(begun + response):
+    rendered = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
+    if not rendered.startswith(opening + response):
         raise ConversationError(
-            "the chat template rewrites earlier turns or the response; use the checkpoint's own template"
+            "the chat template rewrites earlier turns or the response, so its tokens cannot be "
+            "found; use the checkpoint's own template"
         )
     if config.reward_head["read"] != "last_token":
-        whole = whole.rstrip("\n")
-    found = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-    if found["input_ids"].count(config.image_token_id) != len(pads):
+        rendered = rendered.rstrip("\n")
+    tokenised = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
+    num_places = tokenised["input_ids"].count(config.image_token_id)
+    if num_places != len(image_lengths):
         raise ConversationError(
-            f"{len(pads)} images, but another number of image places in the text of the conversation"
+            f"{len(image_lengths)} images, but {num_places} image places in the text of the "
+            "conversation; required is one place for each image"
         )
-    counts, marks = (
-        iter(pads),
-        tokenizer.convert_tokens_to_ids(list(images_of(config.model_type).marks)),
-    )
+
+    response_start = len(opening)
+    response_end = response_start + len(response)
+    remaining_lengths = iter(image_lengths)
+    marks = tokenizer.convert_tokens_to_ids(list(images_of(config.model_type).marks))
     ids: list[int] = []
-    own: list[int] = []
-    for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
-        new = (
-            [*marks[:1], *[token] * next(counts), *marks[1:]]
-            if token == config.image_token_id
-            else [token]
-        )
-        ids += new
-        own += [int(end > len(begun) and start < len(begun) + len(response))] * len(new)
-    return ids, own
+    is_response: list[int] = []
+    for token, (start, end) in zip(
+        tokenised["input_ids"], tokenised["offset_mapping"], strict=True
+    ):
+        tokens = [token]
+        if token == config.image_token_id:
+            tokens = [*marks[:1], *[token] * next(remaining_lengths), *marks[1:]]
+        ids += tokens
+        overlaps_response = end > response_start and start < response_end
+        is_response += [int(overlaps_response)] * len(tokens)
+    return TokenisedRow(ids, is_response)

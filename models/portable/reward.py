@@ -1,7 +1,10 @@
-"""The scalar reward model: a vision-language backbone and a small head that turns hidden states into a score.
+"""The scalar reward model: a vision-language backbone, and a small head that computes a score.
 
-This file travels with every checkpoint as its remote code, and what it imports by a dot with it: torch, transformers and Pillow
-are all it needs. Elsewhere:
+It also has what all models of this folder share: strict loading of checkpoints, the reward head,
+and the reading of padded batches.
+
+This file is saved with every checkpoint as its remote code, together with the files that it imports
+relatively. They need torch, transformers and Pillow. In another project:
 
     model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
@@ -49,16 +52,16 @@ RELEASED_LAYOUT = {
     r"^model(?!\.(language_model|visual))": "model.language_model",
     r"^score\.": "head.0.",
 }
-"""Names in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head -> names in the current classes, which pass
-unchanged."""
+"""Names of tensors in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head, to
+names in the current classes. Current names do not match."""
 RELEASED_TILES = {
     r"^language_model\.model": "model.language_model",
     r"^language_model\.lm_head": "lm_head",
     r"^(vision_tower|multi_modal_projector)": r"model.\1",
 }
-"""The same of InternVL 3, whose 3.5 has the current names."""
+"""The same for InternVL 3. InternVL 3.5 has the current names."""
 RELEASED_CURRENT = {r"^score\.": "head.0."}
-"""The same of families that were released with the current names."""
+"""The same for families that were released with the current names."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -69,46 +72,68 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-class IncompleteCheckpointError(ValueError):
-    """A checkpoint whose tensors are not exactly the model's."""
-
-
-def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None) -> None:
-    """Raise `IncompleteCheckpointError` unless every tensor was loaded and every tensor on disk was used.
-
-    `info` is transformers' loading report; `fresh` is the prefix of the parameters that may be newly initialised.
-    """
-    found = {
-        "missing": [
-            key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh)
-        ],
-        "unexpected": info["unexpected_keys"],
-        "of another shape": info["mismatched_keys"],
-    }
-    lines = [
-        f"  {len(keys)} {what}: {', '.join(sorted(map(str, keys))[:5])}{' ...' if len(keys) > 5 else ''}"
-        for what, keys in found.items()
-        if keys
-    ]
-    if lines:
-        raise IncompleteCheckpointError(
-            f"{path} does not hold exactly this model's tensors; nothing was trained or scored with it.\n"
-            + "\n".join(lines)
-            + "\nA model with such gaps would run with random weights. Use a complete checkpoint "
-            "(or a checkpoint of this project, whose config.json names its reward head)."
-        )
-
-
 FLOATING = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 """Number formats of weights, as safetensors and as torch name them."""
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Names of weights that are in one file. Weights in several files have an index `NAME.index.json`."""
+"""Names of weights that are in one file. Weights in several files have an index
+`NAME.index.json`."""
+MAX_NAMED = 5
+"""Number of tensors that an error names."""
+
+
+class IncompleteCheckpointError(ValueError):
+    """The tensors of a checkpoint are not exactly those of the model."""
+
+
+def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None) -> None:
+    """Raise unless every tensor of the model was loaded and every stored tensor was used.
+
+    Args:
+        path: The checkpoint, for the message.
+        info: The loading report of transformers: `missing_keys`, `unexpected_keys`,
+            `mismatched_keys`.
+        fresh: Prefix of the parameters that may be newly initialised; None if none may.
+
+    Raises:
+        IncompleteCheckpointError: Names the tensors.
+    """
+    missing_keys = [
+        key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh)
+    ]
+    keys_by_fault = {
+        "missing": missing_keys,
+        "unexpected": info["unexpected_keys"],
+        "of another shape": info["mismatched_keys"],
+    }
+    lines = []
+    for fault, keys in keys_by_fault.items():
+        if keys:
+            lines.append(f"  {len(keys)} {fault}: {_first_names(map(str, keys))}")
+    if not lines:
+        return
+    raise IncompleteCheckpointError(
+        f"{path} does not hold exactly this model's tensors; nothing was trained or scored with "
+        "it.\n"
+        + "\n".join(lines)
+        + "\nA model with such gaps would run with random weights. Use a complete checkpoint "
+        "(or a checkpoint of this project, whose config.json names its reward head)."
+    )
+
+
+def _first_names(names: Iterable[str]) -> str:
+    """Return the first names in alphabetical order, followed by dots if there are further ones."""
+    ordered = sorted(names)
+    listed = ", ".join(ordered[:MAX_NAMED])
+    return f"{listed} ..." if len(ordered) > MAX_NAMED else listed
 
 
 def refuse_other_numbers(path: Any, files: Iterable[Path]) -> None:
-    """Raise `IncompleteCheckpointError` for a tensor in `files` that does not hold floating-point numbers.
+    """Raise unless all tensors in `files` hold floating-point numbers.
 
     Loading would convert integers without their scales: small weights become 0, and so do scores.
+
+    Raises:
+        IncompleteCheckpointError: Names the other tensors.
     """
     others = []
     for file in files:
@@ -117,76 +142,85 @@ def refuse_other_numbers(path: Any, files: Iterable[Path]) -> None:
                 others.append(f"{name} ({dtype})")
     if not others:
         return
-    shown = ", ".join(sorted(others)[:5]) + (" ..." if len(others) > 5 else "")
     raise IncompleteCheckpointError(
-        f"{path} holds {len(others)} tensors that are not 16, 32 or 64 bit floating-point numbers: {shown}. Required are weights "
-        "as they were trained: converted to another format they lose their scales, and scores mean nothing. Use the original "
+        f"{path} holds {len(others)} tensors that are not 16, 32 or 64 bit floating-point numbers: "
+        f"{_first_names(others)}. Weights are required as they were trained: converted to "
+        "another format they lose their scales, and scores mean nothing. Use the original "
         "checkpoint, or one whose config.json describes its quantisation."
     )
 
 
 def _stored_dtypes(file: Path) -> dict[str, str]:
-    """Return the number format of each tensor in a file of weights; reads no values."""
+    """Return the number format of each tensor in a file of weights, without reading values."""
     if file.suffix == ".safetensors":
         with safe_open(file, "pt") as tensors:
-            return {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+            names = tensors.keys()
+            return {name: tensors.get_slice(name).get_dtype() for name in names}
     state = torch.load(file, map_location="meta", weights_only=True)
     return {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in state.items()}
 
 
 def weight_files(path: Any, **hub: Any) -> list[Path]:
-    """Return the files of weights that transformers loads from a folder, or from the hub's cache; none if it loads others.
+    """Return the files of weights that transformers loads; none if it loads files of other names.
 
-    `hub` holds `revision` and `cache_dir` of a hub id.
+    Args:
+        path: A folder, or a hub id that was already loaded into the hub's cache.
+        hub: `revision` and `cache_dir` of a hub id.
     """
-
-    def local(name: str) -> Path | None:
-        if Path(path).is_dir():
-            file = Path(path, name)
-            return file if file.is_file() else None
-        cached = try_to_load_from_cache(str(path), name, **hub)
-        return Path(cached) if isinstance(cached, str) else None
-
     for name in WEIGHT_FILES:
-        whole = local(name)
-        index = local(f"{name}.index.json")
-        if whole is not None:
-            return [whole]
+        single_file = _local_file(path, name, hub)
+        if single_file is not None:
+            return [single_file]
+        index = _local_file(path, f"{name}.index.json", hub)
         if index is not None:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             return [index.with_name(shard) for shard in sorted(shards)]
     return []
 
 
+def _local_file(path: Any, name: str, hub: dict[str, Any]) -> Path | None:
+    """Return a file of a folder, or of a hub id in the hub's cache; None if it is not there."""
+    if Path(path).is_dir():
+        file = Path(path, name)
+        return file if file.is_file() else None
+    cached = try_to_load_from_cache(str(path), name, **hub)
+    return Path(cached) if isinstance(cached, str) else None
+
+
 @contextmanager
 def held_report() -> Iterator[list[logging.LogRecord]]:
-    """Hold back transformers' report of what a checkpoint lacks; what is left in the list at the end is printed after all."""
-    logger, held = logging.getLogger("transformers.modeling_utils"), list[logging.LogRecord]()
+    """Hold back transformers' log of missing and unexpected tensors inside the context.
 
-    def passes(record: logging.LogRecord) -> bool:
+    Yields the list of held records. Those that are in it at the end are logged after all.
+    """
+    logger = logging.getLogger("transformers.modeling_utils")
+    held: list[logging.LogRecord] = []
+
+    def hold_load_report(record: logging.LogRecord) -> bool:
         if record.funcName != "log_state_dict_report":
             return True
         held.append(record)
         return False
 
-    logger.addFilter(passes)
+    logger.addFilter(hold_load_report)
     try:
         yield held
     finally:
-        logger.removeFilter(passes)
+        logger.removeFilter(hold_load_report)
         for record in held:
             logger.handle(record)
 
 
 class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
-    """Loads a checkpoint completely or not at all, and writes it in the current key layout only.
+    """Loads a checkpoint completely or not at all, and saves it in the current key layout only.
 
-    The second half matters on resume: what is saved in the released layout, a plain `load_state_dict` skips silently.
+    The layout matters on resume: a plain `load_state_dict` silently skips tensors in the released
+    layout.
     """
 
     released_layout = RELEASED_LAYOUT
     decode = staticmethod(upright_rgb)
-    """How training and evaluation decode: what `Image.open` gives becomes upright RGB, for the image processor."""
+    """Turns an image from `Image.open` into upright RGB for the image processor, as in training."""
 
     @classmethod
     def from_pretrained(
@@ -197,19 +231,26 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Load as transformers does; with `fresh_head` the head, and nothing else, may be newly initialised.
+        """Load as transformers does, and refuse gaps.
 
-        Raises IncompleteCheckpointError naming the tensors that are missing, unexpected, of another shape, or that hold
-        integers although config.json describes no quantisation.
+        Args:
+            path: Folder or hub id.
+            args: As in transformers.
+            fresh_head: The head, and nothing else, may be newly initialised.
+            output_loading_info: Also return the loading report.
+            kwargs: As in transformers.
+
+        Raises:
+            IncompleteCheckpointError: Tensors are missing, unexpected, of another shape, or hold
+                integers although config.json describes no quantisation.
         """
         kwargs.setdefault("key_mapping", cls.released_layout)
-        kwargs["ignore_mismatched_sizes"] = (
-            True  # reported by us, with the missing ones, instead of one by one
-        )
+        # Tensors of another shape are then reported below, together with the missing ones.
+        kwargs["ignore_mismatched_sizes"] = True
         with held_report() as held:
             model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
             refuse_incomplete(path, info, "head." if fresh_head else None)
-            held.clear()  # it named the fresh head and nothing else
+            held.clear()  # the report named the fresh head and nothing else
         is_quantised = "quantization_config" in vars(model.config)
         if not is_quantised or kwargs.get("quantization_config") is not None:
             hub = {name: kwargs[name] for name in ("revision", "cache_dir") if name in kwargs}
@@ -226,19 +267,19 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     def save_pretrained(
         self, save_directory: Any, *args: Any, save_original_format: bool = False, **kwargs: Any
     ) -> None:
-        """Save as transformers does, in the current key layout whatever the layout that was loaded."""
+        """Save as transformers does, in the current key layout even if another one was loaded."""
         super().save_pretrained(
             save_directory, *args, save_original_format=save_original_format, **kwargs
         )
-        if (
-            self._auto_class is not None
-        ):  # transformers copies our `decoding.py` and `markers.py`, which only name where these files lie
+        if self._auto_class is not None:
+            # Transformers copied `decoding.py` and `markers.py` of this folder, which import the
+            # files that are meant.
             shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
             shutil.copyfile(inspect.getfile(MarkerError), Path(save_directory, "markers.py"))
 
 
 class Fp32Linear(nn.Linear):
-    """A linear layer that computes in fp32 whatever its storage, the input or an autocast around it."""
+    """A linear layer that always computes in fp32, also under autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) of any float dtype to (..., out) fp32."""
@@ -248,10 +289,11 @@ class Fp32Linear(nn.Linear):
 
 
 class ScoreLinear(Fp32Linear):
-    """The head's last layer. It starts at zero, so every score is 0 and every pair a tie before anything was learned.
+    """The last layer of the head: one output, no bias.
 
-    A random layer would lean to one side by luck of its seed (ours; the papers do not say how they start).
-    It has no bias: a Bradley-Terry loss sees differences of scores only and would give it no gradient.
+    It starts at zero, so before training every score is 0 and every pair a tie. A random layer
+    would prefer one side by the luck of its seed. (The papers do not say how they start.) A bias
+    would get no gradient from a Bradley-Terry loss, which depends on differences of scores only.
     """
 
     def __init__(self, features: int) -> None:
@@ -259,25 +301,24 @@ class ScoreLinear(Fp32Linear):
 
 
 class RewardHead(nn.Sequential):
-    """Hidden states to scores, as `config.reward_head` says: linear layers with an activation between them, in fp32.
+    """Linear layers with activations between them, in fp32, as `config.reward_head` describes.
 
-    Dropout comes before every linear layer, as in MM-RLHF's head (arXiv 2502.10391). The first has no module of its own, so
-    that parameters keep the names of older checkpoints.
+    Dropout comes before every linear layer, as in MM-RLHF's head (arXiv 2502.10391). The first
+    dropout has no module of its own, so that parameters keep the names of older checkpoints.
     """
 
     def __init__(self, config: Any) -> None:
-        shape, features = config.reward_head, config.text_config.hidden_size
-        width = shape["width"] or features
-        parts: list[nn.Module] = []
-        for _ in range(shape["layers"] - 1):
-            parts += [
-                Fp32Linear(features, width),
-                ACTIVATIONS[shape["activation"]](),
-                nn.Dropout(shape["dropout"]),
-            ]
+        settings = config.reward_head
+        features = config.text_config.hidden_size
+        width = settings["width"] or features
+        layers: list[nn.Module] = []
+        for _ in range(settings["layers"] - 1):
+            layers.append(Fp32Linear(features, width))
+            layers.append(ACTIVATIONS[settings["activation"]]())
+            layers.append(nn.Dropout(settings["dropout"]))
             features = width
-        super().__init__(*parts, ScoreLinear(features))
-        self.dropout = shape["dropout"]
+        super().__init__(*layers, ScoreLinear(features))
+        self.dropout = settings["dropout"]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (..., hidden) to scores (..., 1) fp32."""
@@ -288,22 +329,25 @@ class RewardHead(nn.Sequential):
 
 
 class ScalarReward(CompleteCheckpoint):
-    """Backbone and reward head. `config.reward_head` holds `layers, activation, width, dropout, read`."""
+    """A backbone and a reward head; the base of the classes of all families.
+
+    `config.reward_head` holds `layers, activation, width, dropout, read`.
+    """
 
     stock: type[PreTrainedModel]
-    """The backbone's class, which each family's own names."""
+    """Class of the backbone, which each family's class sets."""
 
-    _keys_to_ignore_on_load_unexpected = (
-        r"^lm_head\.",
-    )  # the 7B backbone brings one; a score has no use for it
-    _auto_class = "AutoModelForSequenceClassification"  # so `save_pretrained` copies this file and names it in config.json
+    # The 7B backbone has an LM head, which scores do not use.
+    _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)
+    # `save_pretrained` therefore copies this file and names it in config.json.
+    _auto_class = "AutoModelForSequenceClassification"
 
     def __init__(self, config: Any) -> None:
-        config.num_labels, config.problem_type = (
-            1,
-            "regression",
-        )  # TRL asks for the one; vLLM would squash the score without
-        vars(config)["num_labels"] = 1  # transformers itself writes `id2label` alone
+        config.num_labels = 1
+        # Without a problem type, vLLM would apply a sigmoid to the score.
+        config.problem_type = "regression"
+        # TRL reads `num_labels` from config.json, into which transformers writes `id2label` alone.
+        vars(config)["num_labels"] = 1
         super().__init__(config)
         self.model = self.stock(config)
         self.head = RewardHead(config)
@@ -323,29 +367,37 @@ class ScalarReward(CompleteCheckpoint):
     ) -> Tensor | SequenceClassifierOutput:
         """Score a packed row, or a padded batch of whole conversations.
 
-        Packed (`read_positions`, `read_owners` (R,) given; see the batch that this project packs): `input_ids` is
-        (1, T); returns scores (continuations,) fp32, each the head's value of the mean hidden state of its reads.
+        With `read_positions` and `read_owners` the input is a packed row of this project, and the
+        result is (continuations,) fp32: the score of the mean hidden state of each continuation's
+        reads. Otherwise it is a padded batch, and the result has logits (B, 1) fp32.
 
-        Padded (remote users): `input_ids` and `attention_mask` (B, T), whole conversations as the chat template writes
-        them, padded on either side; `pixel_values` and `image_grid_thw` as the stock processor gives them. Returns logits
-        (B, 1) fp32. A head that reads the mean needs `response_mask` (B, T), 1 on the response's own tokens. Raises
-        ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
+        Args:
+            input_ids: (1, T) packed, or (B, T): whole conversations as the chat template writes
+                them, padded on either side.
+            attention_mask: The plan of a packed row, or (B, T).
+            pixel_values: As the stock processor returns them.
+            image_grid_thw: As the stock processor returns them.
+            response_mask: (B, T), 1 on the response's own tokens; needed by a head that reads their
+                mean from a padded batch.
+            read_positions: (R,) int64, positions in a packed row.
+            read_owners: (R,) int64, the continuation of each position.
+            continuations: Number of continuations of a packed row.
+            backbone: Further arguments of the backbone.
+
+        Raises:
+            ValueError: The padded batch cannot be scored: see `reads` and `refuse_wrong_images`.
         """
-        images = {"pixel_values": pixel_values, "image_grid_thw": image_grid_thw}
-        inputs = {
-            **{name: given for name, given in images.items() if given is not None},
-            "use_cache": False,
-            **backbone,
-        }
+        inputs: dict[str, Any] = {}
+        if pixel_values is not None:
+            inputs["pixel_values"] = pixel_values
+        if image_grid_thw is not None:
+            inputs["image_grid_thw"] = image_grid_thw
+        inputs = {**inputs, "use_cache": False, **backbone}
         if read_positions is None or read_owners is None:
-            return SequenceClassifierOutput(
-                logits=self.scores(
-                    pooled(self, input_ids, attention_mask, response_mask, **inputs)
-                )[:, None]
-            )
-        hidden = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, **inputs
-        ).last_hidden_state[0]
+            hidden = pooled(self, input_ids, attention_mask, response_mask, **inputs)
+            return SequenceClassifierOutput(logits=self.scores(hidden)[:, None])
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **inputs)
+        hidden = output.last_hidden_state[0]
         return self.scores(mean_by_owner(hidden, read_positions, read_owners, continuations))
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -362,24 +414,29 @@ class ScalarReward(CompleteCheckpoint):
         images: Iterable[Any] = (),
         batch_size: int = 8,
     ) -> list[float]:
-        """Return the score of each response to one prompt, which `read_conversation` describes; higher is better.
+        """Return the score of each response to one prompt; higher is better.
 
-        `processor` is the checkpoint's; a stock one with torchvision resizes images a little differently. Rows are padded, up
-        to `batch_size` at a time. Raises ConversationError for what cannot be scored.
+        Args:
+            processor: The checkpoint's own. A stock processor with torchvision resizes images a
+                little differently.
+            messages: The prompt, in one of the forms of `read_conversation`.
+            responses: The texts to score.
+            images: Images of the prompt that are not inside `messages`.
+            batch_size: Number of conversations that are padded and computed together.
+
+        Raises:
+            ConversationError: The conversation cannot be scored.
         """
-        pictures, found = list(images), []
-        for first in range(0, len(responses), batch_size):
-            batch = padded_batch(
-                self.config, processor, messages, responses[first : first + batch_size], pictures
-            )
+        images = list(images)
+        scores: list[float] = []
+        for start in range(0, len(responses), batch_size):
+            some_responses = responses[start : start + batch_size]
+            batch = padded_batch(self.config, processor, messages, some_responses, images)
             if self.config.reward_head["read"] != "mean":
                 del batch["response_mask"]
-            found += (
-                self(**{name: tensor.to(self.device) for name, tensor in batch.items()})
-                .logits[:, 0]
-                .tolist()
-            )
-        return found
+            inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
+            scores += self(**inputs).logits[:, 0].tolist()
+        return scores
 
 
 class ScalarRewardModel(ScalarReward, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
@@ -415,64 +472,96 @@ class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type:
 
 
 def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int) -> Tensor:
-    """Mean over each owner's positions: hidden (T, H), positions and owners (R,); returns (count, H) fp32."""
-    total = hidden.new_zeros(count, hidden.shape[1], dtype=torch.float32).index_add(
-        0, owners, hidden[positions].float()
-    )
-    reads = torch.zeros(count, device=hidden.device).index_add(
-        0, owners, torch.ones_like(owners, dtype=torch.float32)
-    )
-    return total / reads[:, None]
+    """Return the mean hidden state over the positions of each owner, (count, H) fp32.
+
+    Args:
+        hidden: (T, H).
+        positions: (R,) int64, indices into `hidden`.
+        owners: (R,) int64, the owner of each position.
+        count: Number of owners.
+    """
+    sums = hidden.new_zeros(count, hidden.shape[1], dtype=torch.float32)
+    sums = sums.index_add(0, owners, hidden[positions].float())
+    num_reads = torch.zeros(count, device=hidden.device)
+    num_reads = num_reads.index_add(0, owners, torch.ones_like(owners, dtype=torch.float32))
+    return sums / num_reads[:, None]
 
 
 def reads(
     config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None
 ) -> Tensor:
-    """Return what of each row of a padded batch the head reads, (B, T) bool.
+    """Return which tokens of a padded batch the head reads, (B, T) bool.
 
-    Raises ValueError for a row without an end of turn, or whose last end of turn is not the assistant's: the response was
-    cut off or is not there. A head that reads the mean goes by `response` (B, T) instead.
+    Args:
+        config: The model's configuration, with `reward_head` and `assistant_turn`.
+        input_ids: (B, T).
+        mask: (B, T), 0 on padding; None for a single row without padding.
+        response: (B, T), 1 on the response's own tokens; used by a head that reads their mean.
+
+    Raises:
+        ValueError: A mask is missing, a row has no end of turn, or the last end of turn is not the
+            assistant's: the response is missing or was cut off.
     """
-    read, begin, end = (
-        config.reward_head["read"],
-        *(config.assistant_turn[name] for name in ("begin", "end")),
-    )
+    read = config.reward_head["read"]
     if mask is None and len(input_ids) > 1:
         raise ValueError(
-            "several rows need an attention_mask: without it nothing tells padding from text"
+            "several rows need an attention_mask, because without it padding cannot be told from "
+            "text: pass the one that the tokenizer returns"
         )
     if read == "mean":
         if response is None or not response.any(1).all():
             raise ValueError(
-                "this reward head reads the mean over the response: pass `response_mask`, 1 on its tokens"
+                "this reward head reads the mean over the response, but a row has no response "
+                "tokens: pass `response_mask`, 1 on the response's own tokens"
             )
         return response.bool()
-    real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
-    place = torch.arange(input_ids.shape[1], device=input_ids.device)
 
-    def last(which: Tensor) -> Tensor:
-        return torch.where(which, place, -1).amax(1, keepdim=True)
+    is_token = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
+    last_end = _last_end_of_turn(config, input_ids, is_token)
+    if read == "last_token":
+        read_index = _last_index(is_token)
+    elif read == "last_response_token":
+        read_index = last_end - 1
+    else:
+        read_index = last_end
+    is_read: Tensor = torch.arange(input_ids.shape[1], device=input_ids.device) == read_index
+    return is_read
 
-    ends = real & (input_ids == end)
-    begins = torch.ones_like(ends)
-    for i, token in enumerate(begin):
-        begins &= input_ids.roll(-i, 1) == token
-    closed = last(ends)
-    wrong = (
-        (last(begins & (place < closed)) <= last(ends & (place < closed)))[:, 0]
-        .nonzero()[:, 0]
-        .tolist()
-    )
-    if wrong:
+
+def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tensor:
+    """Return the index of the last end of turn in every row, (B, 1) int64.
+
+    Raises:
+        ValueError: That turn is not the assistant's, or a row has no end of turn.
+    """
+    begin_ids = config.assistant_turn["begin"]
+    end_id = config.assistant_turn["end"]
+    index = torch.arange(input_ids.shape[1], device=input_ids.device)
+    is_end = is_token & (input_ids == end_id)
+    is_begin = torch.ones_like(is_end)
+    for offset, token in enumerate(begin_ids):
+        is_begin &= input_ids.roll(-offset, 1) == token
+
+    last_end = _last_index(is_end)
+    is_before = index < last_end
+    last_begin = _last_index(is_begin & is_before)
+    previous_end = _last_index(is_end & is_before)
+    is_invalid = (last_begin <= previous_end)[:, 0]
+    invalid_rows = is_invalid.nonzero()[:, 0].tolist()
+    if invalid_rows:
         raise ValueError(
-            f"rows {wrong} hold no whole answer: required is a turn of the assistant's that ends with the token {end}, and the "
-            "row has no such token or ends another turn with it. A score read elsewhere means nothing: write the conversation "
-            "with the tokenizer's chat template, the answer as its last turn, and do not truncate it"
+            f"rows {invalid_rows} hold no whole answer. The last turn must be the assistant's and "
+            f"end with the token {end_id}, but a row has no such token or ends another turn with "
+            "it. A score that is read elsewhere means nothing: write the conversation with the "
+            "tokenizer's chat template, with the answer as its last turn, and do not truncate it"
         )
-    found: Tensor = place == (
-        last(real) if read == "last_token" else closed - int(read == "last_response_token")
-    )
-    return found
+    return last_end
+
+
+def _last_index(is_marked: Tensor) -> Tensor:
+    """Return the index of the last True of every row of (B, T) bool, (B, 1) int64; -1 if none."""
+    index = torch.arange(is_marked.shape[1], device=is_marked.device)
+    return torch.where(is_marked, index, -1).amax(1, keepdim=True)
 
 
 def pooled(
@@ -482,19 +571,23 @@ def pooled(
     response: Tensor | None = None,
     **inputs: Any,
 ) -> Tensor:
-    """Return the mean (B, H) fp32 of the hidden states that the head reads of a padded batch.
+    """Return the mean of the hidden states that the head reads of a padded batch, (B, H) fp32.
 
-    Raises ValueError for what cannot be scored: see `reads` and `refuse_wrong_images`.
+    Args:
+        model: A model of this folder with a reward head.
+        input_ids: (B, T).
+        mask: As in `reads`.
+        response: As in `reads`.
+        inputs: Further arguments of the backbone, images among them.
+
+    Raises:
+        ValueError: The batch cannot be scored: see `reads` and `refuse_wrong_images`.
     """
     refuse_wrong_images(model.config, input_ids, **inputs)
-    where = reads(model.config, input_ids, mask, response)
-    inputs = {
-        **images_of(model.config.model_type).kinds(model.config, input_ids),
-        "use_cache": False,
-        **inputs,
-    }
+    is_read = reads(model.config, input_ids, mask, response)
+    token_kinds = images_of(model.config.model_type).kinds(model.config, input_ids)
+    inputs = {**token_kinds, "use_cache": False, **inputs}
     hidden = model.model(input_ids=input_ids, attention_mask=mask, **inputs).last_hidden_state
-    owners, places = where.nonzero(as_tuple=True)
-    return mean_by_owner(
-        hidden.flatten(0, 1), owners * hidden.shape[1] + places, owners, len(hidden)
-    )
+    num_rows, length, _ = hidden.shape
+    rows, columns = is_read.nonzero(as_tuple=True)
+    return mean_by_owner(hidden.flatten(0, 1), rows * length + columns, rows, num_rows)

@@ -65,7 +65,7 @@ def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 
 def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return which tokens are an image's, of a family that counts these otherwise."""
-    in_order = FAMILIES[config.model_type].parts().positions is positions.in_order
+    in_order = FAMILIES[config.model_type].parts().positions is positions.sequential
     return {} if in_order else {"mm_token_type_ids": (ids == config.image_token_id).int()}
 
 

@@ -284,7 +284,8 @@ def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
     row = [(torch.randn(shared, end, d), torch.randn(shared, end, d)) for _ in range(2)]
     plan, left = DecodePlan.of(list(row), seen), torch.arange(len(seen))
     assert (
-        sum(len(part.place) * part.layers[0][0].shape[2] for part in plan.batches) <= PADDED * end
+        sum(len(part.members_by_group) * part.layers[0][0].shape[2] for part in plan.batches)
+        <= PADDED * end
     )
     for _ in range(3):
         query = torch.randn(len(left), heads, 1, d)

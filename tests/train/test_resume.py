@@ -92,7 +92,7 @@ def test_ctrl_c_is_a_line_and_no_traceback(runs: Path, tmp_path: Path) -> None:
     assert "Traceback" not in printed
     assert (
         printed.count(
-            "Interrupted. What is complete stays as it is: continue from it with --resume."
+            "Interrupted. Complete checkpoints are kept: continue from the last one with --resume."
         )
         == 1
     )

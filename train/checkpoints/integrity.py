@@ -1,8 +1,10 @@
-"""Writes the sizes and SHA-256 digests of a checkpoint's files when it is complete, and compares them before a run continues.
+"""Sizes and SHA-256 digests of a checkpoint's files.
 
-Loading a checkpoint for anything else compares only the files that it reads: `data/storage/manifest.py`.
-Every rank reads the files it wrote itself, and the ranks of the first node share the others (weights, optimizer states that are
-not divided), so that 100 GB on 8 ranks cost as long as one of them takes for its eighth.
+They are written when a checkpoint is complete, and compared on resume. Any other loading of a
+checkpoint compares only the files that it reads: `data/storage/manifest.py`. Every rank reads the
+files that it wrote itself. The ranks of the first node share the other files (weights, and
+optimizer states that are not divided), so 8 ranks take for 100 GB as long as one takes for its
+eighth.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from mmrm.data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_mani
 from mmrm.models.distributed import gather, rank, world_size
 
 OF_A_RANK = re.compile(r"(?:pp_rank_|rng_state_|rollouts-)(\d+)")
-"""What DeepSpeed (ZeRO partitions), transformers and this project call a file that each rank writes for itself."""
+"""Names of files that each rank writes for itself: ZeRO partitions of DeepSpeed, states of random
+generators of transformers, rollouts of this project."""
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Write `complete`; all ranks call together, after every rank has written its files."""
+    """Write the file `complete`; all ranks must call together, after each has written its files."""
     own_entries = {name: _entry(checkpoint / name) for name in _own(_files(checkpoint))}
     entries: dict[str, FileEntry] = {}
     for entries_of_rank in gather(own_entries):
@@ -32,11 +35,13 @@ def mark_complete(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path) -> list[str]:
-    """Return what is wrong with the files of a complete checkpoint, a line each; all ranks call together and get the same.
+    """Return a line for each damaged file of a complete checkpoint, the same on all ranks.
 
-    A file that was added since is no damage, nor is a folder that was given another name than `checkpoint-N`.
+    All ranks must call together. A file that was added later is no damage, nor is a folder that was
+    renamed to something else than `checkpoint-N`.
     """
-    content = gather(read_bytes(checkpoint / COMPLETE) if rank() == 0 else b"")[0]
+    own_content = read_bytes(checkpoint / COMPLETE) if rank() == 0 else b""
+    content = gather(own_content)[0]
     try:
         manifest = parse_manifest(content)
     except CheckpointError as error:
@@ -57,36 +62,43 @@ def damage(checkpoint: Path) -> list[str]:
 
 
 def _files(checkpoint: Path) -> list[str]:
-    """Return what a run reads when it continues: not figures and not the model card, which later commands may write again."""
-    names = [str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*") if path.is_file()]
-    return sorted(
-        name
-        for name in names
-        if not name.startswith("eval/") and name not in (COMPLETE, "README.md")
-    )
+    """Return the names of the files that a run reads when it continues.
+
+    Figures and the model card are not among them, because later commands may write these again.
+    """
+    names = []
+    for path in checkpoint.rglob("*"):
+        name = str(path.relative_to(checkpoint))
+        is_written_later = name.startswith("eval/") or name in (COMPLETE, "README.md")
+        if path.is_file() and not is_written_later:
+            names.append(name)
+    return sorted(names)
 
 
 def _own(names: list[str]) -> list[str]:
-    """Return those of `names` that this rank reads."""
-    shared = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    owners = [
-        int(match[1]) % world_size() if (match := OF_A_RANK.search(name)) else n % shared
-        for n, name in enumerate(names)
-    ]
-    return [name for name, owner in zip(names, owners, strict=True) if owner == rank()]
+    """Return the files of `names` that this rank reads."""
+    num_sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    own_names = []
+    for index, name in enumerate(names):
+        match = OF_A_RANK.search(name)
+        owner = int(match[1]) % world_size() if match else index % num_sharing
+        if owner == rank():
+            own_names.append(name)
+    return own_names
 
 
 def _entry(path: Path) -> FileEntry:
+    """Return the size and the digest of a file."""
     return FileEntry(path.stat().st_size, content_digest(path))
 
 
-def _compare(path: Path, noted: FileEntry) -> str:
-    """Return the difference of the file at `path` from its noted entry, in words; an empty text if there is none."""
+def _compare(path: Path, entry: FileEntry) -> str:
+    """Return how the file at `path` differs from its entry; an empty text if it does not."""
     try:
         size = path.stat().st_size
-        if size != noted.size:
-            return f"{path.name} has {size:,} bytes, {noted.size:,} were written"
-        if content_digest(path) != noted.sha256:
+        if size != entry.size:
+            return f"{path.name} has {size:,} bytes, {entry.size:,} were written"
+        if content_digest(path) != entry.sha256:
             return f"{path.name} has other contents than were written"
     except SpecialFileError as error:
         return f"{path.name}: {error}"

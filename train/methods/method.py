@@ -33,8 +33,8 @@ from mmrm.train.supervised.packed_trainer import PackedTrainer
 from mmrm.train.supervised.steps import (
     Costs,
     Encode,
+    EncodedRecords,
     PackedRow,
-    Records,
     StepDataset,
     response_tokens,
 )
@@ -151,7 +151,7 @@ class Method(ABC):
 class SupervisedMethod(Method):
     """A method of the packed trainer: its loss is a function of packed records."""
 
-    records: Records
+    records: EncodedRecords
     encode: Encode
     objective: Objective
     costs: Costs | None = None

@@ -1,8 +1,4 @@
-"""One object a method: what a run asks of it. Its records and what they cost, its objective, its judge and its trainer.
-
-And the arguments of Hugging Face's Trainer: what Trainer must not do by itself is switched off there. wandb writes to its server
-where there is a login, else into the run folder, from which `wandb sync` sends it later.
-"""
+"""The device of this process, and the model inside the wrappers of training."""
 
 from typing import Any
 
@@ -13,14 +9,15 @@ from peft import PeftModel
 
 def device() -> torch.device:
     """Return the device of this rank."""
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model inside DeepSpeed's, DDP's and PEFT's wrappers; PEFT's adapters stay in its layers."""
+    """Return the model inside the wrappers of DeepSpeed, DDP and PEFT.
+
+    PEFT's adapters stay in the layers of the model.
+    """
     inner = extract_model_from_parallel(model)
     return inner.get_base_model() if isinstance(inner, PeftModel) else inner

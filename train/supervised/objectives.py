@@ -1,6 +1,7 @@
-"""What the packed trainer learns from a row: pairs by Bradley-Terry, or text by cross-entropy.
+"""What the packed trainer learns from a row: the interface `Objective`, and the loss of pairs.
 
-No loss averages: a sum over pairs (or labels) is divided by their number in the whole optimizer step, on all ranks.
+A loss is never averaged over a row. A sum over pairs (or labels) is divided by their number in the
+whole optimizer step, on all ranks.
 """
 
 from abc import ABC, abstractmethod
@@ -15,69 +16,99 @@ from mmrm.train.supervised.steps import PackedRow
 
 
 class Objective(ABC):
-    """The loss of a row, and what to report."""
+    """The loss of a row, and the figures that are logged."""
 
     step = 0
-    """The optimizer step under way; the trainer sets it."""
+    """The current optimizer step; the trainer sets it."""
     unit: ClassVar = "records"
-    """What `mean_loss` is a mean over."""
+    """The sum that `mean_loss` divides by."""
 
     @abstractmethod
     def loss(
         self, model: nn.Module, row: PackedRow, totals: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's loss divided by the `PackedRow.totals` of the whole step, and sums to report (detached scalars).
+        """Return the loss of a row, and sums for the log.
 
-        A filler row must run the model like any other and give a loss of exactly zero.
+        A filler row must run the model like any other row and give a loss of exactly zero.
+
+        Args:
+            model: The model, in the wrappers of DDP or DeepSpeed.
+            row: A packed row on the model's device.
+            totals: `PackedRow.totals` of the whole step on all ranks, (2,) fp32. The loss is
+                divided by one of them.
+
+        Returns:
+            The loss (scalar), and detached scalars by name, which `report` receives summed up.
         """
 
     @abstractmethod
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Turn the sums since the last log line, over all ranks, into the figures that a person reads."""
+        """Return the logged figures, from the sums over all rows since the last log line."""
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the loss of the rows that `sums` were taken over; `loss` among them is the sum of their undivided losses."""
+        """Return the mean loss of the rows of `sums`; `sums["loss"]` is the sum of their losses."""
         return sums["loss"] / max(sums[self.unit], 1.0)
 
 
 def pair_loss(
     chosen: Tensor, rejected: Tensor, margin: Tensor | None = None, zero_weight: float = 0.0
 ) -> Tensor:
-    """Return the loss of every pair: Bradley-Terry, -log sigmoid(chosen - rejected - margin), plus the zero-coefficient term.
+    """Return the loss of every pair, (pairs,) fp32.
 
-    `chosen`, `rejected` and `margin` are (pairs,) fp32; so is the result. Plain Bradley-Terry is BaseReward's loss
-    (arXiv 2509.16127, section 3); the margin is Llama 2's (arXiv 2307.09288, equation 2). `zero_weight` (chosen + rejected)^2
-    pulls the mean score to zero: BaseReward's ablation (weight 0.1, 0.01 or 0.001) and the released MM-RLHF code (0.01).
+    It is the Bradley-Terry loss -log sigmoid(chosen - rejected - margin), plus `zero_weight` *
+    (chosen + rejected)^2, which pulls the mean score to zero. Plain Bradley-Terry is BaseReward's
+    loss (arXiv 2509.16127, section 3). The margin is Llama 2's (arXiv 2307.09288, equation 2). The
+    second term is BaseReward's ablation (weight 0.1, 0.01 or 0.001) and in the released MM-RLHF
+    code (0.01).
+
+    Args:
+        chosen: Scores of the better responses, (pairs,) fp32.
+        rejected: Scores of the worse responses, (pairs,) fp32.
+        margin: (pairs,) fp32; None is 0.
+        zero_weight: Weight of the second term.
     """
     difference = chosen - rejected
-    loss = -logsigmoid(difference if margin is None else difference - margin)
-    return loss + zero_weight * (chosen + rejected).square() if zero_weight else loss
+    if margin is not None:
+        difference = difference - margin
+    loss = -logsigmoid(difference)
+    if zero_weight:
+        loss = loss + zero_weight * (chosen + rejected).square()
+    return loss
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
-    """Return the sums over pairs that `score_report` turns into figures; `chosen`, `rejected` are (pairs,) fp32.
+    """Return the sums over pairs that `score_report` turns into figures.
 
-    Rewards are summed in fp64: their variance is a small difference of two large sums where they are nearly alike.
+    Rewards are summed in fp64, because their variance is a small difference of two large sums.
+
+    Args:
+        chosen: Scores of the better responses, (pairs,) fp32.
+        rejected: Scores of the worse responses, (pairs,) fp32.
     """
-    difference, both = chosen - rejected, torch.cat([chosen, rejected]).double()
+    difference = chosen - rejected
+    rewards = torch.cat([chosen, rejected]).double()
     return {
         "right": (difference > 0).sum(),
         "tied": (difference == 0).sum(),
         "margin": difference.sum(),
-        "reward": both.sum(),
-        "reward_squared": both.square().sum(),
+        "reward": rewards.sum(),
+        "reward_squared": rewards.square().sum(),
     }
 
 
 def score_report(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return accuracy (a tie is wrong), share of ties, mean margin, mean reward, its standard deviation, number of rewards."""
-    pairs = max(sums["records"], 1.0)
-    mean = sums["reward"] / (2 * pairs)
+    """Return the figures of pairs from `score_sums` and the number of pairs, `sums["records"]`.
+
+    A tie counts as wrong in `accuracy`. `reward_spread` is the standard deviation.
+    """
+    num_pairs = max(sums["records"], 1.0)
+    mean = sums["reward"] / (2 * num_pairs)
+    variance = max(sums["reward_squared"] / (2 * num_pairs) - mean * mean, 0.0)
     return {
-        "accuracy": sums["right"] / pairs,
-        "ties": sums["tied"] / pairs,
-        "margin": sums["margin"] / pairs,
+        "accuracy": sums["right"] / num_pairs,
+        "ties": sums["tied"] / num_pairs,
+        "margin": sums["margin"] / num_pairs,
         "reward_mean": mean,
-        "reward_spread": max(sums["reward_squared"] / (2 * pairs) - mean * mean, 0.0) ** 0.5,
+        "reward_spread": variance**0.5,
         "num_rewards": 2 * sums["records"],
     }

@@ -1,9 +1,11 @@
-"""What both trainers do with a step: AdamW with a learning rate for each part, and nothing that is not finite.
+"""The optimizer and the checks of every step that both trainers share.
 
-A loss, gradient norm or weight that is not finite ends a run on all ranks before it is saved.
+AdamW has a learning rate for each part of the model. A run ends on all ranks, before it saves, if a
+loss, a gradient norm or a weight is not finite.
 
-torch.compile where it pays: the MLPs and norms of both towers, in place, so that names and checkpoints stay as they are.
-Attention stays as it is: its plan changes with every row. Shapes are dynamic, and layers of one kind share a graph.
+This file also compiles, with torch.compile, the MLPs and norms of both towers. They are compiled in
+place, so names and checkpoints stay as they are. Attention is not compiled, because its plan
+changes with every row. Shapes are dynamic, and layers of one kind share a graph.
 """
 
 import time
@@ -26,28 +28,37 @@ from mmrm.train.recipe.sections import OptimConfig
 from mmrm.train.supervised.preemption import SAVE_AND_END
 
 VECTORS = "_vectors"
-"""Ends the names of the groups of norms and biases."""
+"""Suffix of the names of parameter groups that hold norms and biases."""
 EXPECTED = "5.17 to 5.23"
-SHOWN = 3
-"""Parameters that an error names."""
+"""Versions of transformers that this project is tested with."""
+MAX_NAMED = 3
+"""Number of parameters that an error names."""
 VISION = {name for family in FAMILIES.values() for name in family.vision_modules}
-"""What families call the vision tower, and a projector beside it."""
+"""Names of the vision tower, and of a separate projector, in all families."""
 Evaluate = Callable[[nn.Module, int], dict[str, float]]
-"""(wrapped model, global step) -> figures named `benchmark/figure`; called on all ranks together."""
+"""(wrapped model, global step) -> figures named `benchmark/figure`; all ranks call it together."""
 
 
 def part_of(name: str) -> str:
-    """Return `head`, `vision` or `language` for a parameter's name, with or without the wrappers of PEFT and DDP."""
-    parts = name.split(".")
-    return "head" if "head" in parts else "vision" if VISION & set(parts) else "language"
+    """Return `head`, `vision` or `language` for the name of a parameter.
+
+    The name may contain the prefixes of the wrappers of PEFT and DDP.
+    """
+    modules = name.split(".")
+    if "head" in modules:
+        return "head"
+    if VISION & set(modules):
+        return "vision"
+    return "language"
 
 
 def parameter_groups(
     named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig
 ) -> list[dict[str, Any]]:
-    """Sort the trainable parameters into groups by learning rate and decay; a group is named after what is in it.
+    """Return the optimizer's groups of trainable parameters, one per learning rate and decay.
 
-    Vectors (norms, biases) are never decayed, as in Hugging Face's Trainer.
+    Vectors (norms, biases) are never decayed, as in Hugging Face's Trainer. The name of a group is
+    its part (`head`, `vision`, `language`), followed by VECTORS for vectors.
     """
     rates = {
         "head": config.head_learning_rate or config.learning_rate,
@@ -59,19 +70,33 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         part = part_of(name)
-        key, decay = (part, config.weight_decay) if is_matrix(parameter) else (part + VECTORS, 0.0)
-        group = {"name": key, "params": [], "lr": rates[part], "weight_decay": decay}
-        groups.setdefault(key, group)["params"].append(parameter)
+        if is_matrix(parameter):
+            group_name = part
+            decay = config.weight_decay
+        else:
+            group_name = part + VECTORS
+            decay = 0.0
+        if group_name not in groups:
+            groups[group_name] = {
+                "name": group_name,
+                "params": [],
+                "lr": rates[part],
+                "weight_decay": decay,
+            }
+        groups[group_name]["params"].append(parameter)
     return list(groups.values())
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the present learning rate of every part that is trained: `head`, `vision`, `language`."""
+    """Return the current learning rate of every trained part: `head`, `vision`, `language`."""
     return {group["name"].removesuffix(VECTORS): group["lr"] for group in optimizer.param_groups}
 
 
 def is_matrix(parameter: nn.Parameter) -> bool:
-    """Say whether `parameter` has two or more dimensions; ZeRO-3 keeps a partitioned parameter's shape in `ds_shape`."""
+    """Return True if `parameter` has two or more dimensions.
+
+    ZeRO-3 keeps the shape of a partitioned parameter in `ds_shape`.
+    """
     shape = parameter.ds_shape if hasattr(parameter, "ds_shape") else parameter.shape
     return len(shape) > 1
 
@@ -83,17 +108,20 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
 
 
 def element_wise(backbone: Any) -> Iterator[nn.Module]:
-    """Yield the MLPs and norms of a backbone's layers and blocks: what works on every token by itself."""
+    """Yield the MLPs and norms of a backbone: the modules that compute each token by itself."""
     for layer in backbone.language_model.layers:
-        yield from (layer.mlp, layer.input_layernorm, layer.post_attention_layernorm)
+        yield layer.mlp
+        yield layer.input_layernorm
+        yield layer.post_attention_layernorm
     yield backbone.language_model.norm
-    blocks, parts = family_of(backbone.config.model_type).blocks
+    blocks, module_names = family_of(backbone.config.model_type).blocks
     for block in backbone.get_submodule(blocks):
-        yield from (block.get_submodule(part) for part in parts)
+        for module_name in module_names:
+            yield block.get_submodule(module_name)
 
 
 def compile_layers(backbone: Any) -> None:
-    """Have the MLPs and norms of a backbone compiled at their first use."""
+    """Let the MLPs and norms of a backbone be compiled when they are first used."""
     for module in element_wise(backbone):
         module.compile(dynamic=True)
 
@@ -105,14 +133,18 @@ def restore_layers(backbone: Any) -> None:
 
 
 def compiled_graphs() -> int:
-    """Return the graphs that were compiled so far: if it goes on rising after the first steps, shapes recompile."""
+    """Return the number of graphs that were compiled so far.
+
+    If it rises after the first steps, new shapes are compiled again and again.
+    """
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 class FiniteTrainer(Trainer):  # type: ignore[misc]
-    """What both trainers share: the optimizer, the evaluation, and a check of every step before the optimizer takes it.
+    """The base of both trainers: optimizer, evaluation, and a check of every step's loss and norm.
 
-    DeepSpeed takes the step inside the backward pass, but the run ends before the next save.
+    The check comes before the optimizer's update. DeepSpeed updates inside the backward pass, but
+    the run still ends before the next checkpoint is saved.
     """
 
     control: TrainerControl
@@ -122,19 +154,23 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         if not hasattr(Trainer, "_get_grad_norm"):
             raise RuntimeError(
-                f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, which is where a run checks that its "
-                f"gradients are finite. It is tested with transformers {EXPECTED}; install one of these."
+                f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, in which "
+                "a run checks that its gradients are finite. This project is tested with "
+                f"transformers {EXPECTED}; install one of these versions."
             )
         self.passes: list[dict[str, Any]] = []
-        """Of the step under way: what went in, the detached `loss`, and `records`, which names what it was computed on."""
-        self.optim, self.evaluate_benchmarks = optim, evaluate
+        """Passes of the current step: their inputs, the detached `loss`, and `records`
+        (identities)."""
+        self.optim = optim
+        self.evaluate_benchmarks = evaluate
         self.since: float | None = None
-        """Start of the time over which speed is measured, as if evaluations took none; None before the first step."""
+        """Start of the time in which speed is measured, moved on by the time that evaluations take;
+        None before the first step."""
         self.optimizer: torch.optim.Optimizer | None
         super().__init__(eval_dataset=[0] if evaluate else None, **trainer)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Return AdamW with a group for each learning rate; DeepSpeed takes it as its client optimizer."""
+        """Create AdamW with a group for each learning rate; DeepSpeed uses it, too."""
         if self.optimizer is None:
             self.optimizer = make_optimizer(model or self.model, self.optim)
         return self.optimizer
@@ -142,82 +178,92 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Judge the benchmarks with the model as it stands, on all ranks together; Trainer then tracks the best and saves."""
-        model, training, begin = (
-            self.model_wrapped,
-            self.model_wrapped.training,
-            time.perf_counter(),
-        )
+        """Evaluate the current model on the benchmarks; all ranks call together.
+
+        Trainer then keeps track of the best checkpoint and saves.
+        """
+        start = time.perf_counter()
+        model = self.model_wrapped
+        was_training = model.training
         model.eval()
-        with torch.no_grad():
-            found = (
-                self.evaluate_benchmarks(model, self.state.global_step)
-                if self.evaluate_benchmarks
-                else {}
-            )
-        model.train(training)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        Trainer.log(
-            self, dict(metrics)
-        )  # trl's would write its table of the last rollouts once more, or an empty one
+        figures: dict[str, float] = {}
+        if self.evaluate_benchmarks:
+            with torch.no_grad():
+                figures = self.evaluate_benchmarks(model, self.state.global_step)
+        model.train(was_training)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        # Not `self.log`: trl's would write its table of the last rollouts again, or an empty one.
+        Trainer.log(self, dict(metrics))
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
         if self.since is not None:
-            self.since += time.perf_counter() - begin
+            self.since += time.perf_counter() - start
         return metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm of the step; raise NonFiniteError on all ranks if it or the loss of one is not finite.
+        """Return the gradient norm of the step, and check that the step is finite on all ranks.
 
-        One exchange and one synchronisation a step, which also tells all ranks that one was asked to save and end. DeepSpeed's
-        norm of gradients that are not finite may be negative.
+        The same exchange tells all ranks that one of them received SIGUSR1, so that all save and
+        end. It is the step's only exchange of this kind, with one synchronisation.
+
+        Raises:
+            NonFiniteError: On all ranks, if the norm or the loss of one rank is not finite.
         """
-        norm, passes = super()._get_grad_norm(model, grad_norm=grad_norm), self.passes
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        passes = self.passes
         self.passes = []
-        loss = torch.stack([one["loss"].double() for one in passes]).sum()
-        asked = float(SAVE_AND_END.is_set())
-        here = torch.stack(
-            [
-                loss,
-                *(
-                    torch.as_tensor(x, dtype=torch.float64, device=loss.device)
-                    for x in (norm, asked)
-                ),
-            ]
-        )
-        total, norms, asked = sum_over_ranks(here).tolist()
-        if not (isfinite(total) and 0 <= norms < inf):
-            step, folder = self.state.global_step + 1, Path(self.args.output_dir)
-            ranks = gather((float(loss), [record for one in passes for record in one["records"]]))
-            guilty = [
-                number for number, (its, _) in enumerate(ranks) if not isfinite(its)
-            ] or range(len(ranks))
-            if rank() in guilty:
-                folder.mkdir(parents=True, exist_ok=True)
-                torch.save(_plain(passes), folder / f"non-finite-step-{step}-rank-{rank()}.pt")
-            lines = [
-                f"  rank {number}: loss {ranks[number][0]:g}, records {', '.join(ranks[number][1])}"
-                for number in guilty
-            ]
-            message = "\n".join(
-                [
-                    f"Not finite at step {step}: gradient norm {float(norm):g}, and",
-                    *lines,
-                    advice(folder),
-                ]
-            )
-            raise NonFiniteError(
-                f"{message} The batches are in {folder}/non-finite-step-{step}-rank-*.pt."
-            )
-        if asked:
-            self.control.should_save = self.control.should_training_stop = True
+        loss = torch.stack([one_pass["loss"].double() for one_pass in passes]).sum()
+        own_values = [
+            loss,
+            torch.as_tensor(norm, dtype=torch.float64, device=loss.device),
+            torch.as_tensor(SAVE_AND_END.is_set(), dtype=torch.float64, device=loss.device),
+        ]
+        total_loss, total_norm, num_signalled = sum_over_ranks(torch.stack(own_values)).tolist()
+        # DeepSpeed's norm of gradients that are not finite may be negative.
+        is_finite = isfinite(total_loss) and 0 <= total_norm < inf
+        if not is_finite:
+            self._end_non_finite_step(float(norm), float(loss), passes)
+        if num_signalled:
+            self.control.should_save = True
+            self.control.should_training_stop = True
         return norm
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load as Trainer does, but for the learning rate of the next step: the schedule may have been made longer.
+    def _end_non_finite_step(self, norm: float, loss: float, passes: list[dict[str, Any]]) -> None:
+        """Save the batches of the ranks whose loss is not finite, and raise NonFiniteError.
 
-        The one in the checkpoint is that of the old schedule, which is 0 at its end.
+        If the loss of every rank is finite, the batches of all ranks are saved.
+        """
+        step = self.state.global_step + 1
+        folder = Path(self.args.output_dir)
+        records: list[str] = []
+        for one_pass in passes:
+            records += one_pass["records"]
+        loss_and_records = gather((loss, records))
+        losses = [loss_of_rank for loss_of_rank, _ in loss_and_records]
+        ranks = [number for number, value in enumerate(losses) if not isfinite(value)]
+        if not ranks:
+            ranks = list(range(len(losses)))
+        if rank() in ranks:
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.save(_plain(passes), folder / f"non-finite-step-{step}-rank-{rank()}.pt")
+
+        lines = [f"Not finite at step {step}: gradient norm {norm:g}, and"]
+        for number in ranks:
+            loss_of_rank, records_of_rank = loss_and_records[number]
+            lines.append(
+                f"  rank {number}: loss {loss_of_rank:g}, records {', '.join(records_of_rank)}"
+            )
+        lines.append(
+            f"{advice(folder)} The batches are in {folder}/non-finite-step-{step}-rank-*.pt."
+        )
+        raise NonFiniteError("\n".join(lines))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load optimizer and schedule as Trainer does, and compute the next learning rate again.
+
+        The rate in the checkpoint is that of the old schedule, which is 0 at its end. The recipe
+        may have made the schedule longer.
         """
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
@@ -230,14 +276,19 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` with objects as dictionaries, so that torch.load reads it with weights_only=True; the rest as its words."""
+    """Return `value` in a form that `torch.load` reads with weights_only=True.
+
+    Dataclasses become dictionaries. Objects of other types become their `repr`.
+    """
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(name): _plain(child) for name, child in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(child) for child in value]
-    return value if value is None or isinstance(value, Tensor | str | int | float) else repr(value)
+    if value is None or isinstance(value, Tensor | str | int | float):
+        return value
+    return repr(value)
 
 
 class FiniteWeights(TrainerCallback):  # type: ignore[misc]
@@ -246,45 +297,53 @@ class FiniteWeights(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Check them after a step that ends with a save."""
+        """Check the weights after a step that ends with a save."""
         if control.should_save:
             refuse_weights(rest["model"], state.global_step, Path(args.output_dir))
 
 
 @torch.no_grad()
 def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
-    """Raise NonFiniteError on all ranks if the part of a parameter that one of them holds is not finite."""
-    held = {
-        name: getattr(one, "ds_tensor", one) for name, one in model.named_parameters()
-    }  # ZeRO-3's part of a parameter
-    floating = {
-        name: one.detach() for name, one in held.items() if one.is_floating_point() and one.numel()
-    }
-    # The largest absolute value is NaN if one value is, and takes no memory beside the parameter.
+    """Raise NonFiniteError on all ranks if one of them holds a weight that is not finite."""
+    parameters: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        # ZeRO-3 keeps this rank's part of a parameter in `ds_tensor`.
+        held = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter
+        if held.is_floating_point() and held.numel():
+            parameters[name] = held.detach()
+    # The largest absolute value is NaN if one value is, and takes no further memory.
     largest = torch.stack(
-        [torch.linalg.vector_norm(one, inf).float().to("cpu") for one in floating.values()]
+        [
+            torch.linalg.vector_norm(parameter, inf).float().to("cpu")
+            for parameter in parameters.values()
+        ]
     )
-    found = gather(
-        [name for name, fine in zip(floating, largest.isfinite().tolist(), strict=True) if not fine]
+    own_names = [
+        name
+        for name, is_finite in zip(parameters, largest.isfinite().tolist(), strict=True)
+        if not is_finite
+    ]
+    names: set[str] = set()
+    for names_of_rank in gather(own_names):
+        names.update(names_of_rank)
+    if not names:
+        return
+    description = ", ".join(sorted(names)[:MAX_NAMED])
+    if len(names) > MAX_NAMED:
+        description += f" and {len(names) - MAX_NAMED:,} more"
+    raise NonFiniteError(
+        f"Not finite at step {step}: the weights {description}, after an update whose gradients "
+        f"were finite. {advice(folder)}"
     )
-    wrong = sorted({name for names in found for name in names})
-    if wrong:
-        more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
-        raise NonFiniteError(
-            f"Not finite at step {step}: the weights {', '.join(wrong[:SHOWN])}{more}, after an update whose gradients were "
-            f"finite. {advice(folder)}"
-        )
 
 
 def advice(folder: Path) -> str:
-    """Return which checkpoint is left, and what to do."""
-    whole = whole_checkpoints(folder)
-    last = (
-        f"The last good checkpoint is {whole[-1]}"
-        if whole
-        else "There is no good checkpoint of this run yet"
-    )
+    """Return which checkpoint of the run is left, and what to do."""
+    checkpoints = whole_checkpoints(folder)
+    last = "There is no good checkpoint of this run yet."
+    if checkpoints:
+        last = f"The last good checkpoint is {checkpoints[-1]}."
     return (
-        f"Nothing of this step was saved. {last}. Look at the records, then continue with --resume, or begin another run with a "
-        "lower learning rate (in RL, or with method.pre_clip on)."
+        f"Nothing of this step was saved. {last} Look at the records, then continue with --resume, "
+        "or start another run with a lower learning rate (in RL, or with method.pre_clip=true)."
     )

@@ -1,9 +1,10 @@
-"""The packed trainer: one loader item is this rank's whole optimizer step.
+"""The packed trainer: one item of the loader is this rank's whole optimizer step.
 
-The loop, DeepSpeed, checkpoints, rotation and logging are Hugging Face's. What is ours: a step runs as many packed rows as
-the token budget makes of it, the loss is divided by the step's pairs (or labels) on all ranks, every rank runs the same
-number of forwards, and evaluation happens inside `Trainer.evaluate`, before the checkpoint is saved.
-It serves `rm.py` and `sft.py` alike: they differ in the `Objective`.
+The loop, DeepSpeed, checkpoints, rotation and logging are those of Hugging Face's Trainer. Four
+things differ. A step runs as many packed rows as the token budget makes of it. The loss is divided
+by the pairs (or labels) of the step on all ranks. Every rank runs the same number of forwards.
+Evaluation happens inside `Trainer.evaluate`, before the checkpoint is saved. `rm.py` and `sft.py`
+both use this trainer, with different objectives.
 """
 
 import random
@@ -21,16 +22,21 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from mmrm.data.errors import UserError
 from mmrm.models.distributed import gather, max_over_ranks, sum_over_ranks
 from mmrm.models.portable.reward import refuse_incomplete
-from mmrm.train.supervised.budget import RowBudget, cannot_repeat, ceiling
+from mmrm.train.supervised.budget import (
+    RowBudget,
+    ceiling,
+    out_of_memory_message,
+    write_lowered_budget,
+)
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.optimizer import FiniteTrainer, compiled_graphs, learning_rates
 from mmrm.train.supervised.steps import PackedRow, Step, StepDataset, make_row
 
 SMALL = 2**20
-"""Values of a parameter whose gradient is no memory to speak of."""
+"""Numbers in a parameter whose gradient takes no memory worth counting."""
 
 UNUSABLE = "dropped/unusable"
-"""The figure of the records that showed a fault only when they were used, and that others stood in for."""
+"""Figure: records that showed a fault only when they were used, and were replaced by others."""
 
 
 def first(items: list[Step]) -> Step:
@@ -39,194 +45,241 @@ def first(items: list[Step]) -> Step:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of a rank's dropout in a step: nothing that a resume does not repeat has a say in it.
+    """Return the seed of a rank's dropout in a step.
 
-    Fillers, an evaluation or a step that is computed again draw numbers, too.
+    It depends on nothing else, so a resumed run draws the same numbers although fillers,
+    evaluations and repeated steps also draw.
     """
     return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
 
 
 class PackedTrainer(FiniteTrainer):
-    """Hugging Face's Trainer over packed rows; `train_dataset` must be a `StepDataset`."""
+    """Hugging Face's Trainer over packed rows; `train_dataset` is a `StepDataset`."""
 
     def __init__(self, *, objective: Objective, steps: StepDataset, **trainer: Any) -> None:
         super().__init__(train_dataset=steps, **trainer)
-        self.objective, self.steps = objective, steps
+        self.objective = objective
+        self.steps = steps
         self.folder = Path(self.args.output_dir)
-        self.budget = RowBudget(
-            steps, self.args.device, ceiling(self.optim.token_budget, self.folder)
-        )
+        largest_budget = ceiling(self.optim.token_budget, self.folder)
+        self.budget = RowBudget(steps, self.args.device, largest_budget)
         self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
+        """Sums over this rank's rows since the last log line."""
         self._rates: dict[str, float] = {}
+        """Learning rate of every trained part in the last step."""
 
     def get_train_dataloader(self) -> DataLoader[Step]:
-        """Return the loader unprepared: accelerate would shard over ranks what the data set has already shared out."""
-        workers = self.args.dataloader_num_workers
+        """Return the loader without accelerate's wrapper.
+
+        The wrapper would divide over ranks what the data set has already divided.
+        """
+        num_workers = self.args.dataloader_num_workers
         return DataLoader(
             self.steps,
             collate_fn=first,
-            num_workers=workers,
+            num_workers=num_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
-            persistent_workers=workers > 0,
+            persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
 
     def training_step(
         self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None
     ) -> Tensor:
-        """Run this rank's rows of one optimizer step, and gradients of the step's mean loss; see the module docstring."""
+        """Compute loss and gradients of one optimizer step, and return the loss as a scalar."""
         model.train()
         self.since = self.since or time.perf_counter()
         self.objective.step = self.state.global_step
-        self._rates = learning_rates(self.create_optimizer())
+        assert self.optimizer is not None, "Trainer creates the optimizer before the first step."
+        self._rates = learning_rates(self.optimizer)
         rows = self.budget.fit(inputs["rows"])
-        while (total := self._attempt(model, rows)) is None:
+        loss = self._try_step(model, rows)
+        while loss is None:
             model.zero_grad()
             self.budget.lower(rows)
             rows = self.budget.fit(rows)
+            loss = self._try_step(model, rows)
         self.budget.end_step(rows)
         self._sums[UNUSABLE] += inputs["skipped"]
-        self.passes.append({**inputs, "loss": total})
-        return total
+        self.passes.append({**inputs, "loss": loss})
+        return loss
 
-    def _attempt(self, model: nn.Module, rows: list[PackedRow]) -> Tensor | None:
-        """Run the step's rows and return its loss, or None on all ranks if memory ran out on one.
+    def _try_step(self, model: nn.Module, rows: list[PackedRow]) -> Tensor | None:
+        """Run forward and backward of every row, and return the step's loss.
 
-        Gradients are exchanged with the last row, and before it ranks agree whether to go on: it must be a size that has
-        been computed before, or a filler. DeepSpeed exchanges them earlier, so that a row is tried beforehand.
+        Returns None, on all ranks, if any rank ran out of memory and the step can be repeated with
+        smaller rows. It can be repeated only until gradients are exchanged. DDP exchanges them with
+        the last row, so that row must be a size that fitted before, or a filler. DeepSpeed
+        exchanges them in every backward pass, so the largest row is tried once before the step
+        begins.
         """
-        device, sums = self.args.device, self._sums.copy()
-        alone = self.args.world_size == 1
-        wanted = len(rows) + (
-            not self.is_deepspeed_enabled and not alone and self.budget.unproven(rows[-1])
-        )
-        rows = rows + [make_row([], self.steps.pack)] * (max_over_ranks(wanted, device) - len(rows))
-        totals = sum_over_ranks(
-            torch.stack([row.totals() for row in rows]).sum(0).to(device)
-        ).clamp_min(1.0)
+        rows = self._pad_to_equal_count(rows)
+        totals = self._totals_over_ranks(rows)
         if self.is_deepspeed_enabled and not self._fits(rows[0], totals):
             return None
-        torch.manual_seed(
-            step_seed(self.args.seed, self.state.global_step, self.args.process_index)
-        )
-        total = torch.zeros((), device=device)
-        failed = False
-        for number, row in enumerate(rows):
-            last = number == len(rows) - 1
-            if last and not self.is_deepspeed_enabled:
-                failed = bool(max_over_ranks(int(failed), device))
-            if failed:
-                continue
+
+        # Seeded per step: fillers, evaluations and repeated steps also draw random numbers.
+        seed = step_seed(self.args.seed, self.state.global_step, self.args.process_index)
+        torch.manual_seed(seed)
+        sums_before = self._sums.copy()
+        loss = torch.zeros((), device=self.args.device)
+        out_of_memory = False
+        for index, row in enumerate(rows):
+            is_last = index == len(rows) - 1
+            if is_last and not self.is_deepspeed_enabled:
+                out_of_memory = bool(max_over_ranks(int(out_of_memory), self.args.device))
+            if out_of_memory:
+                continue  # not `break`: the ranks still have to agree at the last row
             try:
-                with self.budget.watch(row, number):
-                    total += self._row(model, row, totals, last=last)
+                with self.budget.watch(row, index):
+                    loss += self._run_row(model, row, totals, is_last=is_last)
             except torch.OutOfMemoryError as error:
-                if self.is_deepspeed_enabled or (last and not alone):
-                    raise UserError(cannot_repeat(row, self.folder)) from error
-                failed = True
-        if failed:
-            self._sums = sums
-        return None if failed else total
+                is_exchanged = self.is_deepspeed_enabled or (is_last and self.args.world_size > 1)
+                if is_exchanged:
+                    write_lowered_budget(row, self.folder)
+                    raise UserError(out_of_memory_message(row, self.folder)) from error
+                out_of_memory = True
+        if out_of_memory:
+            self._sums = sums_before
+            return None
+        return loss
+
+    def _pad_to_equal_count(self, rows: list[PackedRow]) -> list[PackedRow]:
+        """Append filler rows until all ranks have equally many rows."""
+        is_ddp = self.args.world_size > 1 and not self.is_deepspeed_enabled
+        num_wanted = len(rows)
+        if is_ddp and self.budget.unproven(rows[-1]):
+            num_wanted += 1  # the last row has to be a filler
+        count = max_over_ranks(num_wanted, self.args.device)
+        filler = make_row([], self.steps.pack)
+        return rows + [filler] * (count - len(rows))
+
+    def _totals_over_ranks(self, rows: list[PackedRow]) -> Tensor:
+        """Return records and labels of the step on all ranks, (2,) fp32, at least 1 each."""
+        totals = torch.stack([row.totals() for row in rows]).sum(0).to(self.args.device)
+        return sum_over_ranks(totals).clamp_min(1.0)
 
     def _fits(self, row: PackedRow, totals: Tensor) -> bool:
-        """Say whether the step's largest row fits on every rank: one larger than any before is computed once for nothing.
+        """Return True if the step's largest row fits into memory on every rank.
 
-        DeepSpeed's hooks hang on the accumulation of gradients, which `torch.autograd.grad` leaves out, so nothing is sent and
-        nothing kept. ZeRO-3 exchanges weights while it computes, so that no rank can try alone: there, rows stay within what
-        measured memory allows (train/methods/method.py, `token_budget`).
+        A row that is larger than all rows before is computed once, and its gradients are dropped.
+        DeepSpeed's hooks are called when gradients are accumulated, which `torch.autograd.grad`
+        does not do, so no gradient is exchanged or kept. ZeRO-3 exchanges weights during the
+        forward, so no rank can try a row alone. There, rows stay within the budget that measured
+        memory allows (`token_budget` in train/methods/method.py).
         """
         fits = True
         if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
             try:
-                held = self._gradients_to_come()
+                held_memory = self._gradients_to_come()
                 with self.compute_loss_context_manager():
                     loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
-                # Every layer has small parameters (norms, adapters), so a backward pass for them reaches all layers.
-                small = [
-                    one
-                    for one in self.model.parameters()
-                    if one.requires_grad and one.numel() <= SMALL
+                # Every layer has small parameters (norms, adapters), so a backward pass for them
+                # reaches all layers.
+                small_parameters = [
+                    parameter
+                    for parameter in self.model.parameters()
+                    if parameter.requires_grad and parameter.numel() <= SMALL
                 ]
-                torch.autograd.grad(loss, small, allow_unused=True)
-                del held
+                torch.autograd.grad(loss, small_parameters, allow_unused=True)
+                del held_memory
             except torch.OutOfMemoryError:
                 fits = False
         return not max_over_ranks(int(not fits), self.args.device)
 
     def _gradients_to_come(self) -> list[Tensor]:
-        """Return as much memory as the step's gradients will take; ZeRO-2 keeps a share of their sum, in fp32, on each rank."""
-        shared = self.accelerator.state.deepspeed_plugin.zero_stage == 2
-        kept = self.args.world_size if shared else 1
-        missing = [one for one in self.model.parameters() if one.requires_grad and one.grad is None]
-        return [
-            torch.empty(
-                one.numel() // kept, dtype=torch.float32 if shared else one.dtype, device=one.device
-            )
-            for one in missing
-        ]
+        """Return empty tensors of the size that gradients, which do not exist yet, will take.
 
-    def _row(self, model: nn.Module, row: PackedRow, totals: Tensor, *, last: bool) -> Tensor:
-        """Forward and backward of one row; gradients are exchanged with the step's last row."""
-        accelerator, deepspeed = self.accelerator, self.is_deepspeed_enabled
-        # Trainer itself uses this private setter; accelerate's DeepSpeed wrapper reads it as the accumulation boundary.
-        accelerator.gradient_state._set_sync_gradients(last)
-        with nullcontext() if deepspeed or last else accelerator.no_sync(model):
+        ZeRO-2 keeps a share of the summed gradients on each rank, in fp32.
+        """
+        is_zero2 = self.accelerator.state.deepspeed_plugin.zero_stage == 2
+        num_shares = self.args.world_size if is_zero2 else 1
+        gradients = []
+        for parameter in self.model.parameters():
+            if not parameter.requires_grad or parameter.grad is not None:
+                continue
+            dtype = torch.float32 if is_zero2 else parameter.dtype
+            size = parameter.numel() // num_shares
+            gradients.append(torch.empty(size, dtype=dtype, device=parameter.device))
+        return gradients
+
+    def _run_row(
+        self, model: nn.Module, row: PackedRow, totals: Tensor, *, is_last: bool
+    ) -> Tensor:
+        """Run forward and backward of one row, and return its share of the step's loss.
+
+        Gradients are exchanged with the last row of a step.
+        """
+        # Trainer itself uses this private setter. Accelerate's wrapper of DeepSpeed reads it as the
+        # end of gradient accumulation.
+        self.accelerator.gradient_state._set_sync_gradients(is_last)
+        exchanges_gradients = self.is_deepspeed_enabled or is_last
+        with nullcontext() if exchanges_gradients else self.accelerator.no_sync(model):
             with self.compute_loss_context_manager():
                 loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
-            # Ranks average their gradients, and the loss is already divided by the pairs of all ranks.
-            accelerator.backward(
-                loss * self.args.world_size, **({"scale_wrt_gas": False} if deepspeed else {})
-            )
-        row_sums: dict[str, Tensor | float] = {
+            # Ranks average their gradients, and the loss is already divided by the totals of all.
+            options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
+            self.accelerator.backward(loss * self.args.world_size, **options)
+        sums_of_row: dict[str, Tensor | float] = {
             **sums,
             "records": row.records,
             "tokens": row.batch.tokens,
         }
-        for name, value in row_sums.items():
-            self._sums[name] = (
-                self._sums[name] + value
-            )  # anew: a step that runs out of memory takes back its sums
+        for name, value in sums_of_row.items():
+            # Not `+=`, which would also change the copy that a repeated step goes back to.
+            self._sums[name] = self._sums[name] + value
         return loss.detach().mul(self.args.world_size)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse to resume from weights that are not exactly the model's; Trainer would say so in a log line and go on.
+        """Refuse to resume from weights that are not exactly the model's.
 
-        Raises: IncompleteCheckpointError.
+        Trainer would only log a warning and continue.
+
+        Raises:
+            IncompleteCheckpointError: Weights are missing or left over.
         """
-        tied = set(self.model.all_tied_weights_keys)
-        found = {
-            "missing_keys": set(load_result.missing_keys) - tied,
-            "unexpected_keys": load_result.unexpected_keys,
-        }
-        refuse_incomplete("the checkpoint to resume from", {**found, "mismatched_keys": ()})
+        tied_keys = set(self.model.all_tied_weights_keys)
+        refuse_incomplete(
+            "the checkpoint to resume from",
+            {
+                "missing_keys": set(load_result.missing_keys) - tied_keys,
+                "unexpected_keys": load_result.unexpected_keys,
+                "mismatched_keys": (),
+            },
+        )
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return 0: Trainer's estimate counts a padded batch; the speed figures are pairs/s and tokens/s."""
+        """Return 0: Trainer's estimate would be that of padded batches."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the method's figures, speed and learning rates, all summed over ranks, to Trainer's own line."""
+        """Add figures of the objective, speed and learning rates to Trainer's log line."""
         if "loss" in logs:
-            # Trainer's own learning rate is that of the first group, which may be the vision tower's.
-            logs = {
-                **logs,
-                "learning_rate": self._rates.get("language", logs["learning_rate"]),
-                **self._figures(),
-            }
+            # Trainer logs the learning rate of the first group, which may be the vision tower's.
+            language_rate = self._rates.get("language", logs["learning_rate"])
+            logs = {**logs, "learning_rate": language_rate, **self._figures()}
         super().log(logs, start_time)
 
     def _figures(self) -> dict[str, float]:
-        """Return the figures since the last line: sums over ranks, turned into what a person reads."""
+        """Return the figures since the last log line, over all ranks, and start new sums."""
+        own_sums = {name: float(value) for name, value in self._sums.items()}
         sums: defaultdict[str, float] = defaultdict(float)
-        for part in gather({name: float(value) for name, value in self._sums.items()}):
-            for name, value in part.items():
+        for sums_of_rank in gather(own_sums):
+            for name, value in sums_of_rank.items():
                 sums[name] += value
         self._sums.clear()
+
         now = time.perf_counter()
-        seconds, self.since = now - (self.since or now), now
-        speed = {f"{unit}_per_second": sums[unit] / seconds for unit in ("records", "tokens")}
-        dropped = {UNUSABLE: sums[UNUSABLE]} if sums[UNUSABLE] else {}
-        rates = {f"learning_rate/{part}": rate for part, rate in self._rates.items()}
-        epoch = self.state.global_step / self.steps.steps_per_epoch
-        rates |= {"compiled_graphs": compiled_graphs()} if self.optim.compile != "none" else {}
-        return {**self.objective.report(sums), **speed, **dropped, **rates, "data_epoch": epoch}
+        seconds = now - (self.since or now)
+        self.since = now
+        figures = dict(self.objective.report(sums))
+        figures["records_per_second"] = sums["records"] / seconds
+        figures["tokens_per_second"] = sums["tokens"] / seconds
+        if sums[UNUSABLE]:
+            figures[UNUSABLE] = sums[UNUSABLE]
+        for part, rate in self._rates.items():
+            figures[f"learning_rate/{part}"] = rate
+        if self.optim.compile != "none":
+            figures["compiled_graphs"] = compiled_graphs()
+        figures["data_epoch"] = self.state.global_step / self.steps.steps_per_epoch
+        return figures

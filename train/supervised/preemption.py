@@ -1,4 +1,7 @@
-"""Ends of a run before its last step: SIGUSR1 saves and ends it, Ctrl-C ends it at once. Needs no torch."""
+"""Signals that end a run before its last step; imports no torch.
+
+SIGUSR1 saves a checkpoint and ends the run. Ctrl-C ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SAVE_AND_END = threading.Event()
-"""Set by SIGUSR1. All ranks save and end after the optimizer step in which one of them knows of it (FiniteTrainer)."""
+"""Set by SIGUSR1. If it is set on one rank, `FiniteTrainer` lets all ranks save and end after the
+current optimizer step."""
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGUSR1, which would kill the process, set SAVE_AND_END; end with a line and status 130 after Ctrl-C.
+    """Handle SIGUSR1 and Ctrl-C inside the context.
 
-    A launcher sends Ctrl-C to all ranks, of which the first of a node prints.
+    SIGUSR1, which would kill the process, sets SAVE_AND_END. Ctrl-C exits with status 130 and
+    prints a line on the first rank of each node, since a launcher sends it to all ranks.
     """
     signal.signal(signal.SIGUSR1, lambda number, frame: SAVE_AND_END.set())
     try:
@@ -25,7 +30,8 @@ def ended_by_signals() -> Iterator[None]:
     except KeyboardInterrupt:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(
-                "\nInterrupted. What is complete stays as it is: continue from it with --resume.",
+                "\nInterrupted. Complete checkpoints are kept: continue from the last one with "
+                "--resume.",
                 file=sys.stderr,
             )
         raise SystemExit(130) from None

@@ -1,9 +1,11 @@
-"""The data of a run as one sequence of optimizer steps: item k is this rank's packed rows of step k.
+"""The data of a run as one sequence of optimizer steps.
 
-A pure function of (records, seed, step, rank), so that resume continues with the same order, and no sampler,
-`set_epoch` or sharding of a loader can change it. Every rank takes an equal share of a step's records, but for the last
-step of an epoch, where one may take one more than another: the loss is divided by the pairs of all ranks.
-Neighbours of one prompt become one group, so that prompt and images are computed once for all of them.
+Item k holds this rank's packed rows of step k. The sequence is a pure function of records, seed,
+step and rank. A resumed run continues with the same order, and no sampler, `set_epoch` or sharding
+of a loader can change it. Every rank takes an equal share of a step's records, except in the last
+step of an epoch, where one rank may take one more than another; the loss is divided by the records
+of all ranks. Neighbours with one prompt become one group, so their prompt and images are computed
+once.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.models.config import Read
 from mmrm.models.encoder import Encoder
 from mmrm.models.packing.bins import PATCH_COST, balance_over_ranks, pack_first_fit
-from mmrm.models.packing.groups import Group, PackedBatch, join
+from mmrm.models.packing.groups import Continuation, Group, PackedBatch, join
 
 
-class Records(Protocol):
-    """What a run trains on: encoded records by index, and an order for every epoch."""
+class EncodedRecords(Protocol):
+    """The records of a run, encoded by index, and their order in every epoch."""
 
     def __len__(self) -> int:
-        """Return the length of an epoch."""
+        """Return the number of records in an epoch."""
         ...
 
     def __getitem__(self, index: int) -> TrainingExample:
-        """Return record `index` as a group, or the one that the stated policy puts in its place."""
+        """Return record `index` as a group, or the record that replaces it if it cannot be used."""
         ...
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
@@ -46,143 +48,189 @@ class Records(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """A record as a group, with what the loss needs beside the tokens."""
+    """A record as a group, with what the loss needs besides the tokens."""
 
     group: Group
     margin: float = 0.0
     response_tokens: tuple[int, ...] = ()
     """Tokens of each response, for length normalisation."""
     skipped: int = 0
-    """Records that turned out to be unusable, for the first time in this process, when this one was asked for."""
+    """Number of records that this process found to be unusable, for the first time, while it loaded
+    this one."""
     record: str = ""
-    """The identity of the record."""
+    """Identity of the record."""
     prompt: object = None
-    """Equal for records of equal messages and images, whose groups may become one; None: of this record alone."""
+    """Equal for records with equal messages and images, whose groups may be merged; None if the
+    group is never merged with another."""
     own_critiques: bool = False
-    """The last two continuations hold critiques that the critic in training wrote."""
+    """The last two continuations are critiques that the critic in training wrote."""
 
 
 class PackedRow(NamedTuple):
-    """A packed row and the numbers that never enter the model (DeepSpeed would cast them to its own dtype)."""
+    """A packed row, and numbers that stay outside of the model, where DeepSpeed would cast them."""
 
     batch: PackedBatch
     margins: Tensor
     """(records,) fp32."""
     response_tokens: Tensor
-    """(places,) int64, or empty where no method asks for it."""
+    """(places,) int64, or empty if no method uses them."""
     own_critiques: Tensor
     """(records,) bool."""
     places: Tensor
-    """(places,) int64: the continuations of every record in turn, counted over the row; records of one prompt may share some."""
+    """(places,) int64: for each record in turn the indices of its continuations in the row. Records
+    with one prompt may share continuations."""
     counts: Tensor
-    """(records,) int64: how many places a record has."""
+    """(records,) int64: number of entries of each record in `places`."""
 
     @property
     def records(self) -> int:
-        """The records of the row; 0 for a filler."""
+        """Number of records in the row; 0 for a filler."""
         return len(self.margins)
 
     def totals(self) -> Tensor:
-        """Return the row's share of what a step's losses are divided by, (2,) fp32: records and learned tokens."""
+        """Return the row's records and labels, (2,) fp32; losses are divided by a step's totals."""
         return torch.tensor([self.records, len(self.batch.labels)], dtype=torch.float32)
 
     def to(self, device: torch.device) -> PackedRow:
         """Return the row with its tensors on `device`."""
         return PackedRow(
-            self.batch.to(device, non_blocking=True), *(numbers.to(device) for numbers in self[1:])
+            batch=self.batch.to(device, non_blocking=True),
+            margins=self.margins.to(device),
+            response_tokens=self.response_tokens.to(device),
+            own_critiques=self.own_critiques.to(device),
+            places=self.places.to(device),
+            counts=self.counts.to(device),
         )
 
 
 class Step(TypedDict):
-    """A rank's share of one optimizer step; `skipped` sums up that of its records."""
+    """A rank's share of one optimizer step."""
 
     rows: list[PackedRow]
     records: list[str]
-    """Their identities."""
+    """Identities of the records."""
     skipped: int
+    """Sum of `TrainingExample.skipped`."""
 
 
 Pack = Callable[[Sequence[Group]], PackedBatch]
 """`Encoder.pack`: lays groups out in one row."""
 
 
-def one_group(same: Sequence[TrainingExample]) -> tuple[Group, list[int]]:
-    """Return records of one prompt as one group, and the continuations of every record in turn.
+def merge_records(examples: Sequence[TrainingExample]) -> tuple[Group, list[int]]:
+    """Return examples with one prompt as one group, and the continuations of each in turn.
 
-    A continuation that several records have, such as a response that was compared with several others, is in the group once.
-    One that carries language-model loss stays as often as it is learned.
+    A continuation that several examples have, such as a response that was compared with several
+    others, is in the group once. A continuation with language-model loss stays as often as it is
+    learned.
+
+    Example: continuations (a, b) and (a, c) without loss give a group of a, b, c and the indices
+    [0, 1, 0, 2].
     """
-    if len(same) == 1:
-        return same[0].group, list(range(len(same[0].group.continuations)))
-    whole = join([one.group for one in same])
-    keys = [number if one.loss_tokens else one for number, one in enumerate(whole.continuations)]
-    distinct = dict(zip(keys, whole.continuations, strict=True))
-    numbers = {key: number for number, key in enumerate(distinct)}
-    return replace(whole, continuations=tuple(distinct.values())), [numbers[key] for key in keys]
+    if len(examples) == 1:
+        group = examples[0].group
+        return group, list(range(len(group.continuations)))
+    joined = join([example.group for example in examples])
+    kept: list[Continuation] = []
+    index_by_continuation: dict[Continuation, int] = {}
+    indices: list[int] = []
+    for continuation in joined.continuations:
+        is_learned = bool(continuation.loss_tokens)
+        if is_learned or continuation not in index_by_continuation:
+            index_by_continuation[continuation] = len(kept)
+            kept.append(continuation)
+        indices.append(index_by_continuation[continuation])
+    return replace(joined, continuations=tuple(kept)), indices
 
 
-def by_prompt(
-    encoded: Sequence[TrainingExample], budget: float = inf
+def split_by_prompt(
+    examples: Sequence[TrainingExample], budget: float = inf
 ) -> list[list[TrainingExample]]:
-    """Return neighbours of one prompt together, as long as their group keeps to `budget`."""
-    found: list[list[TrainingExample]] = []
-    for one in encoded:
-        same = bool(found) and one.prompt is not None and one.prompt == found[-1][0].prompt
-        if same and one_group([*found[-1], one])[0].cost <= budget:
-            found[-1].append(one)
-        else:
-            found.append([one])
-    return found
+    """Return `examples` in sets of neighbours with one prompt, each merged set within `budget`."""
+    sets: list[list[TrainingExample]] = []
+    for example in examples:
+        if sets and example.prompt is not None and example.prompt == sets[-1][0].prompt:
+            group, _ = merge_records([*sets[-1], example])
+            if group.cost <= budget:
+                sets[-1].append(example)
+                continue
+        sets.append([example])
+    return sets
 
 
-def make_row(encoded: Sequence[TrainingExample], pack: Pack) -> PackedRow:
-    """Pack `encoded` into one row, neighbours of one prompt as one group; an empty sequence gives the filler row."""
-    groups, places, done = list[Group](), list[int](), 0
-    for same in by_prompt(encoded):
-        group, own = one_group(same)
+def make_row(examples: Sequence[TrainingExample], pack: Pack) -> PackedRow:
+    """Pack `examples` into one row; no examples give the filler row.
+
+    Neighbours with one prompt become one group.
+    """
+    groups: list[Group] = []
+    places: list[int] = []
+    num_continuations = 0
+    for examples_of_prompt in split_by_prompt(examples):
+        group, indices = merge_records(examples_of_prompt)
         groups.append(group)
-        places += [done + place for place in own]
-        done += len(group.continuations)
+        places += [num_continuations + index for index in indices]
+        num_continuations += len(group.continuations)
+
+    response_tokens: list[int] = []
+    for example in examples:
+        response_tokens += example.response_tokens
+    counts = [len(example.group.continuations) for example in examples]
+    own_critiques = [example.own_critiques for example in examples]
     return PackedRow(
         batch=pack(groups),
-        margins=torch.tensor([one.margin for one in encoded], dtype=torch.float32),
-        response_tokens=torch.tensor(
-            [n for one in encoded for n in one.response_tokens], dtype=torch.int64
-        ),
-        own_critiques=torch.tensor([one.own_critiques for one in encoded], dtype=torch.bool),
+        margins=torch.tensor([example.margin for example in examples], dtype=torch.float32),
+        response_tokens=torch.tensor(response_tokens, dtype=torch.int64),
+        own_critiques=torch.tensor(own_critiques, dtype=torch.bool),
         places=torch.tensor(places, dtype=torch.int64),
-        counts=torch.tensor([len(one.group.continuations) for one in encoded], dtype=torch.int64),
+        counts=torch.tensor(counts, dtype=torch.int64),
     )
 
 
-def make_rows(encoded: Sequence[TrainingExample], pack: Pack, budget: int) -> list[PackedRow]:
-    """Pack `encoded` into rows within `budget`, a record above it into a row of its own; the filler row where there is none."""
-    together = by_prompt(encoded, budget)
-    rows = pack_first_fit([one_group(same)[0].cost for same in together], budget) or [[]]
-    return [make_row([one for place in row for one in together[place]], pack) for row in rows]
+def make_rows(examples: Sequence[TrainingExample], pack: Pack, budget: int) -> list[PackedRow]:
+    """Pack `examples` into rows within `budget`; no examples give one filler row.
+
+    An example above the budget gets a row of its own.
+    """
+    sets = split_by_prompt(examples, budget)
+    costs = []
+    for examples_of_prompt in sets:
+        group, _ = merge_records(examples_of_prompt)
+        costs.append(group.cost)
+    rows = []
+    for set_indices in pack_first_fit(costs, budget):
+        examples_of_row: list[TrainingExample] = []
+        for index in set_indices:
+            examples_of_row += sets[index]
+        rows.append(make_row(examples_of_row, pack))
+    return rows or [make_row([], pack)]
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What every record is expected to take of a token budget, by its index, and what records of one prompt share of it."""
+    """Expected costs of records in a token budget, by record index."""
 
     records: npt.NDArray[np.floating]
-    """(len,)."""
+    """(len,): cost of every record alone."""
     images: npt.NDArray[np.floating] | None = None
-    """What of that falls to the images, (len,)."""
+    """(len,): the part of `records` that falls to images; None if `prompts` is."""
     prompts: npt.NDArray[np.integer] | None = None
-    """Numbers that are equal for records of one prompt, (len,); None where each is computed by itself."""
+    """(len,): numbers that are equal for records with one prompt; None if no prompt is shared."""
 
     def of_sets(
         self, drawn: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
-        """Return cost and number of each set of neighbours of one prompt in `drawn`."""
+        """Return the cost and the size of each set of neighbours with one prompt in `drawn`.
+
+        The images of a set are counted once.
+        """
         costs = self.records[drawn]
         if self.prompts is None or self.images is None or not len(drawn):
             return costs, np.ones(len(drawn), np.int64)
         starts = np.flatnonzero(np.diff(self.prompts[drawn], prepend=-1))
         sizes = np.diff(starts, append=len(drawn))
-        return np.add.reduceat(costs, starts) - (sizes - 1) * self.images[drawn[starts]], sizes
+        summed_costs = np.add.reduceat(costs, starts)
+        return summed_costs - (sizes - 1) * self.images[drawn[starts]], sizes
 
 
 class StepDataset(Dataset[Step]):
@@ -190,7 +238,7 @@ class StepDataset(Dataset[Step]):
 
     def __init__(
         self,
-        records: Records,
+        records: EncodedRecords,
         pack: Pack,
         *,
         records_per_step: int,
@@ -201,25 +249,48 @@ class StepDataset(Dataset[Step]):
         costs: Costs | None = None,
         prepare: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the expected costs of the records, if they are known: then ranks get equally much to do.
+        """Divide the records of every epoch into steps.
 
-        Neighbours of one prompt go to one rank. `prepare` is called with a step before its records are asked for.
-        The last step of an epoch takes the records that are left; it may be smaller, and a rank may have none of them.
+        The last step of an epoch takes the records that are left. It may be smaller, and a rank may
+        have none of them. Neighbours with one prompt go to one rank.
+
+        Args:
+            records: The records of the run.
+            pack: Lays groups out in one row.
+            records_per_step: Records of a step on all ranks together.
+            steps: Number of optimizer steps.
+            token_budget: Largest cost of a row; a record above it gets a row of its own.
+            rank: Number of this rank.
+            world_size: Number of ranks.
+            costs: Expected costs, if they are known; ranks then get similar costs.
+            prepare: Called with the number of a step before its records are loaded.
+
+        Raises:
+            UserError: The ranks cannot share a step equally, or there are too few records.
         """
         if records_per_step % world_size:
             raise UserError(
-                f"A step of {records_per_step} records does not divide over {world_size} ranks, and every rank must take "
-                f"the same number. Set optim.records_per_step to a multiple of {world_size}, or start another number of ranks."
+                f"optim.records_per_step is {records_per_step}, which does not divide over "
+                f"{world_size} ranks, and every rank must take the same number. Set "
+                f"optim.records_per_step to a multiple of {world_size}, or start another number of "
+                "ranks."
             )
         if len(records) < records_per_step:
             raise UserError(
-                f"The data set has {len(records)} records and a step takes {records_per_step}: no step can be filled. "
-                "Lower optim.records_per_step or add data."
+                f"The data set has {len(records)} records and optim.records_per_step is "
+                f"{records_per_step}, so no step can be filled. Lower optim.records_per_step or "
+                "add data."
             )
-        self.records, self.pack, self.prepare = records, pack, prepare
-        self.records_per_step, self.steps, self.costs = records_per_step, steps, costs
+        self.records = records
+        self.pack = pack
+        self.records_per_step = records_per_step
+        self.steps = steps
+        # Shared memory, so that a change reaches loader workers at once.
         self._budget = torch.tensor(token_budget).share_memory_()  # type: ignore[no-untyped-call]
-        self.rank, self.world_size = rank, world_size
+        self.rank = rank
+        self.world_size = world_size
+        self.costs = costs
+        self.prepare = prepare
         self.steps_per_epoch = ceil(len(records) / records_per_step)
         self._order: tuple[int, npt.NDArray[np.integer]] | None = None
 
@@ -228,7 +299,7 @@ class StepDataset(Dataset[Step]):
 
     @property
     def token_budget(self) -> int:
-        """The cost of a row at most; loader workers see a change at once."""
+        """The largest cost of a row; loader workers see a change at once."""
         return int(self._budget)
 
     @token_budget.setter
@@ -236,52 +307,63 @@ class StepDataset(Dataset[Step]):
         self._budget.fill_(value)
 
     def indices(self, step: int) -> list[int]:
-        """Return the record indices of this rank in optimizer step `step`: ranks need not ask one another."""
+        """Return the record indices of this rank in a step; ranks do not have to communicate."""
         drawn = np.array(self.global_indices(range(step, step + 1)), np.int64)
-        alike = np.ones(len(drawn))
-        costs, sizes = (
-            (alike, alike.astype(np.int64)) if self.costs is None else self.costs.of_sets(drawn)
-        )
-        dealt = balance_over_ranks(costs.tolist(), self.world_size, sizes.tolist())
-        mine: list[int] = drawn[dealt[self.rank]].tolist()
-        return mine
+        costs, sizes = self._costs_of_sets(drawn)
+        positions_by_rank = balance_over_ranks(costs.tolist(), self.world_size, sizes.tolist())
+        indices: list[int] = drawn[positions_by_rank[self.rank]].tolist()
+        return indices
+
+    def _costs_of_sets(
+        self, drawn: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
+        """Return cost and size of each set of `drawn`; unknown costs are all equal."""
+        if self.costs is None:
+            return np.ones(len(drawn)), np.ones(len(drawn), np.int64)
+        return self.costs.of_sets(drawn)
 
     def global_indices(self, steps: range) -> list[int]:
-        """Return the record indices of all ranks in some optimizer steps, in order."""
-        found: list[int] = []
+        """Return the record indices of all ranks in `steps`, in order."""
+        indices: list[int] = []
         for step in steps:
-            epoch, place = divmod(step, self.steps_per_epoch)
-            if self._order is None or self._order[0] != epoch:
-                self._order = (epoch, self.records.order(epoch))
-            start = place * self.records_per_step
-            found += self._order[1][start : start + self.records_per_step].tolist()
-        return found
+            epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
+            start = step_of_epoch * self.records_per_step
+            end = start + self.records_per_step
+            indices += self._order_of(epoch)[start:end].tolist()
+        return indices
+
+    def _order_of(self, epoch: int) -> npt.NDArray[np.integer]:
+        """Return the record indices of an epoch, (len,); the last result is kept."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, self.records.order(epoch))
+        return self._order[1]
 
     def __getitem__(self, step: int) -> Step:
         if self.prepare is not None:
             self.prepare(step)
-        encoded = [self.records[index] for index in self.indices(step)]
-        rows, records = (
-            make_rows(encoded, self.pack, self.token_budget),
-            [one.record for one in encoded],
-        )
-        return {"rows": rows, "records": records, "skipped": sum(one.skipped for one in encoded)}
+        examples = [self.records[index] for index in self.indices(step)]
+        return {
+            "rows": make_rows(examples, self.pack, self.token_budget),
+            "records": [example.record for example in examples],
+            "skipped": sum(example.skipped for example in examples),
+        }
 
 
 PATCHES_PER_TOKEN = 4
 """The backbone merges 2 x 2 patches into a token."""
 Encode = Callable[[Preference, int], TrainingExample]
-"""Encodes a record; where both responses stand in one prompt, the better one is shown first (0) or second (1)."""
+"""Encodes a record. If both responses are in one prompt, the number says whether the better one is
+shown first (0) or second (1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureRecords:
-    """The mixture's epochs; a record that cannot be used is handled by the mixture's own policy."""
+    """The epochs of a mixture, encoded; the mixture replaces records that cannot be used."""
 
     mixture: Mixture
     encode: Encode
     together: int = 1
-    """Records of one prompt that follow one another in an epoch, where the mixture has so many."""
+    """Records with one prompt that follow one another in an epoch, if the mixture has as many."""
 
     def __len__(self) -> int:
         return self.mixture.epoch_size
@@ -290,36 +372,44 @@ class MixtureRecords:
         return self.load(index)
 
     def load(self, index: int, side: int = 0) -> TrainingExample:
-        """Return an encoded record, with the number of unusable ones that this process met for the first time on the way."""
-        before = len(self.mixture.skipped)
-        encoded = self.mixture.load(index, lambda record: self.encode(record, side))
-        prompt = (
-            None if encoded.prompt is None else (int(self.mixture.prompts[index]), encoded.prompt)
-        )
-        return replace(encoded, skipped=len(self.mixture.skipped) - before, prompt=prompt)
+        """Return an encoded record; `side` is the second argument of `Encode`.
+
+        `skipped` of the result counts the unusable records that this process met for the first time
+        while loading it.
+        """
+        num_skipped_before = len(self.mixture.skipped)
+        example = self.mixture.load(index, lambda record: self.encode(record, side))
+        prompt = None
+        if example.prompt is not None:
+            prompt = (int(self.mixture.prompts[index]), example.prompt)
+        num_skipped = len(self.mixture.skipped) - num_skipped_before
+        return replace(example, skipped=num_skipped, prompt=prompt)
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
-        """Return the indices of an epoch, the same on every rank."""
+        """Return the record indices of an epoch, (len,), the same on every rank."""
         return self.mixture.order(epoch, self.together)
 
 
 def expected_costs(mixture: Mixture) -> npt.NDArray[np.float32]:
-    """Return what each training record will take of a token budget, (len,), before anything is read or decoded."""
+    """Return the expected cost of each training record, (len,), before anything is decoded."""
     text_tokens, image_tokens = mixture.lengths().T
-    return np.asarray(
-        text_tokens + image_tokens + PATCH_COST * PATCHES_PER_TOKEN * image_tokens, dtype=np.float32
-    )
+    patch_costs = PATCH_COST * PATCHES_PER_TOKEN * image_tokens
+    return np.asarray(text_tokens + image_tokens + patch_costs, dtype=np.float32)
 
 
 def shared_costs(mixture: Mixture) -> Costs:
-    """Return what records cost where those of one prompt become one group; what its text costs is not known by itself."""
-    images = (1 + PATCH_COST * PATCHES_PER_TOKEN) * mixture.lengths()[:, 1]
-    return Costs(expected_costs(mixture), images.astype(np.float32), mixture.prompts)
+    """Return the costs of records if those with one prompt become one group.
+
+    Only images are counted as shared: the length of a prompt's text is not known by itself.
+    """
+    image_tokens = mixture.lengths()[:, 1]
+    image_costs = (1 + PATCH_COST * PATCHES_PER_TOKEN) * image_tokens
+    return Costs(expected_costs(mixture), image_costs.astype(np.float32), mixture.prompts)
 
 
 @dataclass(frozen=True, slots=True)
 class PairEncoder:
-    """A preference as one group of two continuations, chosen first; runs in loader workers."""
+    """Encodes a preference as one group of two continuations, the chosen one first."""
 
     encoder: Encoder
     read: Read
@@ -327,25 +417,30 @@ class PairEncoder:
     """Also count the tokens of each response by itself."""
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
-        """Decode the images and encode both responses; raises RecordError as decoding and encoding do."""
+        """Decode the images and encode both responses; `side` changes nothing.
+
+        Raises:
+            RecordError: As decoding and encoding do.
+        """
         self.encoder.refuse_control_tokens(record)
         conversations = [
-            (*record.prompt, text("assistant", response))
-            for response in (record.chosen, record.rejected)
+            (*record.prompt, text("assistant", record.chosen)),
+            (*record.prompt, text("assistant", record.rejected)),
         ]
         group = self.encoder.encode_conversations(
             record.images, conversations, self.read, record.identity
         )
-        lengths = response_tokens(self.encoder, record) if self.lengths else ()
-        prompt = record.prompt, record.images
         return TrainingExample(
-            group, record.margin or 0.0, lengths, record=record.identity, prompt=prompt
+            group,
+            margin=record.margin or 0.0,
+            response_tokens=response_tokens(self.encoder, record) if self.lengths else (),
+            record=record.identity,
+            prompt=(record.prompt, record.images),
         )
 
 
-def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, ...]:
-    """Return the tokens of both responses, chosen first, by themselves."""
-    return tuple(
-        len(encoder.tokenizer(one, add_special_tokens=False)["input_ids"])
-        for one in (record.chosen, record.rejected)
-    )
+def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, int]:
+    """Return the numbers of tokens of the chosen and the rejected response, each by itself."""
+    chosen_ids = encoder.tokenizer(record.chosen, add_special_tokens=False)["input_ids"]
+    rejected_ids = encoder.tokenizer(record.rejected, add_special_tokens=False)["input_ids"]
+    return len(chosen_ids), len(rejected_ids)

@@ -1,4 +1,4 @@
-"""Writing under ZeRO-3: the weights are gathered once for a whole evaluation or rollout, not again for every token."""
+"""Generation under ZeRO-3: weights are gathered once for all tokens instead of once per token."""
 
 from __future__ import annotations
 
@@ -16,36 +16,47 @@ from mmrm.train.recipe.deepspeed_config import SHARE_OF_FREE
 
 @contextmanager
 def whole_weights(model: Any) -> Iterator[None]:
-    """Gather the weights of a DeepSpeed engine under ZeRO-3 while it writes, where all ranks have the memory for them.
+    """Gather the weights of a DeepSpeed engine under ZeRO-3, if all ranks have memory for them.
 
-    Else, as without this, every layer is gathered for each token (the dry run prints when, and what that moves). All ranks call
-    together, and nothing inside is differentiated. Nothing happens for weights that are not partitioned.
+    If they do not, every layer is gathered for each token, as without this context; the dry run
+    prints when that happens and what it moves. Nothing happens for weights that are not
+    partitioned. All ranks must call together, and nothing inside may be differentiated.
+
+    Args:
+        model: A DeepSpeed engine, or any module.
     """
-    parameters = [one for one in model.parameters() if hasattr(one, "ds_numel")]
-    size = sum(one.ds_numel * one.element_size() for one in parameters)
-    if not parameters or not fits_everywhere(size, parameters[0].device):
+    partitioned = [parameter for parameter in model.parameters() if hasattr(parameter, "ds_numel")]
+    size = sum(parameter.ds_numel * parameter.element_size() for parameter in partitioned)
+    if not partitioned or not fits_everywhere(size, partitioned[0].device):
         yield
         return
     import deepspeed
     from trl.models.utils import add_hooks, remove_hooks
 
-    # ZeRO-3 has put a function with a backward pass of its own, written in Python, in the place of every linear layer's.
-    linear = torch.nn.functional.linear
-    with deepspeed.zero.GatheredParameters(parameters):
-        remove_hooks(model)  # DeepSpeed's, which would gather and release each layer all the same
+    # ZeRO-3 replaces `linear` with a Python function that has a backward pass of its own. The
+    # original is faster, and no gradient is needed here.
+    partitioned_linear = torch.nn.functional.linear
+    with deepspeed.zero.GatheredParameters(partitioned):
+        # DeepSpeed's hooks would gather and release each layer although it is gathered already.
+        remove_hooks(model)
         torch.nn.functional.linear = torch.ops.aten.linear
         try:
             yield
         finally:
-            torch.nn.functional.linear = linear
+            torch.nn.functional.linear = partitioned_linear
             add_hooks(model)
 
 
 def fits_everywhere(size: int, device: torch.device) -> bool:
-    """Say whether every rank has room for `size` more bytes beside its activations; on a CPU its ranks share the memory."""
+    """Return True if every rank has room for `size` more bytes besides its activations.
+
+    On a CPU the ranks of a node share its memory.
+    """
     if device.type == "cuda":
+        free_on_device, _ = torch.cuda.mem_get_info(device)
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = torch.cuda.mem_get_info(device)[0] + unused
+        free = free_on_device + unused
     else:
         free = psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return not max_over_ranks(int(size > SHARE_OF_FREE * free), device)
+    is_too_small = size > SHARE_OF_FREE * free
+    return not max_over_ranks(int(is_too_small), device)

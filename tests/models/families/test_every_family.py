@@ -232,7 +232,10 @@ def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(
         "the recipe's limits decide"
     )
     file.write_text(json.dumps(known | {"patch_size": 8}))
-    with pytest.raises(UserError, match="makes patches of 8 pixels"):
+    with pytest.raises(
+        UserError,
+        match=r"makes patches of 8 pixels.*takes 14.*Use this backbone.s preprocessor_config",
+    ):
         load_encoder(at(folder))
 
 

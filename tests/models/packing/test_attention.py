@@ -128,7 +128,9 @@ def test_indices_are_built_once_for_all_layers() -> None:
 
 
 def test_varlen_on_a_cpu_is_refused() -> None:
-    with pytest.raises(ValueError, match="varlen needs CUDA"):
+    with pytest.raises(
+        ValueError, match=r"attention=varlen needs CUDA.*Found cpu.*Set backbone\.attention=auto"
+    ):
         shared_prefix(
             torch.nn.Module(), *tensors(5), AttentionPlan.of([[3, 2]]), scaling=0.5, kernel="varlen"
         )

@@ -18,7 +18,7 @@ from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Encoder
 from mmrm.models.families.qwen2_5_vl import tower_plan
 from mmrm.models.packing.groups import Group, PackedBatch
-from mmrm.models.packing.vision import Segments, VisionPlan, map_tensors
+from mmrm.models.packing.vision import PatchRuns, VisionPlan, map_tensors
 from mmrm.models.portable.reward import ScalarRewardModel
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact, float64
@@ -77,7 +77,7 @@ def test_the_tower_computes_the_same_from_the_plan(model: ScalarRewardModel) -> 
 def test_one_window_for_a_whole_image_is_the_frame_itself(model: ScalarRewardModel) -> None:
     encoder = tiny.encoder()
     batch = encoder.pack([])
-    assert [segments.lengths for segments in batch.vision.segments.values()] == [(4,), (4,)]
+    assert [segments.lengths for segments in batch.vision.runs.values()] == [(4,), (4,)]
     assert torch.equal(model(**batch.score_inputs()), model(**without_plan(batch)))
 
 
@@ -125,7 +125,9 @@ def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: P
     encoder = Encoder(
         tiny.tokenizer(), tiny.image_processor(), BackboneConfig(path=str(folder)), other
     )
-    with pytest.raises(UserError, match=r"window_size 112, and the model's is 56"):
+    with pytest.raises(
+        UserError, match=r"window_size 112, but the model's is 56.*Load the encoder"
+    ):
         model(**encoder.pack([]).score_inputs())
     assert load_encoder(BackboneConfig(path=str(folder))).pack([]).vision.tower["window_size"] == 56
 
@@ -148,7 +150,7 @@ def planned(grids: Tensor, window: int) -> VisionPlan:
 def test_segments_cover_every_patch_once(grids: list[tuple[int, int, int]], window: int) -> None:
     tensor = torch.tensor([(frames, 2 * rows, 2 * columns) for frames, rows, columns in grids])
     plan = planned(tensor, window)
-    frames, windows = plan.segments.values()
+    frames, windows = plan.runs.values()
     patches = int(tensor.prod(1).sum())
     assert sorted(plan.tensors["window_index"].tolist()) == list(range(patches // 4))
     for segments in (frames, windows):
@@ -163,15 +165,15 @@ def test_segments_cover_every_patch_once(grids: list[tuple[int, int, int]], wind
 
 
 def test_neighbouring_segments_of_one_length_are_one_view() -> None:
-    calls, _ = Segments.of((4, 4, 2, 2, 4)).calls
+    calls, _ = PatchRuns.of((4, 4, 2, 2, 4)).calls
     assert [(call.queries.shape[1], call.start) for call in calls] == [(4, None), (2, 8)]
-    assert Segments.of((4, 4)).calls[0][0].start == 0
+    assert PatchRuns.of((4, 4)).calls[0][0].start == 0
 
 
 def test_indices_are_kept_for_all_layers_but_not_for_another_device() -> None:
     plan = planned(torch.tensor([[1, 4, 4]]), 56)
-    windows = plan.segments["cu_window_seqlens"]
+    windows = plan.runs["cu_window_seqlens"]
     assert windows.calls is windows.calls
     moved: VisionPlan = map_tensors(plan, lambda tensor: tensor.to("meta"))
-    assert moved.segments["cu_window_seqlens"].calls[1].device.type == "meta"
-    assert replace(plan).segments["cu_window_seqlens"] is windows
+    assert moved.runs["cu_window_seqlens"].calls[1].device.type == "meta"
+    assert replace(plan).runs["cu_window_seqlens"] is windows

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from mmrm.data.errors import ImageError, UserError
 from mmrm.train.runs import build as run
-from mmrm.train.supervised.budget import LOWERED, NO_LIMIT, RowBudget, cannot_repeat, ceiling, split
+from mmrm.train.supervised.budget import (
+    LOWERED,
+    NO_LIMIT,
+    RowBudget,
+    ceiling,
+    out_of_memory_message,
+    split,
+    write_lowered_budget,
+)
 from mmrm.train.supervised.packed_trainer import PackedTrainer
 from mmrm.train.supervised.steps import PackedRow, StepDataset, make_row
 from tests.models import tiny
@@ -185,14 +193,14 @@ def test_only_later_rows_that_are_half_full_are_measured(memory: dict[str, int])
     found.steps.token_budget -= 1
     step(found, one, one, filler, filler)
     assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 4"]
-    assert len(found.found) == 1
+    assert len(found.measured) == 1
 
 
 def test_a_budget_that_is_reached_is_not_measured(memory: dict[str, int]) -> None:
     found, one = budget([], "cuda", 100, 100), row("it")
     step(found, one, one)
     step(found, one, one)
-    assert found.found == []
+    assert found.measured == []
 
 
 def test_where_a_step_cannot_be_repeated_the_next_start_takes_half(tmp_path: Path) -> None:
@@ -200,13 +208,15 @@ def test_where_a_step_cannot_be_repeated_the_next_start_takes_half(tmp_path: Pat
     assert ceiling(5000, tmp_path) == 5000
     assert ceiling("auto", tmp_path) == NO_LIMIT
     half = whole.batch.cost // 2
+    write_lowered_budget(whole, tmp_path)
     assert re.search(
-        rf"now says {half:,}: give the same command again with --resume",
-        cannot_repeat(whole, tmp_path),
+        rf"{LOWERED} now contains {half:,}: give the same command again with --resume",
+        out_of_memory_message(whole, tmp_path),
     )
     assert ceiling("auto", tmp_path) == ceiling(5000, tmp_path) == half
     assert ceiling(1, tmp_path) == 1
-    assert "single record" in cannot_repeat(row("i"), tmp_path)
+    write_lowered_budget(row("i"), tmp_path)
+    assert "single record" in out_of_memory_message(row("i"), tmp_path)
     assert ceiling("auto", tmp_path) == half
 
 
@@ -291,7 +301,7 @@ def test_memory_did_end(trained: tuple[Path, str], case: str) -> None:
 def test_zero3_ends_with_a_budget_for_the_next_start(trained: tuple[Path, str]) -> None:
     folder, said = trained
     left = int((folder / "sharded3" / LOWERED).read_text())
-    assert f"{LOWERED} now says {left:,}: give the same command again" in said
+    assert f"{LOWERED} now contains {left:,}: give the same command again" in said
     assert re.search(rf"sharded3: refused 0, budget {left}", said)
 
 

@@ -171,13 +171,15 @@ def test_a_count_that_the_ranks_do_not_divide_is_refused(
     records: int, ranks: int, advice: str
 ) -> None:
     with pytest.raises(
-        UserError, match=rf"{records} records does not divide over {ranks} ranks.*{advice}"
+        UserError,
+        match=rf"records_per_step is {records}, which does not divide over {ranks} ranks.*{advice}",
     ):
         dataset(Numbered(20), records, 1, ranks=ranks)
 
 
 def test_too_few_records_for_a_step_are_refused() -> None:
     with pytest.raises(
-        UserError, match=r"7 records and a step takes 8.*Lower optim\.records_per_step"
+        UserError,
+        match=r"7 records and optim\.records_per_step is 8.*Lower optim\.records_per_step",
     ):
         dataset(Numbered(7), 8, 1)
