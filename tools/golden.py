@@ -46,7 +46,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -348,23 +348,21 @@ def digests_in(folder: Path) -> dict[str, str]:
 SCRIPTS = (
     *("train/rm.py", "train/sft.py", "train/rl.py", "train/ablate.py", "train/on_policy.py"),
     *("train/predictors.py", "train/stress.py", "train/merge.py", "train/throughput.py"),
-    *("train/describe.py", "data/mixture.py", "data/shapes.py", "data/browse.py", "eval/run.py"),
-    *("eval/score.py", "eval/select_responses.py", "eval/select_pairs.py", "eval/sample.py"),
-    *("eval/serve.py", "eval/sweep.py", "eval/report.py", "eval/overlap.py", "eval/annotate.py"),
+    *("data/mixture.py", "data/shapes.py", "data/browse.py", "eval/run.py"),
+    *("eval/select_responses.py best", "eval/select_responses.py pairs"),
+    *("eval/select_responses.py rejection-sampling", "eval/select_pairs.py tries"),
+    *("eval/select_pairs.py pass-rate", "eval/score.py", "eval/sample.py", "eval/serve.py"),
+    *("eval/sweep.py", "eval/report.py", "eval/overlap.py", "eval/annotate.py"),
     *("eval/answers.py", "eval/critique_ablation.py", "eval/overoptimisation.py"),
 )
-"""Every command."""
-WITHOUT_OPTIONS = ("train/describe.py",)
-"""Commands that read no command line: they would do their work when asked for help."""
+"""Every command with a command line, and every form of those that have several."""
 
 
 def options(commands: Commands) -> dict[str, Any]:
     """Return the options of every command, as its usage line names them."""
     found: dict[str, Any] = {}
     for script in SCRIPTS:
-        if script in WITHOUT_OPTIONS:
-            continue
-        ended = commands.run(script, "--help")
+        ended = commands.run(*script.split(), "--help")
         usage = ended.output.split("\n\n")[0]
         found[script] = {
             "status": ended.status,
@@ -896,31 +894,44 @@ def training_arguments(commands: Commands, run: Training) -> list[str]:
 
 
 def trained(folder: Path, step: int) -> dict[str, Any]:
-    """Return what a run wrote into its folder."""
+    """Return what a run wrote into its folder, and its checkpoint of a step."""
     checkpoint = folder / f"checkpoint-{step}"
-    weights = sorted(checkpoint.glob("*.safetensors"))
+    config = checkpoint / "config.json"
+    validation = folder / "validation.jsonl"
     best = folder / "best"
     return {
         "log": json_lines(folder / "log.jsonl"),
+        "recipe": (folder / "recipe.yaml").read_text(encoding="utf-8").splitlines(),
         "checkpoints": sorted(path.name for path in folder.glob("checkpoint-*")),
         "best": best.resolve().name if best.exists() else None,
         "files": sorted(path.name for path in checkpoint.iterdir()),
-        "weights": {path.name: digest(path) for path in weights},
-        "config": json_file(checkpoint / "config.json")
-        if (checkpoint / "config.json").is_file()
-        else None,
+        "weights": weights_in(checkpoint),
+        "config": json_file(config) if config.is_file() else None,
+        "model card": {"printed": tables_of_markdown(checkpoint / "README.md")},
         "eval": files_in(checkpoint / "eval"),
         "answers": files_in(checkpoint / "answers"),
         "completions": files_in(folder / "completions"),
         "critiques": files_in(folder / "critiques"),
+        "validation": without_images(json_lines(validation)) if validation.is_file() else None,
     }
+
+
+def weights_in(checkpoint: Path) -> dict[str, str]:
+    """Return the digest of every file of weights in a checkpoint."""
+    return {path.name: digest(path) for path in sorted(checkpoint.glob("*.safetensors"))}
+
+
+def tables_of_markdown(page: Path) -> list[str]:
+    """Return the lines of a Markdown page that belong to tables."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("|")]
 
 
 def merged(commands: Commands) -> dict[str, Any]:
     """Merge the adapters of a run into their base, and return the digests of the weights."""
     folder = commands.fresh("merged")
     commands.succeed("train/merge.py", "naive-lora/checkpoint-3", folder.name)
-    return {path.name: digest(path) for path in sorted(folder.glob("*.safetensors"))}
+    return weights_in(folder)
 
 
 STOPPED = Training(
@@ -1070,14 +1081,6 @@ def write_stand_in(commands: Commands) -> None:
     save_file(head, folder / "value_head.safetensors", metadata={"format": "pt"})
 
 
-@dataclass(slots=True)
-class RequestLog:
-    """Digests of the requests that an endpoint got."""
-
-    digests: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class MadeAnswers(BaseHTTPRequestHandler):
     """An OpenAI-compatible endpoint whose answer depends on nothing but the texts of the request."""
 
@@ -1147,7 +1150,7 @@ def address_of(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 RESPONSES = "{type: shapes, level: demo, split: train, rows: 8, text_only: 0.25}"
-FORMS = ("standardised", "sigmoid", "rank", "hybrid", "stratified")
+FORMS = ("standardised", "sigmoid", "relative", "rank", "hybrid", "stratified")
 FORMS_WITH_VERDICTS = ("hybrid", "stratified")
 """Forms of rewards that need to know which responses are right."""
 SELECTIONS: dict[str, tuple[str, ...]] = {
