@@ -60,7 +60,8 @@ VOLATILE_KEY = re.compile(
 )
 """Keys whose values differ between two recordings of the same tree, or between two arrangements of the same code."""
 VOLATILE_TEXT = re.compile(
-    r"(?<![\w.])[\d.,]+ ?(ms|s|min|h|seconds?|minutes?|hours?)\b|[\d.,]+ (GB|GiB|MiB) free"
+    r"(?<![\w.])[\d.,]+ ?(ms|s|min|h|seconds?|minutes?|hours?)\b|\b\d+:\d\d:\d\d\b"
+    r"|[\d.,]+ (GB|GiB|MiB) free"
 )
 """Durations and free memory in what commands print."""
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
@@ -704,6 +705,16 @@ def split_settings(settings: str) -> list[str]:
 # Data
 
 
+SMALL = """
+extends: {recipe}
+data:
+  validation: 8
+  sources:
+    - {{type: shapes, level: demo, split: train, rows: 40}}
+    - {{type: project, path: world/train/records.jsonl, weight: 2}}
+"""
+
+
 def data(commands: Commands) -> dict[str, Any]:
     """Return what the commands of data/ make of the embedded world."""
     world = commands.fresh("world")
@@ -716,9 +727,7 @@ def data(commands: Commands) -> dict[str, Any]:
     for path in sorted(world.rglob("*.jsonl")):
         name = str(path.relative_to(commands.work))
         found[f"recognised {name}"] = commands.run("data/mixture.py", name).printed
-    small = ["extends: " + commands.recipe("shapes/judge_sft.yaml")]
-    small += ["data: {sources: [{type: shapes, level: demo, split: train, rows: 40}]}"]
-    commands.write("small.yaml", "\n".join(small) + "\n")
+    commands.write("small.yaml", SMALL.format(recipe=commands.recipe("shapes/judge_sft.yaml")))
     card = commands.fresh("card.json")
     ended = commands.succeed("data/mixture.py", "small.yaml", "--plan", "--save", card.name)
     found["data card"] = {**ended.printed, "card": json_file(card) if card.is_file() else None}
@@ -800,7 +809,7 @@ JUDGE_RL = (
 RELEASED_RL = (
     *JUDGE_RL,
     "method.rewards.variant=r1_released",
-    "method.advantages={normalisation: group, filter: 3.0, filter_variant: r1_released}",
+    "method.advantages={normalisation: batch, filter: 3.0, filter_variant: r1_released}",
     "method.kl_in=reward",
     "method.kl_form=k1",
     "method.dual_clip=3.0",
@@ -808,6 +817,7 @@ RELEASED_RL = (
 )
 POLICY = (
     *REINFORCE,
+    "data.sources.0.rows=512",
     "method.max_new_tokens=24",
     "method.num_generations=4",
     "evaluation.samples=2",
@@ -876,12 +886,15 @@ def training(commands: Commands) -> dict[str, Any]:
     """Train by every method, and return each run's plan, log and last checkpoint."""
     found: dict[str, Any] = {}
     for run in TRAININGS:
-        commands.fresh(run.name)
+        folder = commands.fresh(run.name)
         arguments = training_arguments(commands, run)
-        plan = commands.succeed(*arguments, "--dry-run").printed
-        ended = commands.succeed(*arguments, ranks=run.ranks)
+        plan = commands.run(*arguments, "--dry-run").printed
+        ended = commands.run(*arguments, ranks=run.ranks)
         found[run.name] = {"plan": plan, "status": ended.status}
-        found[run.name] |= trained(commands.work / run.name, run.saved_step)
+        if ended.status == 0:
+            found[run.name] |= trained(folder, run.saved_step)
+        else:
+            print(f"{run.name} ended with status {ended.status}:\n{ended.errors[-2000:]}")
     found["merged"] = merged(commands)
     found["resumed"] = resumed(commands)
     return found
@@ -1106,10 +1119,14 @@ class MadeAnswers(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+ENDPOINT_PORT = 28471
+"""Digests of requests and of settings contain the address of the endpoint, so the port is always the same."""
+
+
 @contextmanager
 def endpoint() -> Iterator[str]:
     """Run an endpoint of made answers, and give its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), MadeAnswers)
+    server = ThreadingHTTPServer(("127.0.0.1", ENDPOINT_PORT), MadeAnswers)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -1223,6 +1240,11 @@ EVALUATIONS: dict[str, tuple[str, ...]] = {
     "released-pairs": ("--protocol", "order=winner_first"),
 }
 """Options of some judges; the others are evaluated by the default protocol."""
+LOCAL_BENCHMARKS = (
+    "mm_rlhf_rewardbench=world/editions/mm_rlhf_rewardbench,limit=16",
+    "preference_folder=world/train/records.jsonl",
+)
+"""Benchmarks in files that `data` has written."""
 
 
 def benchmarks(commands: Commands) -> dict[str, Any]:
@@ -1243,6 +1265,10 @@ def benchmarks(commands: Commands) -> dict[str, Any]:
     arguments = ["critic/checkpoint-3", "--benchmarks", *BENCHMARKS, "--output", two_ranks.name]
     ended = commands.run("eval/run.py", *arguments, ranks=2)
     found["two ranks"] = {**ended.printed, "files": files_in(two_ranks)}
+    local = commands.fresh("eval-local-files")
+    arguments = ["naive/checkpoint-3", "--benchmarks", *LOCAL_BENCHMARKS, "--output", local.name]
+    ended = commands.run("eval/run.py", *arguments)
+    found["local files"] = {**ended.printed, "files": files_in(local)}
     ended = commands.run("eval/run.py", "--compare", "eval-naive", "eval-critic")
     found["compare"] = ended.printed
     return found
@@ -1341,7 +1367,7 @@ output: {{folder: list, keep_checkpoints: 1}}
 variants: {{two: {{}}, one: {{head.layers: 1}}}}
 """
 REWARD_MODELS = """
-optim: {{epochs: null}}
+optim: {{epochs: null, max_steps: 3}}
 evaluation: {{best_metric: null, at_start: false}}
 output: {{folder: reward-models, keep_checkpoints: 1}}
 variants:
@@ -1350,8 +1376,8 @@ variants:
   naive-3: {{extends: {recipes}/naive.yaml}}
   naive-one-layer: {{extends: {recipes}/naive.yaml, head.layers: 1}}
   critic: {{extends: {recipes}/critic.yaml}}
-  judge: {{extends: {recipes}/judge_sft.yaml, data.validation: 8, evaluation.judging.max_new_tokens: 64,
-           optim.learning_rate: 1.0e-3, data.sources.0.rows: 200}}
+  judge: {{extends: {recipes}/judge_sft.yaml, data.validation: 8,
+           evaluation.judging.max_new_tokens: 64}}
 """
 OVERLAPPING = """
 extends: {recipe}
@@ -1395,12 +1421,8 @@ def predictors(commands: Commands) -> dict[str, Any]:
     folder = commands.fresh("reward-models")
     recipes = commands.recipe("shapes")
     commands.write("reward-models.yaml", REWARD_MODELS.format(recipes=recipes))
-    ignored = ("at_start", "max_steps", "epochs", "rows=")
-    settings = [
-        setting
-        for setting in (*SUPERVISED, *NONE, "optim.max_steps=3", "data.sources.0.rows=64")
-        if not any(word in setting for word in ignored)
-    ]
+    in_the_list = ("evaluation.at_start", "optim.max_steps", "optim.epochs")
+    settings = [setting for setting in (*SUPERVISED, *NONE) if not setting.startswith(in_the_list)]
     questions = "{type: shapes, level: demo, split: benchmark, rows: 16, seed: 2, text_only: 0.0}"
     arguments = ["reward-models.yaml", *settings, "--policy", "embedded", "--samples", "4"]
     arguments += ["--questions", questions, "--max-new-tokens", "24", "--compared", "8"]
