@@ -106,6 +106,7 @@ def record(folder: Path, sections: Sequence[str], tree: Path | None = None) -> N
     else:
         clone = tree.resolve()
         commands = Commands(clone, clone / ".venv" / "bin" / "python", work)
+    commands.link_folders()
     for name in sections:
         begin = time.monotonic()
         section = commands.without_paths(SECTIONS[name](commands))
@@ -220,9 +221,20 @@ class Commands:
         path.write_text(text, encoding="utf-8")
         return path
 
+    def link_folders(self) -> None:
+        """Link the tree's recipes and models into `work`.
+
+        Commands then get relative paths, so that the lines and columns which they print do not depend on the length
+        of the tree's path.
+        """
+        for name in ("recipes", "models"):
+            link = self.work / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.clone / name)
+
     def recipe(self, name: str) -> str:
-        """Return the path of a shipped recipe."""
-        return str(self.clone / "recipes" / name)
+        """Return the path of a shipped recipe, relative to `work`."""
+        return f"recipes/{name}"
 
     def without_paths(self, value: Any) -> Any:
         """Return a JSON value with the paths of this recording and addresses of servers replaced by fixed words."""
@@ -570,19 +582,19 @@ BENCHMARKS = (VL_REWARDBENCH, "multimodal_rewardbench=embedded,limit=16")
 REFUSED_COMMANDS: dict[str, tuple[str, ...]] = {
     "rm: no recipe": ("train/rm.py",),
     "rm: missing recipe": ("train/rm.py", "nothing.yaml"),
-    "rm: unknown option": ("train/rm.py", "RECIPES/shapes/naive.yaml", "--dry"),
-    "rm: recipe of sft": ("train/rm.py", "RECIPES/shapes/judge_sft.yaml", "--dry-run"),
-    "sft: recipe of rl": ("train/sft.py", "RECIPES/shapes/judge_rl.yaml", "--dry-run"),
-    "rl: recipe of rm": ("train/rl.py", "RECIPES/shapes/naive.yaml", "--dry-run"),
-    "rm: missing backbone": ("train/rm.py", "RECIPES/shapes/naive.yaml", "backbone.path=/nothing"),
-    "ablate: no variants": ("train/ablate.py", "RECIPES/shapes/naive.yaml", "--dry-run"),
+    "rm: unknown option": ("train/rm.py", "recipes/shapes/naive.yaml", "--dry"),
+    "rm: recipe of sft": ("train/rm.py", "recipes/shapes/judge_sft.yaml", "--dry-run"),
+    "sft: recipe of rl": ("train/sft.py", "recipes/shapes/judge_rl.yaml", "--dry-run"),
+    "rl: recipe of rm": ("train/rl.py", "recipes/shapes/naive.yaml", "--dry-run"),
+    "rm: missing backbone": ("train/rm.py", "recipes/shapes/naive.yaml", "backbone.path=/nothing"),
+    "ablate: no variants": ("train/ablate.py", "recipes/shapes/naive.yaml", "--dry-run"),
     "stress: missing recipe": ("train/stress.py", "nothing.yaml"),
     "predictors: half of two options": (
-        *("train/predictors.py", "RECIPES/ablations/shapes_reward_models.yaml"),
+        *("train/predictors.py", "recipes/ablations/shapes_reward_models.yaml"),
         *("--policy", "embedded", "--questions", "{}", "--pays", "naive-5"),
     ),
     "on_policy: no source": (
-        *("train/on_policy.py", "RECIPES/shapes/naive.yaml", "--policy", "embedded"),
+        *("train/on_policy.py", "recipes/shapes/naive.yaml", "--policy", "embedded"),
         *("--questions", "{type: shapes, level: demo, rows: 4}"),
     ),
     "merge: no checkpoint": ("train/merge.py", "nothing", "merged"),
@@ -607,16 +619,16 @@ REFUSED_COMMANDS: dict[str, tuple[str, ...]] = {
     "sweep: missing judge": ("eval/sweep.py", "nothing", "--benchmarks", VL_REWARDBENCH),
     "report: no run": ("eval/report.py", "."),
     "overlap: ending": (
-        *("eval/overlap.py", "RECIPES/shapes/naive.yaml", "--benchmarks", VL_REWARDBENCH),
+        *("eval/overlap.py", "recipes/shapes/naive.yaml", "--benchmarks", VL_REWARDBENCH),
         *("--output", "overlap.jsonl"),
     ),
     "annotate: missing endpoint": (
-        *("eval/annotate.py", "RECIPES/shapes/naive.yaml", "nothing.yaml", "--out", "x.jsonl"),
+        *("eval/annotate.py", "recipes/shapes/naive.yaml", "nothing.yaml", "--out", "x.jsonl"),
     ),
     "overoptimisation: no run": ("eval/overoptimisation.py", "nothing"),
     "critique ablation: no critic": ("eval/critique_ablation.py", "nothing"),
 }
-"""Commands that are refused; RECIPES stands for the folder of recipes."""
+"""Commands that are refused."""
 
 
 def errors(commands: Commands) -> dict[str, Any]:
@@ -639,10 +651,8 @@ def errors(commands: Commands) -> dict[str, Any]:
         commands.write("wrong.yaml", text)
         ended = commands.run("eval/run.py", "wrong.yaml", "--benchmarks", *BENCHMARKS)
         found["judges"][name] = refusal(ended, allowed)
-    recipes = str(commands.clone / "recipes")
-    for name, (script, *words) in REFUSED_COMMANDS.items():
-        arguments = [word.replace("RECIPES", recipes) for word in words]
-        found["commands"][name] = commands.run(script, *arguments).refused
+    for name, arguments in REFUSED_COMMANDS.items():
+        found["commands"][name] = commands.run(*arguments).refused
     return found
 
 
@@ -1484,8 +1494,7 @@ def critique_ablation(commands: Commands) -> dict[str, Any]:
 def answer_accuracy(commands: Commands) -> dict[str, Any]:
     """Ask the embedded backbone questions of every type."""
     output = commands.fresh("answers.json")
-    backbone = str(commands.clone / "models" / "embedded")
-    arguments = [backbone, "--items", "24", "--output", output.name]
+    arguments = ["models/embedded", "--items", "24", "--output", output.name]
     ended = commands.succeed("eval/answers.py", *arguments)
     return {**ended.printed, "json": json_file(output)}
 
