@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools import golden
@@ -58,6 +58,7 @@ def compared(folder: Path, other: dict[str, Any]) -> int:
     return golden.compare(folder / "first", folder / "second", texts=False)
 
 
+@settings(deadline=None, max_examples=50)
 @given(value=JSON, texts=st.booleans())
 def test_a_value_does_not_differ_from_itself(value: Any, texts: bool) -> None:
     again = json.loads(json.dumps(value))
