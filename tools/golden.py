@@ -64,6 +64,8 @@ VOLATILE_TEXT = re.compile(
     r"|[\d.,]+ (GB|GiB|MiB) free"
 )
 """Durations and free memory in what commands print."""
+CODE_DIGEST = re.compile(r'\b([0-9a-f]{16}) \{\\?"type')
+"""The revision of a generated source, before its settings as JSON or as JSON in a JSON text."""
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 
 
@@ -110,7 +112,7 @@ def record(folder: Path, sections: Sequence[str], tree: Path | None = None) -> N
     for name in sections:
         begin = time.monotonic()
         section = commands.without_paths(SECTIONS[name](commands))
-        text = json.dumps(section, indent=1, ensure_ascii=False)
+        text = without_code_digests(json.dumps(section, indent=1, ensure_ascii=False))
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
 
@@ -264,6 +266,17 @@ def without_volatile(value: Any) -> Any:
     if isinstance(value, list):
         return [without_volatile(child) for child in value]
     return value
+
+
+def without_code_digests(text: str) -> str:
+    """Return a recording in which digests of the code that generates records are replaced by a fixed word.
+
+    The revision of a generated source is such a digest. It is found where the source's settings follow it, and is
+    replaced wherever it occurs, also where tables show its first twelve digits.
+    """
+    for revision in sorted(set(CODE_DIGEST.findall(text))):
+        text = text.replace(revision, "REVISION").replace(revision[:12], "REVISION")
+    return text
 
 
 def json_file(path: Path) -> Any:

@@ -142,6 +142,17 @@ def test_volatile_keys_and_paths_are_left_out(tmp_path: Path) -> None:
     assert commands.without_paths([text]) == ["CLONE/models and WORK/naive at ADDRESS"]
 
 
+def test_digests_of_generating_code_are_left_out() -> None:
+    revision = "cf57fb569e93b8e3"
+    record = {"content": f'{revision} {{"type":"shapes"}}', "revision": revision, "key": "a" * 16}
+    printed = [f"| shapes | {revision[:12]} |"]
+    text = golden.without_code_digests(json.dumps([record, printed]))
+    assert json.loads(text) == [
+        {"content": 'REVISION {"type":"shapes"}', "revision": "REVISION", "key": "a" * 16},
+        ["| shapes | REVISION |"],
+    ]
+
+
 def schema(class_name: str, description: str) -> dict[str, Any]:
     """Return a schema with one definition, and keys that are also keywords of JSON schema."""
     definition = {
