@@ -1087,14 +1087,15 @@ def judges(commands: Commands, *, for_benchmarks: bool) -> Iterator[dict[str, st
     """Write the judge files, run the servers that some of them ask, and give the judges by name."""
     write_stand_in(commands)
     files = {**JUDGES, **(BENCHMARKS_ALONE if for_benchmarks else {})}
-    with endpoint() as endpoint_url, served(commands, "naive/checkpoint-3") as server_url:
+    naive = "naive/checkpoint-3"
+    with endpoint() as endpoint_url, served(commands, naive, *ONE_BY_ONE) as server_url:
         files["server"] = {"type": "server", "url": server_url}
         if for_benchmarks:
             cache = commands.fresh("endpoint-cache")
             url = f"{endpoint_url}/v1"
             settings = {"url": url, "model": "made", "cache": cache.name, "concurrency": 1}
             files["endpoint"] = {"type": "endpoint", **settings}
-        paths = {"naive": "naive/checkpoint-3", "critic": "critic/checkpoint-3"}
+        paths = {"naive": naive, "critic": "critic/checkpoint-3"}
         for name, content in files.items():
             paths[name] = commands.write(f"{name}.yaml", json.dumps(content)).name
         yield paths
@@ -1159,11 +1160,18 @@ def endpoint() -> Iterator[str]:
         server.server_close()
 
 
+ONE_BY_ONE = ("--token-budget", "1")
+"""Options of a server that computes every response by itself.
+
+Otherwise it computes together what arrives together, and the last digits of scores depend on the time of arrival.
+"""
+
+
 @contextmanager
-def served(commands: Commands, judge: str) -> Iterator[str]:
+def served(commands: Commands, judge: str, *options: str) -> Iterator[str]:
     """Run eval/serve.py with a judge until it is no longer needed, and give its address."""
     log = f"serve-{judge.replace('/', '-')}.txt"
-    process = commands.start("eval/serve.py", judge, "--port", "0", log=log)
+    process = commands.start("eval/serve.py", judge, "--port", "0", *options, log=log)
     try:
         yield address_of(process, commands.work / log)
     finally:
