@@ -1230,13 +1230,20 @@ def rankings(commands: Commands) -> dict[str, Any]:
         if form in FORMS_WITH_VERDICTS:
             form_options += ["--verifier", "recorded"]
         found[f"form {form}"] = scored(commands, judge, f"form-{form}", *form_options)
-    for name, (kind, *kind_options) in SELECTIONS.items():
-        selected = commands.fresh(f"selected-{name}.jsonl")
-        files = ["scored-naive.jsonl", selected.name]
-        ended = commands.run("eval/select_responses.py", kind, *files, *kind_options)
-        lines = json_lines(selected) if selected.is_file() else []
-        found[f"select {name}"] = {**ended.printed, "lines": without_images(lines)}
+    for name in SELECTIONS:
+        found[f"select {name}"] = selected(commands, name)
     return found
+
+
+def selected(commands: Commands, name: str) -> dict[str, Any]:
+    """Select from the sampled answers by the scores of the first judge."""
+    kind, *selection_options = SELECTIONS[name]
+    suffix = ".parquet" if "trl" in selection_options else ".jsonl"  # TRL needs the images inside
+    output = commands.fresh(f"selected-{name}{suffix}")
+    arguments = [kind, "scored-naive.jsonl", output.name, *selection_options]
+    ended = commands.run("eval/select_responses.py", *arguments)
+    lines = READERS[suffix](output) if output.is_file() else []
+    return {**ended.printed, "lines": without_images(lines)}
 
 
 def scored(commands: Commands, judge: str, name: str, *options: str) -> dict[str, Any]:
