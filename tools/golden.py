@@ -61,9 +61,11 @@ VOLATILE_KEY = re.compile(
 """Keys whose values differ between two recordings of the same tree, or between two arrangements of the same code."""
 VOLATILE_TEXT = re.compile(
     r"(?<![\w.])[\d.,]+ ?(ms|s|min|h|seconds?|minutes?|hours?)\b|\b\d+:\d\d:\d\d\b"
-    r"|[\d.,]+ (GB|GiB|MiB) free"
+    r"|[\d.,]+ (GB|GiB|MiB) free|\b[0-9a-f]{32,}\b"
 )
-"""Durations and free memory in what commands print."""
+"""Durations, free memory and fingerprints of judges in what commands print."""
+PROGRESS = re.compile(r"it/s|records/s|━ +\d+%|━ +\d+/\d+")
+"""What lines of progress bars contain."""
 CODE_DIGEST = re.compile(r'\b([0-9a-f]{16}) \{\\?"type')
 """The revision of a generated source, before its settings as JSON or as JSON in a JSON text."""
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
@@ -1436,9 +1438,13 @@ def sweep(commands: Commands) -> dict[str, Any]:
     folder = commands.fresh("sweep")
     runs = ["naive", "naive-zero2", "critic"]
     arguments = [*runs, "--benchmarks", *BENCHMARKS, "--output", folder.name]
+    ended = commands.succeed("eval/sweep.py", *arguments)
+    found = json_file(folder / "sweep.json")
+    for result in found["results"]:
+        del result["folder"]  # named after a digest of the scoring code
     return {
-        **commands.succeed("eval/sweep.py", *arguments).printed,
-        "json": json_file(folder / "sweep.json"),
+        **ended.printed,
+        "json": found,
         "csv": csv_rows(folder / "sweep.csv"),
         "printed page": {"printed": (folder / "sweep.md").read_text("utf-8").splitlines()},
     }
@@ -1495,7 +1501,12 @@ def overoptimisation(commands: Commands) -> dict[str, Any]:
     folder = commands.fresh("overoptimisation")
     arguments = ["policy", "--samples", "2", "--questions", "8", "--output", folder.name]
     ended = commands.succeed("eval/overoptimisation.py", *arguments)
-    return {**ended.printed, "files": files_in(folder)}
+    found = {**ended.printed, "figures": json_file(folder / "figures.json")}
+    for path in sorted((folder / "points").glob("*.jsonl")):
+        lines = json_lines(path)
+        # The first line of a checkpoint's file is a digest, which depends on the code.
+        found[path.name] = [line for line in lines if isinstance(line, dict)]
+    return found
 
 
 def stress(commands: Commands) -> dict[str, Any]:
@@ -1622,7 +1633,16 @@ SECTIONS: dict[str, Callable[[Commands], dict[str, Any]]] = {
 
 
 NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?")
-PRINTED_KEYS = ("notes", "about", "label", "not_computed", "unavailable", "words", "differs")
+PRINTED_KEYS = (
+    "notes",
+    "about",
+    "label",
+    "title",
+    "not_computed",
+    "unavailable",
+    "words",
+    "differs",
+)
 """Keys of result files whose texts are sentences for people; compared as `printed` is."""
 
 
@@ -1683,7 +1703,7 @@ def differences_of_mappings(
         inside = f"{place}/{key}"
         if key == "message" and not texts:
             continue
-        if key == "printed" or key in PRINTED_KEYS:
+        if key in ("printed", "message", *PRINTED_KEYS):
             yield from differences_of_texts(one[key], other[key], texts=texts, place=inside)
         else:
             yield from differences(one[key], other[key], texts=texts, place=inside)
@@ -1709,9 +1729,13 @@ def differences_of_texts(
 
 
 def printed_lines(value: Any) -> list[str]:
-    """Return all lines of a printed text without durations; the value may be a text, a list or a mapping of texts."""
+    """Return the lines of a printed text, without durations, fingerprints and progress bars.
+
+    The value may also be a list or a mapping of texts.
+    """
     if isinstance(value, str):
-        return [VOLATILE_TEXT.sub("", line) for line in value.splitlines()]
+        lines = [line for line in value.splitlines() if not PROGRESS.search(line)]
+        return [VOLATILE_TEXT.sub("", line) for line in lines]
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

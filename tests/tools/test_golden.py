@@ -112,6 +112,14 @@ def test_durations_are_no_difference() -> None:
     assert places(slower, texts=True) == []
 
 
+def test_progress_bars_and_fingerprints_are_no_difference() -> None:
+    bar = "Loading weights: 100%|####| 131/131 [00:00<00:00, {}it/s]"
+    scored = "scored by http://ADDRESS, checkpoint {}"
+    first = {"message": [bar.format(9362)], "notes": [scored.format("f6cf" * 16)]}
+    second = {"message": [bar.format(71), bar.format(9)], "notes": [scored.format("6947" * 16)]}
+    assert list(golden.differences(first, second, texts=True)) == []
+
+
 def test_the_status_says_whether_recordings_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
