@@ -26,7 +26,7 @@ from mmrm.models.portable.critic import Critic
 from mmrm.models.portable.language_model import LabelModel
 from mmrm.models.portable.reward import ScalarReward, refuse_other_numbers
 
-EMBEDDED = Path(__file__).parent / "embedded"
+EMBEDDED = Path(__file__).resolve().parent / "embedded"
 
 
 def resolve(path: str) -> str:

@@ -651,7 +651,7 @@ def test_every_regular_expression_is_listed() -> None:
     found = set()
     for floor in ("data", "models", "eval", "train"):
         for path in (CLONE / floor).rglob("*.py"):
-            module = ".".join(path.relative_to(CLONE).with_suffix("").parts)
+            module = ".".join(("mmrm", *path.relative_to(CLONE).with_suffix("").parts))
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found |= {f"{module}.{name}" for name in expressions_in(tree)}
     listed = PATTERNS.keys() | COVERED.keys() | OWN_TEXTS.keys()

@@ -71,7 +71,7 @@ def test_a_wrong_section_is_refused(section: dict[str, Any], place: str) -> None
 def test_every_row_of_the_table_is_a_source_of_that_name() -> None:
     for config in SOURCES:
         (name,) = config.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
-        assert config.__module__ == f"data.sources.{name}"
+        assert config.__module__ == f"mmrm.data.sources.{name}"
 
 
 def test_the_embedded_world_is_a_source(tmp_path: Path) -> None:

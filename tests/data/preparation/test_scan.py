@@ -118,7 +118,7 @@ def test_other_code_reads_the_data_again(tmp_path: Path, monkeypatch: pytest.Mon
     files = clone / "storage" / "files.py"
     files.write_text(files.read_text().replace("sha256", "sha512"))
     code.code_digest.cache_clear()
-    monkeypatch.setattr(code, "CLONE", clone.parent)
+    monkeypatch.setattr(code, "PACKAGE", clone.parent)
     assert read(source, tmp_path / "cache").folder != first.folder
     code.code_digest.cache_clear()
 

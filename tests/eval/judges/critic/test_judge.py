@@ -19,8 +19,8 @@ from mmrm.eval.candidates import Example, Verdict, as_example
 from mmrm.eval.critique_ablation import checked
 from mmrm.eval.critique_ablation import main as ablation
 from mmrm.eval.journal import Journal
+from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
-from mmrm.eval.judges.critic import judge as critic
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder, critic_judge
 from mmrm.eval.judges.loading import load_judge
@@ -100,7 +100,7 @@ def test_its_own_critiques_are_shown_and_scored_where_they_end(
         written.update(zip(seeds, found, strict=True))
         return found
 
-    monkeypatch.setattr(critic, "generate", watched)
+    monkeypatch.setattr(writing, "generate", watched)
     own, tokenizer, read_again = judge(checkpoint, budget=300), tiny.tokenizer(), 0
     for example, verdict in zip(EXAMPLES, own.judge(EXAMPLES), strict=True):
         assert verdict.critiques is not None
@@ -137,13 +137,13 @@ def test_what_it_may_write_counts_when_rows_are_filled(
         sizes.append(len(batch.group_sizes))
         return generation.generate(model, batch, **settings)
 
-    monkeypatch.setattr(critic, "generate", watched)
+    monkeypatch.setattr(writing, "generate", watched)
     judge(checkpoint, budget=2000, max_new_tokens=1).judge(EXAMPLES)
     assert sizes == [len(EXAMPLES)]
     sizes.clear()
     judging = judge(checkpoint, budget=2000, max_new_tokens=5000)
     monkeypatch.setattr(
-        critic,
+        writing,
         "generate",
         lambda *args, **settings: watched(
             *args, **settings | {"sampling": SamplingConfig(max_new_tokens=1)}

@@ -15,7 +15,7 @@ from mmrm.data.preference import Message
 from mmrm.data.prompts import question, write_judgement
 from mmrm.eval.candidates import Example, Vote
 from mmrm.eval.journal import Journal
-from mmrm.eval.judges.critic import judge as critic
+from mmrm.eval.judges import writing
 from mmrm.eval.judges.generative.judge import (
     GenerativeJudge,
     ShownEncoder,
@@ -111,14 +111,14 @@ def test_what_it_may_write_counts_when_rows_are_filled(
         sizes.append(len(batch.group_sizes))
         return generation.generate(model, batch, **settings)
 
-    monkeypatch.setattr(critic, "generate", watched)
+    monkeypatch.setattr(writing, "generate", watched)
     found = judge(checkpoint, temperature=1.0, votes=3)
     found.judge(EXAMPLES)
     assert sizes == [2 * len(EXAMPLES)]
     sizes.clear()
     short = found.sampling
     monkeypatch.setattr(
-        critic,
+        writing,
         "generate",
         lambda *args, **settings: watched(*args, **settings | {"sampling": short}),
     )

@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import Message, text
 from mmrm.eval.candidates import Example
+from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.critic import judge as critic
 from mmrm.eval.judges.generative.judge import GenerativeJudge, ShownEncoder, ShownPair
 from mmrm.eval.judges.loaded import LoadedJudge
 from mmrm.eval.judges.loading import judge_config, load_judge
@@ -367,7 +367,7 @@ def test_what_names_no_score_is_unparsable_and_counted(
             Generation(tuple(tokenizer(one)["input_ids"]), False, torch.zeros(32)) for one in texts
         ]
 
-    monkeypatch.setattr(critic, "generate", written)
+    monkeypatch.setattr(writing, "generate", written)
     judge = judge_of(found)
     [verdict] = judge.judge([EXAMPLE])
     assert verdict.critiques == ("Final Score: 60", "No number.")
