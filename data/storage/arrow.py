@@ -2,8 +2,7 @@
 
 Parquet cannot be read by row, so each file is copied to Arrow once. The files are copied in
 parallel, and a finished file is never copied again. A damaged row group does not affect the rest of
-its
-file: its rows are kept as empty rows with the reason, and reading one of them raises.
+its file: its rows are kept as empty rows with the reason, and reading one of them raises.
 
 A row is read as its small batch, with ordinary reads and not through a memory map. Arrow asks the
 kernel to page in everything that it maps, which for a set with images would be the whole file on

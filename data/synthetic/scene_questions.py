@@ -3,8 +3,7 @@
 A question is about a scene and its twin, which differ in one thing, and is chosen so that the two
 have different answers. A coin that is tossed after every word is fixed decides which of the two is
 drawn. So the joint distribution of (question, chosen, rejected) does not change if chosen and
-rejected are
-swapped: a judge that does not see the image is right half of the time.
+rejected are swapped: a judge that does not see the image is right half of the time.
 """
 
 from collections.abc import Callable
