@@ -13,12 +13,12 @@ class UserError(ValueError):
     """An error that a user can correct; commands end with its message and without a traceback."""
 
     def __str__(self) -> str:
-        """Return the message so that it can be printed, even if it has a file name that is no text."""
+        """Return the message so that it can be printed, even with a file name that is no text."""
         return super().__str__().encode(errors="backslashreplace").decode()
 
 
 class RecordError(UserError):
-    """A record that cannot be used. It is counted, shown and left out, unless the recipe is strict."""
+    """A record that cannot be used; it is counted and left out, unless the recipe is strict."""
 
 
 class MarkerInTextError(RecordError):
@@ -32,8 +32,8 @@ class ImageError(RecordError):
 class LeftOut(RecordError):
     """A row that its source leaves out by its own rule, such as a tie or too small a gap.
 
-    It is counted in the data card, and not among the records that cannot be used. `reason` is one of
-    `mmrm.data.preparation.row_index.REASONS`.
+    It is counted in the data card, and not among the records that cannot be used. `reason` is one
+    of `mmrm.data.preparation.row_index.REASONS`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -42,7 +42,7 @@ class LeftOut(RecordError):
 
 
 class CheckpointError(UserError):
-    """A path that is no complete checkpoint, run folder or judge; a sweep continues with the next."""
+    """A path that is no complete checkpoint, run folder or judge; a sweep continues after it."""
 
 
 class SpecialFileError(UserError):

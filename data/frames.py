@@ -1,12 +1,12 @@
 """Cut videos into frames, which sources and benchmarks then read as images.
 
 python data/frames.py downloads/MM-RLHF downloads/MM-RLHF --frames 8   # {type: mm_rlhf, frames: 8}
-python data/frames.py videos MM-RLHF-RewardBench/video --frames 32     # as the benchmark's evaluation
+python data/frames.py videos MM-RLHF-RewardBench/video --frames 32     # as the benchmark does
 
 VIDEOS is a file, or a folder that is searched. The frames of `a/b.mp4` become `OUT/a/b/000000.jpg`
 and so on, named by their number in the video. They are evenly spaced from the first frame to the
-last, as in MM-RLHF's evaluation; of a shorter video all frames are taken. Videos whose folder exists
-are skipped, so that a killed command can be continued. Needs PyAV: pip install -e .[video]
+last, as in MM-RLHF's evaluation; of a shorter video all frames are taken. Videos whose folder
+exists are skipped, so that a killed command can be continued. Needs PyAV: pip install -e .[video]
 """
 
 from __future__ import annotations
@@ -122,16 +122,16 @@ def find_videos(videos: Path, out: Path) -> list[Cut]:
     jobs = [Cut(file, out / file.relative_to(root).with_suffix("")) for file in files]
     if not jobs:
         raise UserError(
-            f"{videos}: there is no video here. Required are files that end in {', '.join(SUFFIXES)}. "
-            "Correct the path."
+            f"{videos}: there is no video here. Required are files that end in "
+            f"{', '.join(SUFFIXES)}. Correct the path."
         )
     video_by_folder: dict[Path, Path] = {}
     for job in jobs:
         other = video_by_folder.setdefault(job.folder, job.video)
         if other != job.video:
             raise UserError(
-                f"{other} and {job.video} differ in their endings alone, and the frames of both would "
-                f"be written to {job.folder}. Rename one of them."
+                f"{other} and {job.video} differ in their endings alone, and the frames of both "
+                f"would be written to {job.folder}. Rename one of them."
             )
     return jobs
 

@@ -1,6 +1,9 @@
-"""Conversion of an opened image to upright 8-bit RGB, for training, evaluation and saved checkpoints.
+"""Conversion of an opened image to upright 8-bit RGB.
 
-This file travels with every checkpoint that has a reward head, so it imports Pillow and nothing else.
+Training, evaluation and saved checkpoints use the same conversion.
+
+This file travels with every checkpoint that has a reward head, so it imports Pillow and nothing
+else.
 """
 
 from PIL import Image
@@ -65,6 +68,6 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode in DIRECT_MODES:
         return image.convert("RGB")
     raise ImageModeError(
-        f"the image has mode {image.mode!r} ({image.format}), for which no conversion to RGB is agreed "
-        "on. Save it as 8-bit or 16-bit grey, or as RGB."
+        f"the image has mode {image.mode!r} ({image.format}), for which no conversion to RGB is "
+        "agreed on. Save it as 8-bit or 16-bit grey, or as RGB."
     )

@@ -1,8 +1,8 @@
 """Reading of encoded images: paths, headers, sizes, token counts and safe decoding.
 
-An image stays encoded until a worker needs its pixels. Files are not trusted: the formats are a fixed
-list, the number of pixels is checked before anything is decoded, and a path may not leave the folder
-it was declared under. Every error is a `RecordError` that names the record.
+An image stays encoded until a worker needs its pixels. Files are not trusted: the formats are a
+fixed list, the number of pixels is checked before anything is decoded, and a path may not leave the
+folder it was declared under. Every error is a `RecordError` that names the record.
 """
 
 import base64
@@ -30,7 +30,8 @@ from mmrm.data.regular_files import open_regular, read_bytes, require_regular
 from mmrm.data.video import ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""The formats that are read. Pillow's other plug-ins are not used; EPS, for one, starts Ghostscript."""
+"""The formats that are read. Pillow's other plug-ins are not used; EPS, for one, starts
+Ghostscript."""
 MAX_PIXELS = 89_478_485
 """The size above which Pillow itself warns of a decompression bomb; a 24-bit image of 256 MiB."""
 MIN_PIXELS_OF_BACKBONE = 3136
@@ -41,10 +42,11 @@ MAX_ASPECT_RATIO = 200
 HEAD = 16
 """Number of bytes by which a video is recognised."""
 TOKEN_SIDE = 28
-"""Side in pixels of the square of an image that becomes one token, unless the backbone has another."""
+"""Side in pixels of the square of an image that becomes one token, unless the backbone has
+another."""
 SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
-"""Media types of the formats that every endpoint reads. Images in other formats, and images that are
-stored turned, transparent or in 16 bits, are sent as PNG."""
+"""Media types of the formats that every endpoint reads. Images in other formats, and images that
+are stored turned, transparent or in 16 bits, are sent as PNG."""
 ELSEWHERE = (
     "If the images are elsewhere, name the folder: `images: FOLDER` at a source in the recipe, "
     "`image_root: FOLDER` at a benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
@@ -62,23 +64,23 @@ BROKEN = (
     struct.error,
     zlib.error,
 )
-"""Errors that Pillow's readers raise on damaged files. Each plug-in raises its own; they were found by
-feeding damaged files to them."""
+"""Errors that Pillow's readers raise on damaged files. Each plug-in raises its own; they were found
+by feeding damaged files to them."""
 
 
 def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
     """Return the path of the file `name` under `root`.
 
     `name` comes from a record, which is not trusted: it may leave the root neither by `..` nor by
-    being absolute. Links may lead to `root` itself and, inside a snapshot of the hub's cache, to the
-    cache's files of that data set.
+    being absolute. Links may lead to `root` itself and, inside a snapshot of the hub's cache, to
+    the cache's files of that data set.
 
-    With `links`, a link under `root` may also lead out of it, to a folder of images or to one image,
-    if the owner of `root` or the user of this process made the link. Records cannot make links:
-    archives are read without being unpacked. The following links stay refused: links of another user
-    (in a folder that several may write to), links inside a snapshot of the hub's cache, and a second
-    link that leads out of the first one's folder. A server, whose clients choose names, does not use
-    `links`.
+    With `links`, a link under `root` may also lead out of it, to a folder of images or to one
+    image, if the owner of `root` or the user of this process made the link. Records cannot make
+    links: archives are read without being unpacked. The following links stay refused: links of
+    another user (in a folder that several may write to), links inside a snapshot of the hub's
+    cache, and a second link that leads out of the first one's folder. A server, whose clients
+    choose names, does not use `links`.
 
     Raises: ImageError, naming `record`, if the path leaves the root or is no file.
     """
@@ -109,15 +111,15 @@ def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise ImageError(
             f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). "
-            "Required is the path of a file under the image folder, without NUL characters or links "
-            "in a circle."
+            "Required is the path of a file under the image folder, without NUL characters or "
+            "links in a circle."
         ) from error
     if not is_allowed:
         through = ", or behind a link there that the folder's owner or you made" if links else ""
         raise ImageError(
-            f"{record}: the image path {_short(name)} leads to {path}, outside of the declared image "
-            f"folder {boundary}. Records may only name files under that folder{through}. Correct the "
-            "path, or declare the folder of the images."
+            f"{record}: the image path {_short(name)} leads to {path}, outside of the declared "
+            f"image folder {boundary}. Records may only name files under that folder{through}. "
+            "Correct the path, or declare the folder of the images."
         )
     return path
 
@@ -225,7 +227,7 @@ def _content(image: EncodedImage, record: str) -> bytes:
 
 
 def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
-    """Return (height, width) in pixels as displayed (EXIF orientation applied), from the header alone.
+    """Return (height, width) in pixels as displayed, with EXIF orientation, from the header alone.
 
     Raises: ImageError as `decode` does, except for damage behind the header, and for a shape that
     the backbone's image processor refuses.
@@ -237,8 +239,8 @@ def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
         width, height = height, width
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise ImageError(
-            f"{record}: the image is {width} pixels wide and {height} high, and Qwen2.5-VL takes at "
-            f"most {MAX_ASPECT_RATIO} : 1 between the sides. Crop it, or leave the record out."
+            f"{record}: the image is {width} pixels wide and {height} high, and Qwen2.5-VL takes "
+            f"at most {MAX_ASPECT_RATIO} : 1 between the sides. Crop it, or leave the record out."
         )
     return height, width
 
@@ -261,8 +263,8 @@ def decode(image: EncodedImage, record: str) -> Image.Image:
 
     Transparency becomes white, and of an animation the first frame is taken.
 
-    Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format, a
-    mode without an agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels,
+    Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format,
+    a mode without an agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels,
     which are counted before decoding.
     """
     with opened(image, record) as header:
@@ -271,7 +273,7 @@ def decode(image: EncodedImage, record: str) -> Image.Image:
 
 @dataclass(frozen=True, slots=True)
 class PatchTokens:
-    """Counts the tokens of images that are scaled as a whole, as Qwen2.5-VL's processor scales them.
+    """Counts the tokens of images that are scaled as a whole, as by Qwen2.5-VL's processor.
 
     An image is scaled until its area is between two limits, and each square of it becomes a token.
     """
@@ -281,7 +283,8 @@ class PatchTokens:
     side: int = TOKEN_SIDE
     """Side of the square of one token in pixels."""
     how: ClassVar[str] = ""
-    """Beginning of a description; empty, because there is nothing to add to the number of tokens."""
+    """Beginning of a description; empty, because there is nothing to add to the number of
+    tokens."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -300,7 +303,7 @@ class PatchTokens:
 
 @dataclass(frozen=True, slots=True)
 class TileTokens:
-    """Counts the tokens of images that are cut into square tiles, as InternVL's processor cuts them.
+    """Counts the tokens of images that are cut into square tiles, as by InternVL's processor.
 
     Every tile has the same number of tokens. An image that is cut into several tiles has a further
     tile, which shows the whole image.
@@ -332,19 +335,19 @@ class TileTokens:
         most_with_whole = max_pixels // area
         if most_with_whole < 1:
             raise UserError(
-                f"backbone.max_pixels is {max_pixels:,}, but this backbone sees an image as tiles of "
-                f"{side} x {side} pixels, at least one. Set it to {area:,} or more. From {3 * area:,} "
-                "on there are two tiles, and one of the whole image."
+                f"backbone.max_pixels is {max_pixels:,}, but this backbone sees an image as tiles "
+                f"of {side} x {side} pixels, at least one. Set it to {area:,} or more. From "
+                f"{3 * area:,} on there are two tiles, and one of the whole image."
             )
         # Two tiles come with a third one of the whole image. So a limit of two tiles is one of one.
         fewest = fewest_with_whole - 1 if fewest_with_whole > 2 else fewest_with_whole
         most = most_with_whole - 1 if most_with_whole > 2 else 1
         if fewest > most:
             raise UserError(
-                f"backbone.min_pixels is {min_pixels:,} and backbone.max_pixels is {max_pixels:,}, and "
-                f"no number of tiles of {side} x {side} pixels, with one of the whole image if there "
-                f"are several, is between them. Lower min_pixels to {area:,}, which is one tile, or "
-                f"raise max_pixels to {3 * area:,}."
+                f"backbone.min_pixels is {min_pixels:,} and backbone.max_pixels is {max_pixels:,}, "
+                f"and no number of tiles of {side} x {side} pixels, with one of the whole image if "
+                f"there are several, is between them. Lower min_pixels to {area:,}, which is one "
+                f"tile, or raise max_pixels to {3 * area:,}."
             )
         return cls(fewest, most, side, tokens)
 
@@ -354,8 +357,8 @@ class TileTokens:
         if self.max_tiles == 1:
             return f"one tile of {self.side} x {self.side} pixels, "
         return (
-            f"{self.min_tiles} to {self.max_tiles} tiles of {self.side} x {self.side} pixels, several "
-            "with one of the whole, "
+            f"{self.min_tiles} to {self.max_tiles} tiles of {self.side} x {self.side} pixels, "
+            "several with one of the whole, "
         )
 
     @property
@@ -385,12 +388,13 @@ DEFAULT_IMAGE_TOKENS = PatchTokens()
 
 
 def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int) -> ImageTokens:
-    """Return the counter of image tokens of the backbone with this config.json, whatever its family.
+    """Return the counter of image tokens of a backbone of any family by its config.json.
 
-    A model that cuts images into tiles has `downsample_ratio`, and its tower has the size of a tile.
-    Other models merge squares of patches into a token. If `spatial_merge_size` is missing, the squares
-    have 2 x 2 patches, because older versions of transformers left out that default. A tower with
-    `num_channels`, where Qwen's has `in_channels`, makes a token of each patch in that case.
+    A model that cuts images into tiles has `downsample_ratio`, and its tower has the size of a
+    tile. Other models merge squares of patches into a token. If `spatial_merge_size` is missing,
+    the squares have 2 x 2 patches, because older versions of transformers left out that default. A
+    tower with `num_channels`, where Qwen's has `in_channels`, makes a token of each patch in that
+    case.
 
     Raises: UserError for limits that no image can keep, KeyError for a config.json without a vision
     tower.
@@ -416,8 +420,8 @@ def tiled(
 ) -> npt.NDArray[np.int64]:
     """Return the number of tiles into which InternVL's processor cuts each image, (images,).
 
-    It takes the grid of tiles whose aspect ratio is nearest to the image's. Among equally near grids
-    it takes the largest one that has less than twice the image's area, or else the smallest.
+    It takes the grid of tiles whose aspect ratio is nearest to the image's. Among equally near
+    grids it takes the largest one that has less than twice the image's area, or else the smallest.
 
     Args:
         sizes: (height, width) of each image in pixels, (images, 2).
@@ -487,8 +491,8 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
         raise ImageError(f"{record}: {error}") from error
     except Image.DecompressionBombError as error:
         raise ImageError(
-            f"{subject} is too large to decode ({error}); allowed are {MAX_PIXELS:,} pixels. Scale it "
-            "down on disk, or leave it out."
+            f"{subject} is too large to decode ({error}); allowed are {MAX_PIXELS:,} pixels. Scale "
+            "it down on disk, or leave it out."
         ) from error
     except FileNotFoundError as error:
         raise ImageError(f"{subject} is not there.") from error

@@ -1,7 +1,7 @@
 """Limits on the size of a record, the same in training, in scoring files and in the server.
 
-A record beyond a limit is refused before it costs time, and counted as unusable. It was made to break
-something, or it is no record.
+A record beyond a limit is refused before it costs time, and counted as unusable. It was made to
+break something, or it is no record.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class Limits(Section):
         if count > limit:
             how = way_out or f"set `limits: {{{name}: N}}` at its source in the recipe"
             raise RecordError(
-                f"{count:,} {name}; at most {limit:,} are read, since one record must not hold up a "
-                f"run. Shorten it, or {how}."
+                f"{count:,} {name}; at most {limit:,} are read, since one record must not hold up "
+                f"a run. Shorten it, or {how}."
             )
 
 
 def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[str, int]:
     """Return the sizes of a conversation by the names of `Limits`, in any form that callers write.
 
-    They are counted before images are decoded or texts tokenised. `characters` are the characters of
-    the prompt with its longest response, which are tokenised together. Malformed parts are not
+    They are counted before images are decoded or texts tokenised. `characters` are the characters
+    of the prompt with its longest response, which are tokenised together. Malformed parts are not
     counted, because reading refuses them.
     """
     turns = messages if isinstance(messages, list | tuple) else [{"content": messages}]

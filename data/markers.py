@@ -1,8 +1,8 @@
 """Markers in texts: `<image>` marks the place of an image, and any other marker is refused.
 
-Data sources, scoring, the server and released checkpoints all use `place_images` and `stray_marker`,
-so that a text has the same meaning in all of them. Official benchmarks follow the rule of their own
-script instead.
+Data sources, scoring, the server and released checkpoints all use `place_images` and
+`stray_marker`, so that a text has the same meaning in all of them. Official benchmarks follow the
+rule of their own script instead.
 
 This file travels with every checkpoint that has a reward head, so it imports the standard library
 only.
@@ -52,8 +52,8 @@ def marker_in_response(name: str, text: str) -> str | None:
     if marker is None:
         return None
     return (
-        f"{name} holds {marker!r}. Images in responses are not supported yet, and neither are other "
-        f"media. Remove the marker, or leave the record out. {REWRITE}"
+        f"{name} holds {marker!r}. Images in responses are not supported yet, and neither are "
+        f"other media. Remove the marker, or leave the record out. {REWRITE}"
     )
 
 
@@ -105,21 +105,21 @@ def _refuse_misplaced(
     """Raise MarkerError unless the markers of `turns` are the places of its images."""
     if num_parts:
         raise StrayMarkerError(
-            f"the prompt holds {PLACE} {num_markers} times in its texts and {num_parts} image parts. "
-            "Image parts are the places of the images already, so that a marker cannot be one. "
-            f"Remove the markers. {REWRITE}"
+            f"the prompt holds {PLACE} {num_markers} times in its texts and {num_parts} image "
+            "parts. Image parts are the places of the images already, so that a marker cannot be "
+            f"one. Remove the markers. {REWRITE}"
         )
     if num_markers != num_images:
         kind = MarkerError if num_images else StrayMarkerError
         raise kind(
-            f"the prompt holds {PLACE} {num_markers} times for {num_images} images; required is one "
-            "for each, or none. Add the missing images, or remove the markers that have none. "
+            f"the prompt holds {PLACE} {num_markers} times for {num_images} images; required is "
+            "one for each, or none. Add the missing images, or remove the markers that have none. "
             f"{REWRITE}"
         )
     if any(turn["role"] == "assistant" and PLACE in _text(turn) for turn in turns):
         raise MarkerError(
-            f"a turn of the assistant in the prompt holds {PLACE}; images belong to the turns of the "
-            f"user. Move the marker to a turn of the user. {REWRITE}"
+            f"a turn of the assistant in the prompt holds {PLACE}; images belong to the turns of "
+            f"the user. Move the marker to a turn of the user. {REWRITE}"
         )
 
 

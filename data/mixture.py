@@ -1,8 +1,9 @@
 """Prepare the data of a recipe and print its data card, or describe the format of a data file.
 
-python data/mixture.py recipes/basereward.yaml --plan       # prepare, print and save the card; no GPU
-python data/mixture.py recipes/shapes/naive.yaml --plan     # the embedded world, in seconds
-python data/mixture.py /data/mine.jsonl                     # the format of a file, and a recipe for it
+python data/mixture.py recipes/basereward.yaml --plan       # prepare, print and save the card; no
+GPU python data/mixture.py recipes/shapes/naive.yaml --plan     # the embedded world, in seconds
+python data/mixture.py /data/mine.jsonl                     # the format of a file, and a recipe for
+it
 """
 
 from __future__ import annotations

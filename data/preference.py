@@ -63,7 +63,8 @@ def placeholders(messages: Sequence[Message]) -> int:
 
 
 Rule = Literal["exact", "multiple_choice", "numeric"]
-"""The rule by which a response is compared with a known answer; the rules are in eval/verifiers.py."""
+"""The rule by which a response is compared with a known answer; the rules are in
+eval/verifiers.py."""
 
 
 class Truth(NamedTuple):
@@ -115,8 +116,8 @@ CONTROL_TOKENS = (
     *("<|quad_start|>", "<|quad_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>"),
 )
-"""Qwen2.5-VL's special tokens, the token of videos first. In the text of a record they would be read
-as the end of a turn or as the position of an image."""
+"""Qwen2.5-VL's special tokens, the token of videos first. In the text of a record they would be
+read as the end of a turn or as the position of an image."""
 FILLERS = "\u115f\u1160\u3164\uffa0\u2800"
 """Letters and symbols by their Unicode category that leave no ink: Hangul fillers and the Braille
 blank."""
@@ -135,8 +136,8 @@ def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str |
 def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterator[str]:
     """Yield a message for each text of a record that contains one of `tokens`.
 
-    The text parts of a turn are joined first, as the chat template joins them: a token may be spread
-    over two parts.
+    The text parts of a turn are joined first, as the chat template joins them: a token may be
+    spread over two parts.
     """
     named_texts = [("the prompt", "".join(texts([message]))) for message in record.prompt]
     named_texts += _responses_and_notes(record).items()
@@ -208,7 +209,7 @@ def _responses_and_notes(record: Preference) -> dict[str, str]:
 
 
 def _faults(record: Preference) -> Iterator[str]:
-    """Yield a message for each fault in the turns, the number of images, the texts and the margin."""
+    """Yield a message for each fault in the turns, number of images, texts and margin."""
     roles = [message["role"] for message in record.prompt]
     turns = roles[1:] if roles[:1] == ["system"] else roles
     expected_turns = ["user", "assistant"] * (len(turns) // 2) + ["user"]

@@ -76,7 +76,8 @@ HARMLESS_FORMS = tuple(
         ),
     )
 )
-"""Forms of such words. They are replaced one after the other, each in the result of the form before."""
+"""Forms of such words. They are replaced one after the other, each in the result of the form
+before."""
 
 # 3. Obstacles: words that could be a reference, in a text without references and harmless words.
 
@@ -183,7 +184,7 @@ def obstacle(rationale: str) -> str | None:
 
 
 def _obstacles(rationale: str) -> Iterator[str]:
-    """Yield words that could refer to a response by order and are not recognised, with their context."""
+    """Yield words that could be unrecognised references to a response, with their context."""
     control = CONTROL.search(rationale)
     if control is not None:
         yield f"the control character {control[0]!r}"

@@ -1,7 +1,7 @@
 """Functions that open regular files only.
 
-Reading a FIFO or a device that a folder of data contains would never end. Files that a user named, or
-that were found in a folder, are therefore opened by these functions.
+Reading a FIFO or a device that a folder of data contains would never end. Files that a user named,
+or that were found in a folder, are therefore opened by these functions.
 """
 
 import io
@@ -13,7 +13,8 @@ from typing import TextIO
 from mmrm.data.errors import SpecialFileError
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-"""Flags for opening. O_NONBLOCK makes opening a FIFO return at once instead of waiting for a writer."""
+"""Flags for opening. O_NONBLOCK makes opening a FIFO return at once instead of waiting for a
+writer."""
 
 
 def require_regular(path: Path) -> os.stat_result:

@@ -1,7 +1,7 @@
 """Scanners in linear time for texts that models or users write.
 
-A regular expression can take quadratic time: `<answer>(.*?)</answer>` reads a text to its end once for
-every `<answer>` that is never closed. A model that degenerates writes thousands of them.
+A regular expression can take quadratic time: `<answer>(.*?)</answer>` reads a text to its end once
+for every `<answer>` that is never closed. A model that degenerates writes thousands of them.
 """
 
 import re
@@ -9,7 +9,8 @@ import unicodedata
 from itertools import groupby
 
 LATE_MARKS = "\u0f73\u0f75\u0f81\uff9e\uff9f"
-"""Characters that are no combining marks, but decompose into characters of which the first is one."""
+"""Characters that are no combining marks, but decompose into characters of which the first is
+one."""
 LONG_RUN = 32
 """Number of combining marks behind a letter above which they are sorted here. Unicode's Stream-Safe
 Text Format allows 30."""
@@ -18,8 +19,8 @@ Text Format allows 30."""
 def contents_between(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[str]:
     """Return the texts between each `opening` and the next `closing`, from left to right.
 
-    The result is that of `re.findall(opening + "(.*?)" + closing, text, re.DOTALL)`. Each pattern by
-    itself has to run in linear time.
+    The result is that of `re.findall(opening + "(.*?)" + closing, text, re.DOTALL)`. Each pattern
+    by itself has to run in linear time.
     """
     contents = []
     position = 0
@@ -36,8 +37,8 @@ def compatibility_form(text: str) -> str:
     """Return `unicodedata.normalize("NFKC", text)`, in linear time.
 
     CPython sorts the combining marks behind a letter by insertion: 100,000 marks of several classes
-    take eleven seconds. Here, long runs of marks are decomposed and sorted before it sees them, which
-    is the first step of the normalisation anyway.
+    take eleven seconds. Here, long runs of marks are decomposed and sorted before it sees them,
+    which is the first step of the normalisation anyway.
     """
     if unicodedata.is_normalized("NFKC", text):
         return text

@@ -1,8 +1,8 @@
 r"""Rules that compare a response with a known answer, for rewards, preference pairs and selection.
 
-All rules read the response's final answer: the text in its last `<answer>…</answer>`, or else in its last
-`\boxed{…}`, or else the whole response. They fail closed: a response whose answer cannot be read is
-wrong.
+All rules read the response's final answer: the text in its last `<answer>…</answer>`, or else in
+its last `\boxed{…}`, or else the whole response. They fail closed: a response whose answer cannot
+be read is wrong.
 """
 
 import math
@@ -23,8 +23,8 @@ BOXED = "\\boxed{"
 AROUND = " \t\n.,;:!?\"'`*$()[]{}“”‘’"
 """Characters that may be around an answer without being part of it."""
 LETTER = r"[\s*_$\"'(\[{]*+(?:\\text\{)?+([A-Z])(?![\w'’])"
-"""A capital letter, with the characters that may be before it. All repetitions are possessive. They never
-have to give characters back, because the rest of the pattern matches none of these characters."""
+"""A capital letter, with the characters that may be before it. All repetitions are possessive. They
+never have to give characters back: the rest of the pattern matches none of these characters."""
 CONCLUDED = re.compile(
     r"(?i:\b(?:answer|option|choice)\b\**+\s*+(?:is|:|=)?+\**+\s*+(?:(?:option|choice)\b)?+)"
     + LETTER
@@ -37,14 +37,15 @@ LABEL = re.compile(r"[\s*(\[]*+([A-Z])\**+[.:)\]]")
 NUMBER = re.compile(
     r"(?:(?<![\w.])[-+])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?"
 )
-"""A number, or the empty text. A hyphen after a letter or digit, as in `2024-05`, is no minus sign."""
+"""A number, or the empty text. A hyphen after a letter or digit, as in `2024-05`, is no minus
+sign."""
 FRACTION = re.compile(rf"((?>{NUMBER.pattern}))\s*+/\s*+({NUMBER.pattern})")
-"""The first number is atomic, because behind a shorter one the rest of the number would follow, not the
-slash."""
+"""The first number is atomic, because behind a shorter one the rest of the number would follow, not
+the slash."""
 NO_FRACTION = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|\d+(?=\d{3},)|\d+|\s+|.", re.DOTALL)
-"""Text that can be skipped if no fraction begins at its start, because none begins inside of it either.
-This is the whole part of a number, whose endings are all followed by the same characters, or a run of
-blanks. `1234,567` is the text 1 and the number 234,567."""
+"""Text that can be skipped if no fraction begins at its start, because none begins inside of it
+either. This is the whole part of a number, whose endings are all followed by the same characters,
+or a run of blanks. `1234,567` is the text 1 and the number 234,567."""
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 LONGEST_NUMBER = 400
 """Characters of the longest number that is read."""
@@ -73,8 +74,8 @@ def final_answer(response: str) -> str:
 def exact(response: str, answer: str) -> bool:
     """Return True if the final answer equals `answer`.
 
-    They are compared in the Unicode form NFKC, without regard to case, white space and the characters
-    of AROUND at the ends.
+    They are compared in the Unicode form NFKC, without regard to case, white space and the
+    characters of AROUND at the ends.
     """
     return _plain(final_answer(response)) == _plain(answer)
 
@@ -87,9 +88,9 @@ def _plain(content: str) -> str:
 def multiple_choice(response: str, answer: str) -> bool:
     """Return True if the response chooses the letter of `answer` (`B`, `(B)`, `B. Paris`).
 
-    The choice is read in this order: a final answer that is a letter; the last `the answer is B` (also
-    with option, choice, or a colon); a letter that labels the beginning (`B. Paris`). A letter elsewhere
-    in a sentence is no choice, because `A` and `I` are words.
+    The choice is read in this order: a final answer that is a letter; the last `the answer is B`
+    (also with option, choice, or a colon); a letter that labels the beginning (`B. Paris`). A
+    letter elsewhere in a sentence is no choice, because `A` and `I` are words.
     """
     correct_letter = _choice(answer)
     return correct_letter is not None and _choice(final_answer(response)) == correct_letter
@@ -114,8 +115,8 @@ def numeric(response: str, answer: str, tolerance: float = 1e-6) -> bool:
     r"""Return True if the last number of the final answer equals the number in `answer`.
 
     They may differ by `tolerance` times the size of the number in `answer`. Digits with or without
-    thousands commas, decimals, exponents, fractions (`3/4`, `\frac{3}{4}`) and both minus signs are read.
-    Units, currencies and the percent sign are ignored, so that 50 % is 50.
+    thousands commas, decimals, exponents, fractions (`3/4`, `\frac{3}{4}`) and both minus signs are
+    read. Units, currencies and the percent sign are ignored, so that 50 % is 50.
     """
     stated = _number(final_answer(response))
     correct = _number(answer)
@@ -138,7 +139,8 @@ class _WrittenNumber:
 def _number(content: str) -> float | None:
     """Return the last number in a text.
 
-    The result is None without a number, for a number beyond every float, and for a division by zero.
+    The result is None without a number, for a number beyond every float, and for a division by
+    zero.
     """
     text = compatibility_form(content).replace("−", "-").replace("⁄", "/")
     text = LATEX_FRACTION.sub(r" \1/\2 ", text)
@@ -192,8 +194,8 @@ VERIFIERS: dict[Rule, Callable[[str, str], bool]] = {
     "multiple_choice": multiple_choice,
     "numeric": numeric,
 }
-"""Rules by name. Each takes a response and the known answer, and returns True if the response is right. A
-new rule is a row here."""
+"""Rules by name. Each takes a response and the known answer, and returns True if the response is
+right. A new rule is a row here."""
 
 
 def states(response: str, truth: Truth) -> bool:
@@ -214,8 +216,8 @@ class Verifying:
 
     A record may already have verdicts, as eval/sample.py writes them: `right`, a boolean for each
     response, and `verifier`, the rule that the source of the question declares. A response has one
-    verdict only, so these verdicts are kept, and a verifier that contradicts them is refused. An answer
-    that was cut off, for example, is recorded as wrong whatever its text states.
+    verdict only, so these verdicts are kept, and a verifier that contradicts them is refused. An
+    answer that was cut off, for example, is recorded as wrong whatever its text states.
     """
 
     verifier: Rule | Literal["recorded"]
@@ -242,11 +244,11 @@ class Verifying:
         for response, verdict, recorded_verdict in zip(responses, verdicts, recorded, strict=True):
             if verdict != recorded_verdict:
                 raise UserError(
-                    f"--verifier {self.verifier} contradicts the verdicts in the column `right`: the "
-                    f"response {response!r:.60} is recorded as {_word(recorded_verdict)}, and this "
-                    f"option makes it {_word(verdict)}. A response has one verdict in all files. Use "
-                    f"--verifier {RECORDED} to keep the verdicts, or remove the column `right` from "
-                    "the file to verify the responses again."
+                    f"--verifier {self.verifier} contradicts the verdicts in the column `right`: "
+                    f"the response {response!r:.60} is recorded as {_word(recorded_verdict)}, and "
+                    f"this option makes it {_word(verdict)}. A response has one verdict in all "
+                    f"files. Use --verifier {RECORDED} to keep the verdicts, or remove the column "
+                    "`right` from the file to verify the responses again."
                 )
         return verdicts
 
@@ -287,8 +289,8 @@ class Verifying:
         answers = known if isinstance(known, list) else [known]
         if not answers or not all(map(_is_answer, answers)):
             raise RecordError(
-                f"{self.column!r} is {known!r:.60}; the verifier needs the known answer there: a text, a "
-                "number, or a list of them."
+                f"{self.column!r} is {known!r:.60}; the verifier needs the known answer there: a "
+                "text, a number, or a list of them."
             )
         verify = VERIFIERS[rule]
         if self.tolerance is not None:

@@ -167,7 +167,7 @@ class Reader:
         return lay(base, tree)
 
     def override(self, text: str) -> Located:
-        """Return `section.key=value` as a recipe of that one key; the value is written as in YAML."""
+        """Return `section.key=value`, with a value as in YAML, as a recipe of that one key."""
         key, equals, value = text.partition("=")
         names = key.split(".")
         if not equals or not all(names) or len(names) > MAX_DEPTH or len(text) > MAX_BYTES:
@@ -215,8 +215,8 @@ class Reader:
     def _refuse_large(self, text: str) -> None:
         """Raise YAMLError if a text holds too many values.
 
-        The text is read as a stream of events first: a tree of nodes of unlimited depth would exceed
-        Python's recursion limit.
+        The text is read as a stream of events first: a tree of nodes of unlimited depth would
+        exceed Python's recursion limit.
         """
         depth = 0
         num_values = 0
@@ -262,8 +262,8 @@ class Reader:
             self._refuse(where, key, node.value, message)
         if NOT_TEXT.search(node.value):
             message = (
-                "the text contains a NUL or half of a surrogate pair, which no path and no prompt can "
-                "contain; remove it"
+                "the text contains a NUL or half of a surrogate pair, which no path and no prompt "
+                "can contain; remove it"
             )
             return self._refuse(where, key, repr(node.value), message)
         return Located(node.value, where)
@@ -282,8 +282,8 @@ class Reader:
             if key.value in entries:
                 shown = str(value.value) if isinstance(value, ScalarNode) else ""
                 message = (
-                    f"this key occurs twice, first on line {line_by_key[key.value]}; keep one of the "
-                    "two"
+                    f"this key occurs twice, first on line {line_by_key[key.value]}; keep one of "
+                    "the two"
                 )
                 self._refuse(where, ".".join(path_of_value), shown, message)
                 continue
@@ -306,8 +306,8 @@ class Reader:
 def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
     """Return the text of the recipe at `path`.
 
-    Raises: UserError if it is no regular file, extends itself or is too large; OSError or ValueError
-    if it cannot be read.
+    Raises: UserError if it is no regular file, extends itself or is too large; OSError or
+    ValueError if it cannot be read.
     """
     if not path.is_file():
         reason = "it is no regular file" if path.exists() else "it is not there"
@@ -321,8 +321,8 @@ def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise UserError(
-            f"the recipe has {size:,} bytes, and at most {MAX_BYTES:,} are read. Give the path of a "
-            "YAML file with the keys of a recipe."
+            f"the recipe has {size:,} bytes, and at most {MAX_BYTES:,} are read. Give the path of "
+            "a YAML file with the keys of a recipe."
         )
     with open_regular(path) as file:
         # Files of the kernel have size 0 and may have no end, so no more than `size` is read.

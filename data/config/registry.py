@@ -1,8 +1,8 @@
 """Registries: one dictionary for each kind of plug-in, from the `type` in YAML to its class.
 
-A row of the core holds its class, so that mypy, renaming and go-to-definition follow it. A row into a
-wing holds an import path, such as "mmrm.train.methods.critic.config:CriticConfig". It is imported when
-a recipe is read, and left out if the folder of the wing was removed from the clone.
+A row of the core holds its class, so that mypy, renaming and go-to-definition follow it. A row into
+a wing holds an import path, such as "mmrm.train.methods.critic.config:CriticConfig". It is imported
+when a recipe is read, and left out if the folder of the wing was removed from the clone.
 """
 
 from __future__ import annotations

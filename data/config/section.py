@@ -56,8 +56,8 @@ Temperature = Annotated[float, Field(ge=0.0, le=100.0), AfterValidator(_refuse_t
 class Section(BaseModel):
     """A section of a recipe.
 
-    Unknown keys are errors, values are not converted to other types, numbers are finite, and a parsed
-    section cannot be changed.
+    Unknown keys are errors, values are not converted to other types, numbers are finite, and a
+    parsed section cannot be changed.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)

@@ -25,7 +25,7 @@ Path = tuple[str | int, ...]
 
 
 def read_section(file: FilePath, model: type[Model]) -> Model:
-    """Return the mapping in a YAML file as a `model`; raise RecipeError with everything that is wrong."""
+    """Return the mapping in a YAML file as a `model`; raise RecipeError with all errors."""
     return parse(model, read_yaml(file), str(file))
 
 
@@ -133,7 +133,7 @@ def dotted(path: Path) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as a person would search for it in the file, or the kind of a whole section."""
+    """Return a value as a person would search for it in the file; "a mapping" for a section."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -192,7 +192,7 @@ def _meant(word: str, options: list[str]) -> str:
 
 
 def _unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
-    """Return the message about a key that does not exist: which keys do, and which one was meant."""
+    """Return the message about an unknown key, with the keys that exist and the likely one."""
     key = str(path[-1])
     allowed: set[str] = set()
     for section in _sections_at(model, path[:-1], tree):
@@ -260,7 +260,7 @@ def members_of_field(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """Return the sections inside an annotation: through unions, lists, mappings, `Annotated` and registries."""
+    """Return the sections in an annotation, also inside unions, lists, mappings and registries."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     arguments = get_args(annotation)

@@ -1,4 +1,4 @@
-"""The data card of a mixture: for each source the rows that are used and the rows that are left out.
+"""The data card of a mixture: the rows of each source that are used, and the rows left out.
 
 `python data/mixture.py RECIPE --plan` prints it and saves it as JSON.
 """
@@ -53,9 +53,9 @@ class RationaleCounts:
             return []
         summary = (
             f"{source}: {self.one_order:,} of {self.rationales:,} rationales are shown only in the "
-            f"order in which they were written, {self.winner_first:,} of them with the better response "
-            "first. The other records are shown with it first and second equally often. Words that "
-            "could be references and are not recognised:"
+            f"order in which they were written, {self.winner_first:,} of them with the better "
+            "response first. The other records are shown with it first and second equally often. "
+            "Words that could be references and are not recognised:"
         )
         return [summary, *(f"  {example}" for example in self.examples)]
 
@@ -90,8 +90,8 @@ class SourceCard:
     chosen_longer: float
     """Share of the pairs whose chosen response has more characters; ties count half."""
     estimated: bool
-    """True if the source is generated. The seven figures before are then computed from a sample, and
-    counts are scaled up."""
+    """True if the source is generated. The seven figures before are then computed from a sample,
+    and counts are scaled up."""
     messages: list[str]
     """Messages about the skipped records, one for each fault."""
     rationales: RationaleCounts
@@ -146,8 +146,8 @@ class DataCard:
     def table(self) -> Table:
         """Return the card as a table for the console."""
         caption = (
-            "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response is "
-            "the longer one"
+            "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response "
+            "is the longer one"
         )
         table = Table(title="Data card", caption=caption)
         for heading in HEADINGS:
@@ -311,7 +311,7 @@ def _rationale_counts(
 
 
 def _order_examples(split: SourceSplit) -> list[str]:
-    """Return some records whose rationales keep their order, with the words that prevent rewriting."""
+    """Return some records whose rationales keep their order, with the words that prevent it."""
     examples = []
     rows = split.rows[split.rationale_sides() >= 0]
     for row in rows[:ORDER_EXAMPLES].tolist():

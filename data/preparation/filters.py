@@ -38,8 +38,8 @@ class FilterConfig(Section):
     """Leave out rows whose chosen response is more than this many times as long as the rejected one
     (IXC-2.5-Reward drops such pairs)."""
     max_tokens: Count | None = None
-    """Leave out rows whose images, prompt and both responses come to more than this many tokens (text
-    is estimated at four bytes a token)."""
+    """Leave out rows whose images, prompt and both responses come to more than this many tokens
+    (text is estimated at four bytes a token)."""
     leave_out: str | None = None
     """Path of a file with the fingerprints of records to leave out, one of 16 hexadecimal digits a
     line (eval/overlap.py writes it)."""

@@ -93,7 +93,7 @@ def _record_lines(record: Preference) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    """Return the beginning of `text` with indented lines, and without terminal control characters."""
+    """Return the beginning of `text`, indented and without terminal control characters."""
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… ({len(text):,} characters)"
     return "".join(map(_printable_character, text))

@@ -1,8 +1,8 @@
-"""The training mixture of a recipe: its sources as one list of records, and the order of each epoch.
+"""The training mixture: the sources of a recipe as one list of records, and the order of epochs.
 
-The `data` section of a recipe is a `MixtureConfig`. A `Mixture` opens its sources, reads through new
-ones, splits off the held-out records and addresses all training records by index. Indices and order
-are the same on every rank and in every worker.
+The `data` section of a recipe is a `MixtureConfig`. A `Mixture` opens its sources, reads through
+new ones, splits off the held-out records and addresses all training records by index. Indices and
+order are the same on every rank and in every worker.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class MixtureConfig(Section):
     """Number of held-out records, drawn uniformly over the sources; no training record shares a
     prompt with them."""
     validation_seed: int | None = Field(default=None, ge=0)
-    """Seed that draws the held-out records; null takes `seed`. Runs with different seeds and the same
-    `validation_seed` are measured on the same records."""
+    """Seed that draws the held-out records; null takes `seed`. Runs with different seeds and the
+    same `validation_seed` are measured on the same records."""
     images: Literal["real", "grey"] = "real"
     """`grey` replaces every image by a grey one of its size, so that the model learns from the text
     alone (an ablation)."""
@@ -101,15 +101,15 @@ class MixtureConfig(Section):
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:
             raise ValueError(
-                f"sources: the name {repeated[0]!r} occurs more than once; give each source a `name` "
-                "of its own"
+                f"sources: the name {repeated[0]!r} occurs more than once; give each source a "
+                "`name` of its own"
             )
         for stage in self.stages:
             for name in stage.sources or []:
                 if name not in labels:
                     raise ValueError(
-                        f"stages: {stage.name!r} draws from {name!r}, which is no source; there are "
-                        f"{labels}"
+                        f"stages: {stage.name!r} draws from {name!r}, which is no source; there "
+                        f"are {labels}"
                     )
         return self
 
@@ -118,9 +118,9 @@ class Mixture:
     """The training records and the held-out records of a recipe.
 
     `mixture[i]` for i in 0 … len(mixture) - 1 is a training record, and `order(epoch)` returns the
-    indices in the order of an epoch. Rank r of n trains on a slice of that order; the mixture itself
-    depends neither on ranks nor on workers. It holds a few bytes a record in memory, and pickles for
-    worker processes.
+    indices in the order of an epoch. Rank r of n trains on a slice of that order; the mixture
+    itself depends neither on ranks nor on workers. It holds a few bytes a record in memory, and
+    pickles for worker processes.
     """
 
     def __init__(
@@ -260,8 +260,8 @@ class Mixture:
                 self._skip(candidate, error)
         name = self.splits[source_number].source.name
         raise UserError(
-            f"{name}: not one record can be used. Run `python data/mixture.py RECIPE --plan` to see "
-            "why, and correct the source or remove it."
+            f"{name}: not one record can be used. Run `python data/mixture.py RECIPE --plan` to "
+            "see why, and correct the source or remove it."
         )
 
     def _skip(self, index: int, error: RecordError) -> None:
@@ -271,8 +271,8 @@ class Mixture:
         if len(self.skipped) > max(1, limit * len(self)):
             raise UserError(
                 f"{len(self.skipped):,} records could not be used while training, and the recipe "
-                f"allows {limit:.1%} of {len(self):,} (bad_records.limit). Correct the data, or raise "
-                f"the limit. The last of them: {error}"
+                f"allows {limit:.1%} of {len(self):,} (bad_records.limit). Correct the data, or "
+                f"raise the limit. The last of them: {error}"
             ) from error
 
     def lengths(self) -> npt.NDArray[np.float64]:
@@ -288,7 +288,7 @@ class Mixture:
         return lengths
 
     def card(self, together: int = 1) -> DataCard:
-        """Return the data card: rows that were read, rows left out by reason, and the order of an epoch.
+        """Return the data card: the rows of each source by their use, and the order of an epoch.
 
         `together` is the argument of `order`.
         """

@@ -1,7 +1,7 @@
 """The keys of a recipe that commands on data read.
 
-These are the mixture, the number of pairs of one prompt that are trained together, and the number of
-tokens that an image becomes.
+These are the mixture, the number of pairs of one prompt that are trained together, and the number
+of tokens that an image becomes.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
         config = json.loads(read_bytes(file))
     except (OSError, ValueError) as error:
         warning = (
-            f"image tokens are counted by {TOKEN_SIDE} x {TOKEN_SIDE} pixels, which may not be those "
-            f"of {backbone.path}: its config.json cannot be read ({type(error).__name__}: "
+            f"image tokens are counted by {TOKEN_SIDE} x {TOKEN_SIDE} pixels, which may not be "
+            f"those of {backbone.path}: its config.json cannot be read ({type(error).__name__}: "
             f"{str(error).splitlines()[0]}). A run counts by its backbone."
         )
         return PatchTokens(backbone.min_pixels, backbone.max_pixels), warning
     if not isinstance(config, dict) or not isinstance(config.get("vision_config"), dict):
         raise UserError(
-            f"backbone.path: {file} has no vision_config. Required is the config.json of a model that "
-            "reads images. Give the path of another model."
+            f"backbone.path: {file} has no vision_config. Required is the config.json of a model "
+            "that reads images. Give the path of another model."
         )
     return image_tokens_of(config, backbone.min_pixels, backbone.max_pixels), ""
 

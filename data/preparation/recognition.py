@@ -36,8 +36,8 @@ FILES = {
 }
 """Sources of pairs in files, by their `type`."""
 FORMATS = tuple(name for name, kind in FILES.items() if kind.model_fields["hub"].default is None)
-"""Types of general formats. They are preferred to the type of a public data set if both make the same
-records."""
+"""Types of general formats. They are preferred to the type of a public data set if both make the
+same records."""
 
 
 @dataclass
@@ -202,8 +202,8 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
     if len(lines) > 1:
         formats = "".join(f"\n- {line}" for line in lines)
         raise UserError(
-            f"{path} fits several formats, which make different records of it. Name the one that is "
-            f"meant, in a recipe by its line, for a benchmark by `type=`:{formats}"
+            f"{path} fits several formats, which make different records of it. Name the one that "
+            f"is meant, in a recipe by its line, for a benchmark by `type=`:{formats}"
         )
     return _general(best, fits)
 

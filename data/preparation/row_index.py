@@ -40,11 +40,11 @@ REASONS = (
     "too_long",
     "overlap",
 )
-"""The reasons for which a row is not used; `reason` in ROW is an index into this table. The last six
-come from the filters."""
+"""The reasons for which a row is not used; `reason` in ROW is an index into this table. The last
+six come from the filters."""
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
-"""Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others are
-rules of a source or of the recipe."""
+"""Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others
+are rules of a source or of the recipe."""
 EXAMPLES = 5
 """Number of different faults of skipped records that are kept of each block of rows."""
 ROW = np.dtype(
@@ -70,8 +70,8 @@ MARKERS = 2
 REFUSAL = 4
 """A response contains a LANGUAGE_MODEL_REFUSAL."""
 ORDER = 8
-"""The chosen response comes first in alphabetical order. Records with equal `pair_key` and different
-ORDER prefer different responses."""
+"""The chosen response comes first in alphabetical order. Records with equal `pair_key` and
+different ORDER prefer different responses."""
 RATIONALE = 16
 """The record has a rationale."""
 KEEPS_ORDER = 32
@@ -82,8 +82,8 @@ REJECTED_FIRST = 64
 BYTES_PER_TOKEN = 4
 """Rule of thumb for English and code with Qwen's tokenizer; the packer counts exactly, later."""
 LEFT_OVER_MARKER = re.compile(r"<(?:image|video|ImageHere|img)>|\[(?:IMAGE|IMG)\]")
-"""Markers that data sets leave in texts for an image. `<image>` and `<video>` are refused before; see
-data/markers.py."""
+"""Markers that data sets leave in texts for an image. `<image>` and `<video>` are refused before;
+see data/markers.py."""
 LANGUAGE_MODEL_REFUSAL = re.compile(
     r"\bas an? (?:AI )?(?:large )?(?:language model|text[- ]based (?:AI|assistant|model))"
     r"|\b(?:can(?:no|')t|unable to|not able to) (?:view|see|access|process|analy[sz]e|display) "
@@ -203,7 +203,7 @@ def pair_key(record: Preference) -> int:
 
 
 def normalised(text: str) -> str:
-    """Return `text` in lower case with single spaces, so that two copies of a response are equal."""
+    """Return `text` in lower case with single spaces, so that copies of a response are equal."""
     return " ".join(text.casefold().split())
 
 

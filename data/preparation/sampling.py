@@ -1,7 +1,7 @@
 """The number of records that an epoch draws from each source, and their order.
 
-`Mixture` calls these functions. They are pure arithmetic on indices, so that every rank computes the
-same epoch.
+`Mixture` calls these functions. They are pure arithmetic on indices, so that every rank computes
+the same epoch.
 """
 
 from collections.abc import Sequence
@@ -78,8 +78,8 @@ def shares(
         ):
             if not total:
                 raise UserError(
-                    f"text_per_multimodal is {text_per_multimodal}, but there is no {kind} record to "
-                    "draw. Add a source that has some, or remove text_per_multimodal."
+                    f"text_per_multimodal is {text_per_multimodal}, but there is no {kind} record "
+                    "to draw. Add a source that has some, or remove text_per_multimodal."
                 )
         share[is_text] *= text_per_multimodal / share[is_text].sum()
         share[~is_text] /= share[~is_text].sum()
@@ -108,7 +108,7 @@ def apportion(total: int, share: npt.NDArray[np.float64]) -> npt.NDArray[np.int6
 
 
 def draw(pool: Pool, count: int, generator: np.random.Generator) -> Indices:
-    """Return `count` of the pool's indices, (count,): each as often as every other, or once more."""
+    """Return `count` of the pool's indices, (count,), each equally often or once more."""
     num_rounds, num_extra = divmod(count, len(pool.indices))
     extra = pool.indices[:0]
     if num_extra:
@@ -176,7 +176,7 @@ def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
 def _number_pairs(
     left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int64]:
-    """Return a number for each pair of `left[i]` and `right[i]`, (n,); equal pairs have the same."""
+    """Return a number for each pair `left[i]`, `right[i]`, (n,), the same for equal pairs."""
     keys = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
     _, numbers = np.unique(keys, return_inverse=True)
     return numbers.astype(np.int64)
@@ -185,7 +185,8 @@ def _number_pairs(
 def quotas(total: int, limits: Sequence[int]) -> list[int]:
     """Return the number of held-out records of each source, one for each of `limits`.
 
-    They sum to `total`, and are equal or differ by one, except that no source gives more than its limit.
+    They sum to `total`, and are equal or differ by one, except that no source gives more than its
+    limit.
 
     Example: 10 records from sources with the limits 2, 100, 100 are 2, 4, 4.
 

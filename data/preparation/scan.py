@@ -1,8 +1,9 @@
 """The first reading of a source: every row once, in parallel, with the result kept in the cache.
 
-The index of each block of rows is written as one small file under a temporary name and then renamed.
-A kill therefore loses only the blocks in progress, and the next reading takes the others from their
-files. When all blocks are there they become one memory-mapped array, and the source opens in a moment.
+The index of each block of rows is written as one small file under a temporary name and then
+renamed. A kill therefore loses only the blocks in progress, and the next reading takes the others
+from their files. When all blocks are there they become one memory-mapped array, and the source
+opens in a moment.
 """
 
 import hashlib
@@ -74,7 +75,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 
 
 def code() -> str:
-    """Return a digest of the code that turns files into a row index: other code reads the data again."""
+    """Return a digest of the code that makes row indices: other code reads the data again."""
     source_files = sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
     source_modules = [f"mmrm.data.sources.{file.stem}" for file in source_files]
     return code_digest("mmrm.data.preparation.scan", *source_modules)
@@ -143,7 +144,7 @@ def _refuse_too_many(
         return
     examples = "\n".join(f"- {message}" for message in fault_messages(faults)[:EXAMPLES])
     raise UserError(
-        f"{source.name}: {num_skipped:,} of {len(source):,} rows are bad so far, and the recipe allows "
-        f"{num_allowed:,} (bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). Correct "
-        f"the data, or raise the limit. The first of them:\n{examples}"
+        f"{source.name}: {num_skipped:,} of {len(source):,} rows are bad so far, and the recipe "
+        f"allows {num_allowed:,} (bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). "
+        f"Correct the data, or raise the limit. The first of them:\n{examples}"
     )

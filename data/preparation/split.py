@@ -1,4 +1,4 @@
-"""The split of each source of a mixture: rows to train on, rows held out, and counts of the others."""
+"""The split of each source: rows to train on, rows held out, and counts of the other rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from mmrm.data.storage.row_files import located
 
 KEPT = REASONS.index("kept")
 HELD_OUT_DRAW = 0x5EED
-"""Third number of the seed of the draws in `hold_out`, which tells them from the draws of an epoch."""
+"""Third number of the seed of the draws in `hold_out`, which tells them from the draws of an
+epoch."""
 
 
 @dataclass(frozen=True)
 class SourceSplit:
-    """One source inside a mixture, with the rows that are trained on and the rows that are held out."""
+    """One source inside a mixture, with its training rows and its held-out rows."""
 
     config: SourceConfig
     source: Source
@@ -42,7 +43,8 @@ class SourceSplit:
     rows: Indices
     """Ascending row numbers of the training records in the source, int32 of shape (rows,)."""
     held_out: Indices
-    """Ascending row numbers of the held-out records in the source, int32 of shape (held-out rows,)."""
+    """Ascending row numbers of the held-out records in the source, int32 of shape (held-out
+    rows,)."""
 
     @classmethod
     def of(
@@ -89,7 +91,7 @@ class SourceSplit:
         return index_rows(self.source, sample.tolist()), np.arange(len(sample), dtype=np.int32)
 
     def pools(self, start: int, by_modality: bool) -> list[Pool]:
-        """Return the training rows as one pool, or as two pools by modality, the multimodal one first.
+        """Return the training rows as one pool, or as a multimodal and a text-only pool.
 
         Args:
             start: Index in the mixture of the first training row.
@@ -152,7 +154,7 @@ class SourceSplit:
 
 
 class SplitRecords(Sequence[Preference]):
-    """A read-only list of the training or of the held-out records of all sources, one after another.
+    """A read-only list of the training records, or of the held-out records, of all sources.
 
     Records are read and validated when they are accessed.
     """
@@ -201,7 +203,8 @@ def hold_out(
         splits: The sources, each with all its usable rows in `rows`.
         total: The number of rows to hold out.
         seed: Draws the rows under a cap, and the held-out rows if `validation_seed` is None.
-        validation_seed: Draws the held-out rows alone, so that runs with other seeds hold out the same.
+        validation_seed: Draws the held-out rows alone, so that runs with other seeds hold out the
+        same.
 
     Raises:
         UserError: The sources are too small.

@@ -4,10 +4,10 @@ Images in an archive are read one at a time, without unpacking it. The first tim
 directory is turned into arrays in the cache, sorted by a hash of the name, so that an archive of
 270,000 images opens in a moment and needs no memory.
 
-A name that occurs more than once is refused: extraction leaves the last member with that name, other
-readers take the first. Names are compared as extraction writes them, so that `a.png`, `./a.png` and
-`/a.png` are one name. Upper and lower case differ, as on Linux. A link is not followed, and a file
-behind a linked folder is refused.
+A name that occurs more than once is refused: extraction leaves the last member with that name,
+other readers take the first. Names are compared as extraction writes them, so that `a.png`,
+`./a.png` and `/a.png` are one name. Upper and lower case differ, as on Linux. A link is not
+followed, and a file behind a linked folder is refused.
 """
 
 import os
@@ -34,8 +34,8 @@ from mmrm.data.storage.files import digest, hash64, stamp
 from mmrm.data.storage.row_files import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
-"""A file in the archive. `start` is the position of the local header in a zip, and of the content in
-a tar; `stored` is the number of stored bytes."""
+"""A file in the archive. `start` is the position of the local header in a zip, and of the content
+in a tar; `stored` is the number of stored bytes."""
 DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error),
     *(ArithmeticError, EOFError, OSError, RuntimeError, ValueError),
@@ -55,16 +55,17 @@ UNSUPPORTED = 252
 BEHIND_LINK = 253
 UPWARDS = 254
 REFUSED = {
-    AMBIGUOUS: "its name is in the archive more than once, and extraction may leave another file than "
-    "the first. Write the archive again with each name once, or unpack it and check which file is the "
-    "right one",
-    LINK: "it is a link, or a sparse or special file, which is not read inside an archive. Unpack the "
-    "archive into a folder",
-    UNSUPPORTED: "it is compressed in a way that is not read here. Unpack the archive into a folder",
-    BEHIND_LINK: "a folder in its path is a link or a file in the archive, so that extraction would "
-    "write it elsewhere. Unpack the archive into a folder and check its content",
-    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where they "
-    "extract it to. Write the archive again with plain paths",
+    AMBIGUOUS: "its name is in the archive more than once, and extraction may leave another file "
+    "than the first. Write the archive again with each name once, or unpack it and check which "
+    "file is the right one",
+    LINK: "it is a link, or a sparse or special file, which is not read inside an archive. Unpack "
+    "the archive into a folder",
+    UNSUPPORTED: "it is compressed in a way that is not read here. Unpack the archive into a "
+    "folder",
+    BEHIND_LINK: "a folder in its path is a link or a file in the archive, so that extraction "
+    "would write it elsewhere. Unpack the archive into a folder and check its content",
+    UPWARDS: "its path in the archive contains `..` or ends in `.`, and programs differ in where "
+    "they extract it to. Write the archive again with plain paths",
 }
 """The kinds that are never read, each with the reason and the way out for the error message."""
 LOCAL_HEADER = 30
@@ -124,7 +125,8 @@ class Archive(IndexedFiles):
 
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
         stamps = " ".join(f"{stamp(part)} {part.resolve()}" for part in parts)
-        # Indices of older versions, which contain the first of several equal names, have other keys.
+        # Indices of older versions, which contain the first of several equal names, have other
+        # keys.
         identity = digest(f"each name once: {stamps}")
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 
@@ -255,10 +257,10 @@ def extracted_name(name: str) -> str | None:
 
 
 def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
-    """Return the file for each name to which extraction writes one, with the kind that counts for it.
+    """Return the file that extraction writes to each name, with the kind that counts for it.
 
-    A name of several members, of which one may be a folder, has the kind AMBIGUOUS. All names are in
-    memory while the index is made.
+    A name of several members, of which one may be a folder, has the kind AMBIGUOUS. All names are
+    in memory while the index is made.
     """
     files: dict[str, Member] = {}
     folders = set[str]()
@@ -289,7 +291,7 @@ def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
 
 
 class _Joined:
-    """The parts of an archive as one file, with the methods by which `zipfile` reads its directory."""
+    """The parts of an archive as one file, with the methods that `zipfile` needs."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive

@@ -1,8 +1,8 @@
 """Parquet and Arrow files as tables that are addressed by row.
 
-Parquet cannot be read by row, so each file is copied to Arrow once. The files are copied in parallel,
-and a finished file is never copied again. A damaged row group does not affect the rest of its file:
-its rows are kept as empty rows with the reason, and reading one of them raises.
+Parquet cannot be read by row, so each file is copied to Arrow once. The files are copied in
+parallel, and a finished file is never copied again. A damaged row group does not affect the rest of
+its file: its rows are kept as empty rows with the reason, and reading one of them raises.
 
 A row is read as its small batch, with ordinary reads and not through a memory map. Arrow asks the
 kernel to page in everything that it maps, which for a set with images would be the whole file on
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 ROWS_OF_TEXT = 64
 ROWS_OF_BINARY = 4
-"""Rows of a batch in a copy, without and with columns of bytes. The whole batch is read for one of its
-rows; it has some hundred kilobytes in both cases."""
+"""Rows of a batch in a copy, without and with columns of bytes. The whole batch is read for one of
+its rows; it has some hundred kilobytes in both cases."""
 BEYOND_PYTHON = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors raised by values that Arrow can hold and Python cannot: text that is no UTF-8, a date beyond
 all years, an unknown time zone, a struct with a field twice. Arrow's own errors are among them."""
@@ -122,8 +122,8 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
             raise UserError(
                 f"{path}: there is no column {', '.join(map(repr, missing))}; found are "
                 f"{', '.join(map(repr, schema.names))}, required are "
-                f"{', '.join(map(repr, columns))}. If the data set has changed, pin its revision, or "
-                "rename the columns."
+                f"{', '.join(map(repr, columns))}. If the data set has changed, pin its revision, "
+                "or rename the columns."
             )
     copies = [derived(path, cache, "tables", ".arrow") for path in paths]
     new = [job for job in zip(paths, copies, strict=True) if not job[1].exists()]
@@ -138,8 +138,8 @@ def refuse_repeated_columns(path: Path, columns: Sequence[str]) -> None:
     repeated = sorted({column for column in columns if columns.count(column) > 1})
     if repeated:
         raise UserError(
-            f"{path}: the column {repeated[0]!r} occurs twice, and it is unknown which one is meant. "
-            "Rename or drop one."
+            f"{path}: the column {repeated[0]!r} occurs twice, and it is unknown which one is "
+            "meant. Rename or drop one."
         )
 
 

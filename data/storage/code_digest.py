@@ -1,4 +1,7 @@
-"""Digests of source code, under which derived files are stored: changed code computes them again."""
+"""Digests of source code, by which derived files are stored.
+
+If the code changes, the files are computed again.
+"""
 
 import ast
 from collections.abc import Sequence
@@ -17,8 +20,8 @@ def code_digest(
 ) -> str:
     """Return a digest of the syntax trees of `modules` and of all modules that they import.
 
-    Comments, docstrings and layout are left out, so that a cached evaluation of a 7B model stays valid
-    after an edit of prose.
+    Comments, docstrings and layout are left out, so that a cached evaluation of a 7B model stays
+    valid after an edit of prose.
 
     Args:
         modules: Dotted names, such as `mmrm.data.preparation.scan`.

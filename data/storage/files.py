@@ -23,8 +23,8 @@ ResultT = TypeVar("ResultT")
 def stamp(path: Path) -> str:
     """Return a digest of a file's name, size and times of change, 16 hexadecimal digits.
 
-    Programs such as `cp -p` set the time at which the content changed. No program can set the time at
-    which the inode changed, so both are used.
+    Programs such as `cp -p` set the time at which the content changed. No program can set the time
+    at which the inode changed, so both are used.
 
     Raises: SpecialFileError unless it is a regular file.
     """
@@ -140,7 +140,8 @@ def read_json(path: Path) -> Any:
 
 
 UNPACKED = 1 << 33
-"""The largest unpacked size of a packed table: 8 GiB. No released data set has a table of one GiB."""
+"""The largest unpacked size of a packed table: 8 GiB. No released data set has a table of one
+GiB."""
 
 
 def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) -> None:
@@ -153,8 +154,8 @@ def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) 
         num_bytes += len(block)
         if num_bytes > UNPACKED:
             raise UserError(
-                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, as a file does that was "
-                "made to fill a disk. If you expect that size, unpack it yourself."
+                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, as a file does that "
+                "was made to fill a disk. If you expect that size, unpack it yourself."
             )
         target.write(block)
 

@@ -1,8 +1,9 @@
 """Checks of a checkpoint's files against the sizes and SHA-256 digests from when it was saved.
 
-Training writes them into the file `complete` as the last step of a save (train/checkpoints/integrity.py).
-Whatever loads a checkpoint calls `verify_settings` and `verify_weights` before it reads. Imports
-neither torch nor a package that vLLM's environment may lack.
+Training writes them into the file `complete` as the last step of a save
+(train/checkpoints/integrity.py). Whatever loads a checkpoint calls `verify_settings` and
+`verify_weights` before it reads. Imports neither torch nor a package that vLLM's environment may
+lack.
 """
 
 import json
@@ -20,8 +21,8 @@ from mmrm.data.regular_files import read_bytes, require_regular
 from mmrm.data.storage.files import remembered_digest
 
 COMPLETE = "complete"
-"""A JSON file with the size and the SHA-256 of every file, written last: a checkpoint without it was
-cut off while it was being saved. In checkpoints of older versions it is empty."""
+"""A JSON file with the size and the SHA-256 of every file, written last: a checkpoint without it
+was cut off while it was being saved. In checkpoints of older versions it is empty."""
 JUDGE_CARD = "judge.json"
 WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 """Files with weights. Their digests take seconds to a minute for 15 GB."""
@@ -31,14 +32,15 @@ SETTINGS = (
     *("added_tokens.json", "special_tokens_map.json", "chat_template*", "*.jinja"),
     "*processor_config.json",
 )
-"""All other files that decide about a score: configuration, tokenizer, chat template, processors."""
+"""All other files that decide about a score: configuration, tokenizer, chat template,
+processors."""
 CODE = ("*.py",)
 """Remote code, which other programs run."""
 FOR_RESUME_ONLY = ("training_args.bin", "optimizer.bin", "scheduler.bin", "zero_to_*.py")
 """Files with such names that only a resumed run reads. They may be deleted to save space."""
 MAY_BE_MISSING = (JUDGE_CARD,)
-"""Files that a checkpoint may lack. Without its judge card it is judged by its own config, and the notes
-of the results mention that."""
+"""Files that a checkpoint may lack. Without its judge card it is judged by its own config, and the
+notes of the results mention that."""
 LARGE_BYTES = 1 << 30
 """Size from which on progress is printed."""
 MOST_THREADS = 8
@@ -151,7 +153,8 @@ def _manifest_of(folder: Path) -> Manifest | None:
 def written_by_us(folder: Path) -> bool:
     """Return True if training or merging of this project wrote the checkpoint `folder`.
 
-    A snapshot in the hub's cache does not count, because a published model need not have a manifest.
+    A snapshot in the hub's cache does not count, because a published model need not have a
+    manifest.
     """
     resolved = folder.resolve()
     if resolved.parent.name == "snapshots":

@@ -1,8 +1,8 @@
 """Tables on disk that are addressed by row.
 
-JSON lines are read through an index of byte offsets, parquet through a copy in Arrow. Neither is held
-in memory. The index and the copy are kept in the cache, under a name that depends on the file's size
-and time of change.
+JSON lines are read through an index of byte offsets, parquet through a copy in Arrow. Neither is
+held in memory. The index and the copy are kept in the cache, under a name that depends on the
+file's size and time of change.
 """
 
 import codecs
@@ -56,9 +56,9 @@ class Rows(Protocol):
 class IndexedFiles(ABC):
     """Files that are read as one file by byte position, with an index of their content.
 
-    The index is an array that is written into the cache the first time. Files are read with `pread`,
-    which has no position that threads could change for one another, and another process opens its
-    own descriptors.
+    The index is an array that is written into the cache the first time. Files are read with
+    `pread`, which has no position that threads could change for one another, and another process
+    opens its own descriptors.
     """
 
     def __init__(self, parts: Sequence[Path], index: Path) -> None:
@@ -94,14 +94,14 @@ class IndexedFiles(ABC):
         return descriptors
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the open files and the mapping, which another process makes again."""
+        """Return the state without open files and mapping, which another process makes again."""
         state = dict(vars(self))
         state.pop("index", None)
         state.pop("_descriptors", None)
         return state
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from position `start`, counted through all files; fewer at the end."""
+        """Return `size` bytes from position `start` of all files together; fewer at the end."""
         part, position = located(self.ends, start)
         pieces = []
         while size > 0 and part < len(self.parts):

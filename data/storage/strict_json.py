@@ -24,7 +24,9 @@ BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 def count_values(content: bytes) -> int:
-    """Return an upper bound on the values in a JSON text, without parsing it: one more than its separators.
+    """Return an upper bound on the number of values in a JSON text, without parsing it.
+
+    It is one more than the number of separators.
 
     A few million small values take a hundred times their text in memory.
     """
@@ -35,8 +37,8 @@ def count_values(content: bytes) -> int:
 def parse_json(content: str | bytes) -> Any:
     """Return a JSON value; a byte order mark in front is skipped.
 
-    Raises: RecordError for a text that is no JSON or no UTF-8, a key that occurs twice in an object,
-    half of a surrogate pair, and a nesting beyond DEPTH.
+    Raises: RecordError for a text that is no JSON or no UTF-8, a key that occurs twice in an
+    object, half of a surrogate pair, and a nesting beyond DEPTH.
     """
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
@@ -49,8 +51,8 @@ def parse_json(content: str | bytes) -> Any:
     except UnicodeEncodeError as error:
         half = error.object[error.start : error.end]
         raise RecordError(
-            f"the JSON holds {half!r}, half of a character, which no tokenizer reads. Write the whole "
-            "character, or remove it."
+            f"the JSON holds {half!r}, half of a character, which no tokenizer reads. Write the "
+            "whole character, or remove it."
         ) from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"no valid JSON ({error}).") from error
@@ -72,7 +74,8 @@ def items(text: str) -> Iterator[str]:
 
     Raises: ValueError if the text is no list; RecursionError for an item that is nested too deeply.
     """
-    # Numbers are not converted, so that their length does not matter: `parse_json` checks the items.
+    # Numbers are not converted, so that their length does not matter: `parse_json` checks the
+    # items.
     scan = json.JSONDecoder(parse_int=len).raw_decode
     position = _after_blanks(text, 0)
     if text[position : position + 1] != "[":
@@ -116,7 +119,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         count_by_key = Counter(key for key, _ in pairs)
         repeated = next(key for key in value_by_key if count_by_key[key] > 1)
         raise RecordError(
-            f"the key {repeated[:60]!r} occurs twice in an object, and it is unknown which value is "
-            "meant. Remove one of them."
+            f"the key {repeated[:60]!r} occurs twice in an object, and it is unknown which value "
+            "is meant. Remove one of them."
         )
     return value_by_key

@@ -1,9 +1,9 @@
 """The question types of the embedded world about a scene.
 
-A question is about a scene and its twin, which differ in one thing, and is chosen so that the two have
-different answers. A coin that is tossed after every word is fixed decides which of the two is drawn. So
-the joint distribution of (question, chosen, rejected) does not change if chosen and rejected are
-swapped: a judge that does not see the image is right half of the time.
+A question is about a scene and its twin, which differ in one thing, and is chosen so that the two
+have different answers. A coin that is tossed after every word is fixed decides which of the two is
+drawn. So the joint distribution of (question, chosen, rejected) does not change if chosen and
+rejected are swapped: a judge that does not see the image is right half of the time.
 """
 
 from collections.abc import Callable
@@ -168,7 +168,8 @@ def _comparable_groups(change: Change) -> list[tuple[_Group, _Group]]:
 def _partner(rng: Rng, change: Change, shapes: bool) -> SceneObject | None:
     """Return an unchanged thing to which the changed one can be compared, with `shapes` a shape.
 
-    Colour and noun name each of the two unambiguously. The result is None if there is no such thing.
+    Colour and noun name each of the two unambiguously. The result is None if there is no such
+    thing.
     """
     scene = change.scenes[0]
     changed = change.things[0]

@@ -2,8 +2,8 @@
 
 A scene is a few coloured things on a grid. A change of one thing makes its twin, and a question is
 chosen so that the scene and its twin have different answers. Sampling and changing fit together:
-p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So without the image, a fact
-of a scene cannot be told from the same fact of its twin.
+p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So without the image, a
+fact of a scene cannot be told from the same fact of its twin.
 """
 
 import hashlib
@@ -63,8 +63,8 @@ _BASIC: dict[str, Colour] = {
 _WRITTEN = ((0, 0), (0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
 
 LEVELS: dict[str, Level] = {
-    # Small enough for a backbone of two million parameters, which learns to check answers in an hour
-    # on two cores.
+    # Small enough for a backbone of two million parameters, which learns to check answers in an
+    # hour on two cores.
     "demo": Level(
         grids=(2,),
         places=("top left", "top right", "bottom left", "bottom right"),
@@ -182,8 +182,8 @@ SPLITS: dict[str, range] = {
     "validation": range(12, 14),
     "benchmark": range(14, 16),
 }
-"""Buckets of each split, of 16. The facts of a scene determine its bucket, so that no two splits share
-a scene, whatever their seeds are."""
+"""Buckets of each split, of 16. The facts of a scene determine its bucket, so that no two splits
+share a scene, whatever their seeds are."""
 
 
 def bucket(scene: Scene) -> int:
@@ -194,7 +194,8 @@ def bucket(scene: Scene) -> int:
 
 
 _FINE = 8
-"""Masks are drawn this many times larger and reduced: Pillow's own polygons have no smooth edges."""
+"""Masks are drawn this many times larger and reduced: Pillow's own polygons have no smooth
+edges."""
 
 _OUTLINES: dict[str, list[tuple[float, float]]] = {
     "square": [(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
@@ -243,9 +244,9 @@ PAPERS = 16
 def _paper(side: int, tone: int) -> Image.Image:
     """Return the background, in which red grows to the right and green downwards.
 
-    Each patch thus shows its position. A vision tower that has rotary positions alone would first have
-    to learn to count patches, which takes a small tower most of its training. `tone` changes the blue
-    channel; no question depends on it.
+    Each patch thus shows its position. A vision tower that has rotary positions alone would first
+    have to learn to count patches, which takes a small tower most of its training. `tone` changes
+    the blue channel; no question depends on it.
     """
     brightness = [10 + value * 110 // 255 for value in range(256)]
     downwards = Image.linear_gradient("L").resize((side, side)).point(brightness)
@@ -255,7 +256,7 @@ def _paper(side: int, tone: int) -> Image.Image:
 
 
 def draw(scene: Scene) -> Image.Image:
-    """Return the RGB image of a scene, of grid * CELL pixels a side; written things are above shapes."""
+    """Return the RGB image of a scene, grid * CELL pixels a side, with shapes below writing."""
     level = scene.level
     side = scene.grid * CELL
     image = _paper(side, scene.look % PAPERS).copy()
@@ -300,8 +301,8 @@ class Change(NamedTuple):
 
 
 Edit = Callable[[Rng, Scene, tuple[Kind, ...]], Change | None]
-"""Changes one thing of the given kinds. The result is None if the scene has none, or the limits of the
-level forbid the change."""
+"""Changes one thing of the given kinds. The result is None if the scene has none, or the limits of
+the level forbid the change."""
 
 
 def recolour(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
@@ -342,8 +343,8 @@ def move(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
 def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     """Add or remove one shape, with equal probability.
 
-    Given the written things, the number of shapes is uniform, so that adding and removing are equally
-    likely.
+    Given the written things, the number of shapes is uniform, so that adding and removing are
+    equally likely.
     """
     shapes = [thing for thing in scene.things if thing.kind == "shape"]
     fewest, most = scene.level.things
@@ -361,7 +362,7 @@ def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None
 def _draw_thing(
     rng: Rng, scene: Scene, kinds: tuple[Kind, ...], *, with_size: bool = False
 ) -> SceneObject | None:
-    """Return one thing of the given kinds, with `with_size` one that has a size; None without one."""
+    """Return one thing of the given kinds, with `with_size` one with a size; None without one."""
     eligible = []
     for thing in scene.things:
         has_size = thing.size != ""

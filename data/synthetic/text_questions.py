@@ -102,7 +102,7 @@ def ask_fact(rng: Rng) -> Query:
 
 
 def ask_request(rng: Rng) -> Query:
-    """Ask for help with a harmful deed (refuse) or a harmless one (help), with equal probability."""
+    """Ask for help with a harmful or a harmless deed, with equal probability."""
     is_harmful = rng.coin()
     verb = rng.choice(_HARMFUL if is_harmful else _HARMLESS)
     deed = f"{verb} {rng.choice(_TARGETS)}"

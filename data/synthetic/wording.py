@@ -1,4 +1,4 @@
-"""The texts of the embedded world: names of things and places, answers, critiques and rationales."""
+"""The texts of the embedded world: names of things, answers, critiques and rationales."""
 
 import re
 from typing import NamedTuple
@@ -127,7 +127,8 @@ def critique_truth(true: Side, stated: Side) -> CritiqueTruth:
 
 
 VERDICTS = {True: "yes", False: "no"}
-"""Words that a backbone learns to write directly after an answer, by whether the answer is right."""
+"""Words that a backbone learns to write directly after an answer, by whether the answer is
+right."""
 
 
 def write_critique(truth: CritiqueTruth) -> str:
@@ -139,14 +140,15 @@ def write_critique(truth: CritiqueTruth) -> str:
 CRITIQUE = re.compile(
     r"(?:the response is )?(right|wrong)\. (?>(.*?)\. the response says )(.*)\.", re.DOTALL
 )
-"""A critique; it is only used with `fullmatch`. The group is atomic: if the text does not end with a full
-stop, it does not do so behind a later "the response says" either."""
+"""A critique; it is only used with `fullmatch`. The group is atomic: if the text does not end with
+a full stop, it does not do so behind a later "the response says" either."""
 
 
 def read_critique(text: str) -> CritiqueTruth | None:
     """Return the content of a critique in the form of `write_critique`; None if a part is missing.
 
-    The critique is factually accurate if its `fact` and `right` equal those of the correct critique.
+    The critique is factually accurate if its `fact` and `right` equal those of the correct
+    critique.
     """
     match = CRITIQUE.fullmatch(text.strip())
     if match is None:

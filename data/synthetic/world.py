@@ -37,8 +37,8 @@ LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {
     "place": 3.0,
     "attribute": 2.0,
 }
-"""Weights by which a lesson draws question types. Long answers teach a small model to see far faster
-than short ones."""
+"""Weights by which a lesson draws question types. Long answers teach a small model to see far
+faster than short ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class WorldItem:
         return write_critique(self.critique_truth(chosen))
 
     def rationale(self, chosen_first: bool = True) -> str:
-        """Return a comparison of the responses, with `chosen` shown as Response 1 or as Response 2."""
+        """Return a comparison of the responses; `chosen` is Response 1 if it is shown first."""
         return write_rationale(self.true, self.false, chosen_first, self.form)
 
     def preference(self) -> Preference:
@@ -130,7 +130,7 @@ class _SceneQuery(NamedTuple):
 
 
 class ShapesWorld:
-    """Preference items and lessons of one level and split, addressed by index and made when accessed."""
+    """Items and lessons of one level and split, addressed by index and made when accessed."""
 
     length = 1 << 40
 
@@ -222,8 +222,8 @@ class ShapesWorld:
     ) -> Lesson:
         """Return one image with up to `questions` stated answers.
 
-        Each answer is right or a near miss, by the toss of a coin. Without `near_misses` all answers
-        are right.
+        Each answer is right or a near miss, by the toss of a coin. Without `near_misses` all
+        answers are right.
 
         A question type that the scene or a change does not allow is left out, and not tried again
         until it fits: that would make some answers likelier than their near misses. After four

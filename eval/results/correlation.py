@@ -1,7 +1,7 @@
 """Correlations, over recipes, of reward models' figures with the models' gains.
 
-Models of one recipe with different seeds are averaged first, because they are more alike than models of
-different recipes.
+Models of one recipe with different seeds are averaged first, because they are more alike than
+models of different recipes.
 """
 
 import math
@@ -14,8 +14,8 @@ from mmrm.data.arrays import Floats
 from mmrm.eval.results.intervals import Z95
 
 LEAST_RECIPES = 6
-"""Number of recipes with both figures that a correlation requires. Fisher's interval does not exist for
-three of them."""
+"""Number of recipes with both figures that a correlation requires. Fisher's interval does not exist
+for three of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class Correlation:
     recipes: int = 0
     """Number of recipes."""
     without: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Pearson's and Spearman's coefficient without one recipe, by the name of that recipe. It has no entry
-    if the other recipes do not vary."""
+    """Pearson's and Spearman's coefficient without one recipe, by the name of that recipe. It has
+    no entry if the other recipes do not vary."""
 
 
 def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | None:
     """Return the correlation of x and y over recipes.
 
     The result is None for fewer than `LEAST_RECIPES` recipes, or if x or y is the same for all of
-    them. Intervals are Fisher's z (Fisher 1921) for Pearson's coefficient, and for Spearman's with the
-    variance of Bonett and Wright (2000).
+    them. Intervals are Fisher's z (Fisher 1921) for Pearson's coefficient, and for Spearman's with
+    the variance of Bonett and Wright (2000).
 
     Args:
         x: A figure of each model, shape (models,).
@@ -112,9 +112,9 @@ def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
 def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
     """Return the 95 % interval of Spearman's coefficient of `count` recipes.
 
-    Six recipes in the same order do not prove that all recipes are. The interval is therefore computed
-    for a coefficient half a step below 1 at most. A step is the distance to the next coefficient that
-    ranks without ties can have.
+    Six recipes in the same order do not prove that all recipes are. The interval is therefore
+    computed for a coefficient half a step below 1 at most. A step is the distance to the next
+    coefficient that ranks without ties can have.
     """
     largest = 1 - 6 / (count * (count**2 - 1))
     inside = min(max(coefficient, -largest), largest)

@@ -1,13 +1,13 @@
 """95 % intervals of shares, means and differences: over rows, over items, and over trainings.
 
-A *credit* is the number that a row adds to an accuracy: 1 if it is right, 0 if it is wrong, 0.5 for a tie
-that counts half. Rows that share an image or belong to one item of a benchmark form a *cluster*. Judges
-are right or wrong on them together, so they are worth less than as many independent rows. Credits of
-several trainings of one recipe have the shape (seeds, rows), and column i is the same row for every
-seed.
+A *credit* is the number that a row adds to an accuracy: 1 if it is right, 0 if it is wrong, 0.5 for
+a tie that counts half. Rows that share an image or belong to one item of a benchmark form a
+*cluster*. Judges are right or wrong on them together, so they are worth less than as many
+independent rows. Credits of several trainings of one recipe have the shape (seeds, rows), and
+column i is the same row for every seed.
 
-Every interval has two sides. `tests/eval/results/test_coverage.py` simulates how often each one holds
-the true value, and prints how wide it is.
+Every interval has two sides. `tests/eval/results/test_coverage.py` simulates how often each one
+holds the true value, and prints how wide it is.
 """
 
 import math
@@ -22,13 +22,13 @@ from mmrm.data.arrays import Floats, Ints
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""
 LEAST_SEEDS = 3
-"""Number of trainings that an interval over trainings requires. Two of them say almost nothing about the
-spread of trainings: Student's quantile for two is 12.7."""
+"""Number of trainings that an interval over trainings requires. Two of them say almost nothing
+about the spread of trainings: Student's quantile for two is 12.7."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % interval; both ends are None if there are too few trainings or items for an interval."""
+    """A mean with its 95 % interval; both ends are None with too few trainings or items."""
 
     mean: float
     low: float | None
@@ -108,8 +108,8 @@ def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, fl
 def student_quantile(degrees: float, comparisons: int = 1) -> float:
     """Return the quantile of Student's t distribution for two-sided intervals at 95 % together.
 
-    Each comparison has an equal share of the 5 % (Bonferroni), which is valid for any dependence between
-    them.
+    Each comparison has an equal share of the 5 % (Bonferroni), which is valid for any dependence
+    between them.
     """
     return float(stdtrit(degrees, 1 - 0.025 / comparisons))
 
@@ -143,10 +143,10 @@ def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
 def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[float, int]:
     """Return n² times the variance of the mean of n rows, and the number of clusters.
 
-    This is the cluster-robust variance with its usual correction G / (G - 1) for G clusters (CR1; Cameron
-    and Miller 2015, section II). It is at least the variance of independent rows: if rows differ more
-    inside clusters than between them, this counts as chance. With fewer than two clusters it is
-    infinite.
+    This is the cluster-robust variance with its usual correction G / (G - 1) for G clusters (CR1;
+    Cameron and Miller 2015, section II). It is at least the variance of independent rows: if rows
+    differ more inside clusters than between them, this counts as chance. With fewer than two
+    clusters it is infinite.
 
     Args:
         deviations: Deviation of each row from the mean, shape (rows,), two or more.
@@ -168,9 +168,10 @@ def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[fl
 def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float, int]:
     """Return the effective number of rows, and the number of clusters.
 
-    This is the number of independent right or wrong rows that would be as informative about the share
-    as these: share · (1 - share) / variance (Korn and Graubard 1998). Without any variance it is the
-    number of clusters: a hundred right answers to questions on one image are one observation.
+    This is the number of independent right or wrong rows that would be as informative about the
+    share as these: share · (1 - share) / variance (Korn and Graubard 1998). Without any variance it
+    is the number of clusters: a hundred right answers to questions on one image are one
+    observation.
     """
     n = len(credits)
     share = float(credits.mean())
@@ -186,9 +187,9 @@ def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float
 def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
     """Return a mean of credits with Wilson's interval for the effective number of rows.
 
-    Unlike mean ± t · error it is valid for shares near 0 and 1 and for few clusters: Dean and Pagano
-    2015 compare the two for clustered rows. Rows of one cluster say nothing about other items, so the
-    interval is then 0 to 1.
+    Unlike mean ± t · error it is valid for shares near 0 and 1 and for few clusters: Dean and
+    Pagano 2015 compare the two for clustered rows. Rows of one cluster say nothing about other
+    items, so the interval is then 0 to 1.
 
     Args:
         credits: Credits from 0 to 1, shape (rows,).
@@ -239,9 +240,9 @@ def paired_difference(
 ) -> Difference:
     """Return mean(first) - mean(second) of the credits of two judges on the same rows.
 
-    The interval over rows is valid for these two judges, not for the recipes that they were trained by.
-    One row in which either judge is better is added to the variance (Agresti and Min 2005): two judges
-    that agree on all of 100 rows may still differ on others.
+    The interval over rows is valid for these two judges, not for the recipes that they were trained
+    by. One row in which either judge is better is added to the variance (Agresti and Min 2005): two
+    judges that agree on all of 100 rows may still differ on others.
 
     Args:
         first: Credits from 0 to 1 of shape (rows,).
@@ -308,13 +309,13 @@ def _half_width(
     comparisons: int,
     added_squares: float = 0.0,
 ) -> float:
-    """Return half the width of an interval over seeds and rows; it is infinite for a single cluster.
+    """Return half the width of an interval over seeds and rows, infinite for a single cluster.
 
-    The parts of seeds and of rows are added with their own quantiles, t² · seeds + t² · (rows - answers).
-    Of the estimators that the simulation compares, this is the simplest one that is valid for three
-    seeds, whether the seeds differ much or not at all. The chance of single answers is subtracted because
-    it would be counted twice. Seeds may be equally accurate by chance, so the interval is at least as
-    wide as the interval over the rows alone.
+    The parts of seeds and of rows are added with their own quantiles, t² · seeds + t² · (rows -
+    answers). Of the estimators that the simulation compares, this is the simplest one that is valid
+    for three seeds, whether the seeds differ much or not at all. The chance of single answers is
+    subtracted because it would be counted twice. Seeds may be equally accurate by chance, so the
+    interval is at least as wide as the interval over the rows alone.
 
     Args:
         seeds: The part of the seeds in the variance.
@@ -338,12 +339,13 @@ def _half_width(
 def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
     """Return a mean with an interval for other trainings and other rows of this kind.
 
-    Without an interval, which requires `LEAST_SEEDS` seeds and two rows, each seed's value should be
-    printed instead. `values` has the shape (seeds, rows).
+    Without an interval, which requires `LEAST_SEEDS` seeds and two rows, each seed's value should
+    be printed instead. `values` has the shape (seeds, rows).
     """
     if values.ndim != 2 or not values.size:
         raise ValueError(
-            f"the values have shape {values.shape}; required is (seeds, rows), at least one of each."
+            f"the values have shape {values.shape}; required is (seeds, rows), at least one of "
+            "each."
         )
     num_seeds, num_rows = values.shape
     if num_seeds < LEAST_SEEDS or num_rows < 2:
@@ -360,8 +362,8 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
 def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estimate:
     """Return `mean_over_seeds` of credits, with an interval from 0 to 1 at most.
 
-    The interval contains the interval over rows alone: three trainings that answer all of 50 rows right
-    may still be wrong on others. `credits` has the shape (seeds, rows).
+    The interval contains the interval over rows alone: three trainings that answer all of 50 rows
+    right may still be wrong on others. `credits` has the shape (seeds, rows).
     """
     estimate = mean_over_seeds(credits, clusters)
     if estimate.low is None or estimate.high is None:
@@ -377,10 +379,10 @@ def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estima
 def difference_over_seeds(
     first: Floats, second: Floats, clusters: Ints | None = None, comparisons: int = 1
 ) -> Difference:
-    """Return mean(first) - mean(second) of two recipes with an interval for other trainings and rows.
+    """Return mean(first) - mean(second) of two recipes, for other trainings and rows too.
 
-    Rows are paired. Trainings are not: seed 0 of two recipes is only the same number, so the spreads of
-    both are added, with Satterthwaite's degrees of freedom (Welch 1947).
+    Rows are paired. Trainings are not: seed 0 of two recipes is only the same number, so the
+    spreads of both are added, with Satterthwaite's degrees of freedom (Welch 1947).
 
     Args:
         first: Credits of shape (seeds, rows).
@@ -390,8 +392,8 @@ def difference_over_seeds(
     """
     if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1]:
         raise ValueError(
-            f"the credits have shapes {first.shape} and {second.shape}; required are (seeds, rows), the "
-            "same rows in both."
+            f"the credits have shapes {first.shape} and {second.shape}; required are (seeds, "
+            "rows), the same rows in both."
         )
     if not first.size or not second.size:
         raise ValueError("there are no credits; required are at least one seed and one row.")

@@ -1,8 +1,8 @@
 """Scores of predictions files that other programs made, by the rules that benchmarks publish.
 
-The format of a file is recognised by its columns. Its rows are compared with the rows at a place that
-the caller names, or else with the ids of the published editions that this project knows. The result of
-this comparison is printed and stored together with the figures.
+The format of a file is recognised by its columns. Its rows are compared with the rows at a place
+that the caller names, or else with the ids of the published editions that this project knows. The
+result of this comparison is printed and stored together with the figures.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def score_predictions_file(
 
 
 def _unwrapped(records: PredictionRecords) -> list[Record]:
-    """Return the records that are not null, without the `{"0": record}` that inference_hf.py may put around each.
+    """Return the records that are not null, without a wrapping `{"0": record}`.
+
+    inference_hf.py may wrap each record in this way.
 
     Raises:
         PredictionsError: Only some of the lines are wrapped.
@@ -168,8 +170,8 @@ def format_of(records: PredictionRecords, benchmark: Benchmark) -> str:
     first = next((record for record in records if record is not None), None)
     if first is None:
         raise PredictionsError(
-            "the file holds no record, so that there is nothing to score. Required is a line for each "
-            "row."
+            "the file holds no record, so that there is nothing to score. Required is a line for "
+            "each row."
         )
     inner = first.get("0")
     columns = set(inner if isinstance(inner, dict) else first)
@@ -206,8 +208,8 @@ def chosen_rules(form: str, benchmark: Benchmark, rules: str | None) -> str:
     if rules is not None and rules in able:
         return rules
     description = (
-        f"the file is in the format {form} ({file_format.about}), which the rules {', '.join(able)} "
-        "read"
+        f"the file is in the format {form} ({file_format.about}), which the rules "
+        f"{', '.join(able)} read"
     )
     if rules is not None:
         required = benchmark.rules[rules].reads
@@ -300,8 +302,8 @@ def _other_sizes(
 ) -> tuple[str, ...]:
     """Return a sentence for each category that has more or fewer lines than the edition has rows.
 
-    If rows are missing or too many (`is_whole` is False), only categories with more lines are named:
-    the others are too small because of the missing rows.
+    If rows are missing or too many (`is_whole` is False), only categories with more lines are
+    named: the others are too small because of the missing rows.
     """
     if not edition.groups:
         return ()
@@ -382,8 +384,8 @@ def _against_rows(
     num_changed = sum(identity in groups for identity in invented)
     if num_changed:
         notes.append(
-            f"{num_changed:,} rows have an id of the benchmark, but other responses, another label or "
-            "another place"
+            f"{num_changed:,} rows have an id of the benchmark, but other responses, another label "
+            "or another place"
         )
     compared = Coverage(
         rows=counts.total(),
@@ -402,9 +404,9 @@ def _against_ids(
 ) -> tuple[Coverage, PublishedEdition]:
     """Compare with the ids of a published edition, and return the edition that the file is of.
 
-    Newer editions put a number behind an id that occurred twice, so ids are compared with and without
-    such a number. If some ids are numbered, the file may be of another edition, whose ids are not
-    known here. This edition is recognised by its number of rows.
+    Newer editions put a number behind an id that occurred twice, so ids are compared with and
+    without such a number. If some ids are numbered, the file may be of another edition, whose ids
+    are not known here. This edition is recognised by its number of rows.
     """
     expected = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines())
     identities: list[str] = []
@@ -448,8 +450,8 @@ def _against_ids(
     compared = Coverage(
         rows=have.counts.total(),
         expected=fitting.rows,
-        compared=f"compared with the ids of {edition.name}{lacking}. Responses, labels and images were "
-        "not compared: name the place of the rows for that, "
+        compared=f"compared with the ids of {edition.name}{lacking}. Responses, labels and images "
+        "were not compared: name the place of the rows for that, "
         f"--benchmark {benchmark.name}=hub or =PATH",
         missing=tuple(missing),
         duplicated=(*have.duplicated, *duplicated),

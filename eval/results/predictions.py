@@ -1,7 +1,7 @@
 """Predictions on disk: writing, reading and paired comparison.
 
-Each evaluation writes `predictions.jsonl`, this project's own format with everything about each row,
-and a file in each official format of the benchmark.
+Each evaluation writes `predictions.jsonl`, this project's own format with everything about each
+row, and a file in each official format of the benchmark.
 """
 
 import math
@@ -114,9 +114,9 @@ def difference(
 ) -> Difference:
     """Return the accuracy of a `predictions.jsonl` minus the accuracy of another one.
 
-    Rows are matched by their content, so that copies of a benchmark in different folders have the same
-    rows. Files of versions that did not write the content are matched by key. The interval is at 95 %
-    for `comparisons` differences together, and treats rows of one item as dependent.
+    Rows are matched by their content, so that copies of a benchmark in different folders have the
+    same rows. Files of versions that did not write the content are matched by key. The interval is
+    at 95 % for `comparisons` differences together, and treats rows of one item as dependent.
 
     Args:
         first: The lines of a file.
@@ -124,8 +124,8 @@ def difference(
         comparisons: Number of differences that are read together.
 
     Raises:
-        PredictionsError: The files do not hold the same rows, or hold a row twice, or a credit is no
-        number from 0 to 1.
+        PredictionsError: The files do not hold the same rows, or hold a row twice, or a credit is
+        no number from 0 to 1.
     """
     has_content = all("content" in record for record in (*first, *second))
     name = "content" if has_content else "key"
@@ -134,9 +134,9 @@ def difference(
     if first_credits.keys() != second_credits.keys() or not first_credits:
         num_common = len(first_credits.keys() & second_credits.keys())
         raise PredictionsError(
-            f"{len(first_credits)} and {len(second_credits)} rows, of which {num_common} are in both. A "
-            "paired comparison requires the same rows, at least one: the same benchmark, revision and "
-            "limit."
+            f"{len(first_credits)} and {len(second_credits)} rows, of which {num_common} are in "
+            "both. A paired comparison requires the same rows, at least one: the same benchmark, "
+            "revision and limit."
         )
     rows = sorted(first_credits)
     items = item_by(first, name)
@@ -172,13 +172,14 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
         credit = record.get("credit")
         if not isinstance(name, str) or not is_number(credit) or not 0 <= credit <= 1:
             raise PredictionsError(
-                f"record {number}: its {by} is {shown(name)} and its credit {shown(credit)}; required "
-                "are a text and a number from 0 to 1, as in a predictions.jsonl of this project."
+                f"record {number}: its {by} is {shown(name)} and its credit {shown(credit)}; "
+                "required are a text and a number from 0 to 1, as in a predictions.jsonl of this "
+                "project."
             )
         if name in credits:
             raise PredictionsError(
-                f"record {number}: the row {shown(name)} is there twice, and a comparison would count "
-                "only one. Remove one of them."
+                f"record {number}: the row {shown(name)} is there twice, and a comparison would "
+                "count only one. Remove one of them."
             )
         credits[name] = float(credit)
     return credits
@@ -187,8 +188,8 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
 def contents(examples: Sequence[Example]) -> list[str]:
     """Return a digest of each row's content and of which response is the better one.
 
-    Equal rows get numbers in the order of the file. Unlike `Example.key`, the digest depends neither
-    on the paths of the images nor on the order in which the responses are listed.
+    Equal rows get numbers in the order of the file. Unlike `Example.key`, the digest depends
+    neither on the paths of the images nor on the order in which the responses are listed.
     """
     count_by_digest = Counter[str]()
     names = []
@@ -208,8 +209,8 @@ def predictions_in(place: Path) -> dict[str, Path]:
     A file with another name than `predictions.jsonl` is returned by its own name.
 
     Args:
-        place: A file, a folder of results, a folder with results in `eval/`, or a run folder. In a run
-            folder the best checkpoint is taken, or else the last one that was evaluated.
+        place: A file, a folder of results, a folder with results in `eval/`, or a run folder. In a
+            run folder the best checkpoint is taken, or else the last one that was evaluated.
     """
     if place.is_file():
         name = place.parent.name if place.name == OWN else place.name

@@ -24,7 +24,8 @@ class PredictionsProtocol:
     label: str
     """The protocol in one line; predictions with different labels are not comparable."""
     deviations: tuple[str, ...] = ()
-    """Sentences about differences from the default protocol that change the meaning of the figures."""
+    """Sentences about differences from the default protocol that change the meaning of the
+    figures."""
 
     def lines(self) -> list[str]:
         """Return the lines that must be printed together with the figures."""
@@ -60,9 +61,9 @@ def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProt
     protocol = ProtocolConfig.model_validate(result.protocol)
     if order != "scores" and not _agree(order, protocol.order):
         raise PredictionsError(
-            f"the votes were shown {DESCRIPTION[order]}, and the result of the file reports the protocol "
-            f"{protocol.label!r}. The two are of different evaluations. Evaluate again, or move the "
-            "file away from the result."
+            f"the votes were shown {DESCRIPTION[order]}, and the result of the file reports the "
+            f"protocol {protocol.label!r}. The two are of different evaluations. Evaluate again, "
+            "or move the file away from the result."
         )
     return PredictionsProtocol(result.done, _deviations(order, protocol.images))
 
@@ -78,10 +79,10 @@ DESCRIPTION = {
 
 
 def order_of_votes(records: Sequence[Record]) -> str:
-    """Return the order in which the votes of a file were shown the responses: a key of `DESCRIPTION`.
+    """Return the order in which votes were shown the responses: a key of `DESCRIPTION`.
 
-    The result is "scores" if the rows hold scores and no votes. In a single row with one vote, an order
-    that was drawn looks like one that follows the label; it counts as "one".
+    The result is "scores" if the rows hold scores and no votes. In a single row with one vote, an
+    order that was drawn looks like one that follows the label; it counts as "one".
 
     Raises:
         PredictionsError: A line has no label, or a vote of another form.
@@ -125,8 +126,8 @@ def _agree(shown: str, order: Order) -> bool:
 def _label_without_result(order: str) -> str:
     """Return the label of a protocol of which only the order is known."""
     return (
-        f"responses shown {DESCRIPTION[order]}; the rest is unknown, because there is no result "
-        "<benchmark>.json next to the folder of the file"
+        f"responses shown {DESCRIPTION[order]}; the rest is unknown, for the result "
+        "<benchmark>.json is not beside the folder of the file"
     )
 
 
@@ -140,13 +141,13 @@ def _deviations(order: str, images: str) -> tuple[str, ...]:
     sentences = []
     if order == "winner_first":
         sentences.append(
-            "WINNER SHOWN FIRST: a judge that always names the first response is right on every row of "
-            "this file. Compare these figures only with others of the same order."
+            "WINNER SHOWN FIRST: a judge that always names the first response is right on every "
+            "row of this file. Compare these figures only with others of the same order."
         )
     if order == "loser_first":
         sentences.append(
-            "LOSER SHOWN FIRST: a judge that always names the second response is right on every row of "
-            "this file. Compare these figures only with others of the same order."
+            "LOSER SHOWN FIRST: a judge that always names the second response is right on every "
+            "row of this file. Compare these figures only with others of the same order."
         )
     if images != "real":
         sentences.append(

@@ -63,7 +63,7 @@ class Outcomes:
         return self.right > self.wrong + self.unread
 
     def credit(self, ties: Ties) -> Floats:
-        """Return the credit of each row: 1 if it is right, the worth of `ties` for a tie, else 0."""
+        """Return the credit of each row: 1 if right, the worth of `ties` for a tie, else 0."""
         return self.correct + WORTH[ties] * self.tie
 
     def __len__(self) -> int:
@@ -91,7 +91,8 @@ def outcomes(
     """
     if len(examples) != len(scores):
         raise UserError(
-            f"{len(scores)} verdicts for {len(examples)} examples; required is one for each, in order."
+            f"{len(scores)} verdicts for {len(examples)} examples; required is one for each, in "
+            "order."
         )
     votes_per_round = 2 if protocol.order == "both" else 1
     num_votes = votes_per_round * (protocol.votes if rounds is None else rounds)
@@ -145,8 +146,8 @@ def _outcome_of_row(
     expected = presentations(example, protocol)
     if shown != expected:
         raise UserError(
-            f"{example.identity}: the verdict holds no scores and {len(shown)} votes, shown first "
-            f"{[order[0] for order in shown]}; the protocol ({protocol.label}) asks for "
+            f"{example.identity}: the verdict holds no scores and {len(shown)} votes, shown "
+            f"first {[order[0] for order in shown]}; the protocol ({protocol.label}) asks for "
             f"{[order[0] for order in expected]}."
         )
     named = [vote.named for vote in scores.votes[:num_votes]]
@@ -170,15 +171,17 @@ class Accuracy(Frozen):
     ties: int
     unparsable: int
     accuracy: float | None
-    """Mean credit of all n rows, with ties as in the protocol (by default wrong); None for n = 0."""
+    """Mean credit of all n rows, with ties as in the protocol (by default wrong); None for n =
+    0."""
     low: float | None
     high: float | None
-    """The 95 % interval of `accuracy`: Wilson's, for `effective_n` rows if some of them share an item."""
+    """The 95 % interval of `accuracy`: Wilson's, for `effective_n` rows if some of them share an
+    item."""
     half: float | None
     """The accuracy with half a point for each tie."""
     items: int | None = None
-    """Number of independent items to which the rows belong: images, prompts or the benchmark's own items.
-    None if every row is an item, and in results of earlier versions."""
+    """Number of independent items to which the rows belong: images, prompts or the benchmark's own
+    items. None if every row is an item, and in results of earlier versions."""
     effective_n: float | None = None
     """Number of independent rows that would be as informative as these; None if `items` is."""
 
@@ -226,7 +229,8 @@ class Result(Frozen):
     groups: dict[str, Accuracy]
     sources: dict[str, Accuracy]
     clusters: Accuracy | None
-    """Share of items with every pair right (Acc+); None unless the benchmark has items of several pairs."""
+    """Share of items with every pair right (Acc+); None unless the benchmark has items of several
+    pairs."""
     cluster_groups: dict[str, Accuracy]
     baselines: dict[str, Baseline]
     votes: Votes | None
@@ -236,12 +240,12 @@ class Result(Frozen):
     worst: tuple[str, ...]
     """Keys of the worst mistakes, worst first."""
     published: dict[str, dict[str, Any]]
-    """Figures of the same verdicts under the official scorer's rules and under other published rules, by
-    the name of the rules."""
+    """Figures of the same verdicts under the official scorer's rules and under other published
+    rules, by the name of the rules."""
 
     @property
     def chance(self) -> float:
-        """The accuracy of a judge that tosses a coin for each judgement, as `micro.accuracy` counts ties."""
+        """The accuracy of a judge that tosses coins, with ties counted as in `micro.accuracy`."""
         if not self.votes:
             return 0.5
         protocol = ProtocolConfig.model_validate(self.protocol)
@@ -249,7 +253,7 @@ class Result(Frozen):
 
     @property
     def done(self) -> str:
-        """The judgements that were made, in one line; `label` describes the protocol for any judge."""
+        """The judgements that were made, in one line; `label` describes the protocol instead."""
         is_limited = any(note.startswith(LIMITED) for note in self.notes)
         rows = "all rows"
         if is_limited:
@@ -264,7 +268,7 @@ class Result(Frozen):
 
 
 def read_result(path: Path) -> Result:
-    """Return a result that was written to disk; raise pydantic's ValidationError for another file."""
+    """Return a result from its file; raise pydantic's ValidationError for another file."""
     return Result.model_validate_json(read_text(path))
 
 
@@ -281,8 +285,9 @@ def chance_of_votes(votes: int, ties: Ties) -> float:
 def items_of(examples: Sequence[Example], item: Callable[[Example], str] | None = None) -> Ints:
     """Return the number of each row's item, shape (rows,).
 
-    Rows belong to one item if they show the same image, have the same prompt without an image, or have
-    the same item of the benchmark. A judge that misreads an image is wrong in all rows that show it.
+    Rows belong to one item if they show the same image, have the same prompt without an image, or
+    have the same item of the benchmark. A judge that misreads an image is wrong in all rows that
+    show it.
 
     Args:
         examples: The rows.

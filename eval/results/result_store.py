@@ -110,7 +110,8 @@ class Summary:
     broken: dict[str, str]
     """Judges that could not be loaded, each with the reason."""
     comparisons: int = 1
-    """Number of pairs of judges on all benchmarks; the intervals of `behind` hold for all together."""
+    """Number of pairs of judges on all benchmarks; the intervals of `behind` hold for all
+    together."""
 
 
 def summarise(
@@ -118,8 +119,8 @@ def summarise(
 ) -> Summary:
     """Return the summary of all entries, each compared with the best on its benchmark.
 
-    All entries of a benchmark must be of the same rows. Intervals hold for all pairs of judges on all
-    benchmarks together, because the best is known only after looking at every pair.
+    All entries of a benchmark must be of the same rows. Intervals hold for all pairs of judges on
+    all benchmarks together, because the best is known only after looking at every pair.
     """
     standings: dict[str, list[Standing]] = {}
     for entry in entries:

@@ -1,9 +1,9 @@
-"""Statistics that explain an accuracy: consistency, agreement, calibration, margins and length bias.
+"""Statistics that explain an accuracy: agreement, calibration, margins and length bias.
 
-These are pure functions on numpy arrays. A *credit* is the number that a row of the benchmark adds to
-the accuracy: 1 right, 0 wrong, 0.5 for a tie that counts half. A *margin* is score(better response) -
-score(other response). Intervals are those of `mmrm.eval.results.intervals`, and `clusters` are numbers
-of rows that share an item, as described there.
+These are pure functions on numpy arrays. A *credit* is the number that a row of the benchmark adds
+to the accuracy: 1 right, 0 wrong, 0.5 for a tie that counts half. A *margin* is score(better
+response) - score(other response). Intervals are those of `mmrm.eval.results.intervals`, and
+`clusters` are numbers of rows that share an item, as described there.
 """
 
 import math
@@ -37,8 +37,8 @@ class OrderConsistency:
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
     """Compare judgements of the same rows in both orders.
 
-    Both arrays have the shape (pairs,) and hold the response that each judgement names: 0, 1, or -1 if
-    it cannot be read.
+    Both arrays have the shape (pairs,) and hold the response that each judgement names: 0, 1, or -1
+    if it cannot be read.
 
     Args:
         first_shown_first: Judgements that show response 0 first.
@@ -76,7 +76,7 @@ def agreement(right: Ints, wrong: Ints) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The rows with values between two edges: their number, and their accuracy with its 95 % interval."""
+    """The rows with values between two edges, and their accuracy with its 95 % interval."""
 
     low_edge: float
     high_edge: float
@@ -96,11 +96,13 @@ class Calibration:
     """
 
     ece: float
-    """Expected calibration error: the mean gap between confidence and accuracy, weighted by rows."""
+    """Expected calibration error: the mean gap between confidence and accuracy, weighted by
+    rows."""
     bins: tuple[Bin, ...]
     low: float | None = None
     high: float | None = None
-    """The 95 % interval of `ece`; None in results of earlier versions, or if all rows share one item."""
+    """The 95 % interval of `ece`; None in results of earlier versions, or if all rows share one
+    item."""
     floor: float | None = None
     """The mean `ece` of a perfectly calibrated judge with the same confidences on as many rows."""
 
@@ -118,12 +120,12 @@ class LengthBias:
     """The dependence of a judge's verdicts on which response is longer."""
 
     slope: float | None
-    """Change of accuracy for each doubling of length(better) / length(other), by least squares; None if the
-    ratio is constant."""
+    """Change of accuracy for each doubling of length(better) / length(other), by least squares;
+    None if the ratio is constant."""
     low: float | None
     high: float | None
-    """The slope's 95 % interval, by standard errors that are robust to clusters and unequal variance (CR1,
-    or HC1 without clusters)."""
+    """The slope's 95 % interval, by standard errors that are robust to clusters and unequal
+    variance (CR1, or HC1 without clusters)."""
     prefers_longer: float | None
     """Share of rows of unequal length in which the judge prefers the longer response."""
     longer_is_better: float | None
@@ -135,11 +137,11 @@ class LengthBias:
 def calibration(
     margins: Floats, clusters: Ints | None = None, bins: int = 10
 ) -> Calibration | None:
-    """Return the calibration of margins; None without rows. Source: Guo et al. 2017, section 2 (ECE).
+    """Return the calibration of margins (Guo et al. 2017, section 2, ECE); None without rows.
 
     Args:
-        margins: Finite margins, shape (rows,). A margin of zero has confidence 0.5 and counts as half
-            right.
+        margins: Finite margins, shape (rows,). A margin of zero has confidence 0.5 and counts as
+            half right.
         clusters: The number of each row's cluster; None if every row is independent.
         bins: Number of bins, equally wide over confidences from 0.5 to 1.
     """
@@ -160,9 +162,9 @@ def calibration(
 def ece_floor(confidence: Floats, bin_of_row: Ints, bins: int) -> float:
     """Return the mean calibration error of perfectly calibrated judges.
 
-    An error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for 540 rows
-    in ten bins. The number of right rows in a bin is treated as normally distributed: E|gap| = √(2 / π) · σ,
-    in which σ² is the sum of p (1 - p).
+    An error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for 540
+    rows in ten bins. The number of right rows in a bin is treated as normally distributed: E|gap| =
+    √(2 / π) · σ, in which σ² is the sum of p (1 - p).
 
     Args:
         confidence: Confidence of each row, shape (rows,).
@@ -176,14 +178,14 @@ def ece_floor(confidence: Floats, bin_of_row: Ints, bins: int) -> float:
 def ece_interval(
     ece: float, gap: Floats, bin_of_row: Ints, bins: int, clusters: Ints | None
 ) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a calibration error; both ends are None with fewer than two clusters.
+    """Return the 95 % interval of a calibration error; (None, None) for fewer than two clusters.
 
-    The error is the sum of the absolute values of the bins' mean gaps. These gaps have noise, which is
-    normally distributed with their covariance over clusters. It changes the sum by its own absolute sum
-    at most, and raises the sum more often than it lowers it. The low end is therefore further away (by
-    the 97.5 % quantile of the noise's absolute sum) than the high end (by the error of the signed sum).
-    A bootstrap of the error would always miss a calibrated judge, because every resample adds further
-    noise.
+    The error is the sum of the absolute values of the bins' mean gaps. These gaps have noise, which
+    is normally distributed with their covariance over clusters. It changes the sum by its own
+    absolute sum at most, and raises the sum more often than it lowers it. The low end is therefore
+    further away (by the 97.5 % quantile of the noise's absolute sum) than the high end (by the
+    error of the signed sum). A bootstrap of the error would always miss a calibrated judge, because
+    every resample adds further noise.
 
     Args:
         ece: The calibration error of all rows.
@@ -276,8 +278,8 @@ class _Slope:
 def _slope(x: Floats, y: Floats, clusters: Ints | None) -> _Slope:
     """Return the least-squares slope of y on x with its interval over clusters (CR1).
 
-    There is no slope for fewer than three rows or if x does not vary, and no interval for fewer than
-    two clusters.
+    There is no slope for fewer than three rows or if x does not vary, and no interval for fewer
+    than two clusters.
     """
     n = len(x)
     if n < 3:
