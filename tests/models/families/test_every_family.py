@@ -234,7 +234,7 @@ def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(
     file.write_text(json.dumps(known | {"patch_size": 8}))
     with pytest.raises(
         UserError,
-        match=r"makes patches of 8 pixels.*takes 14.*Use this backbone.s preprocessor_config",
+        match=rf"patches of 8 pixels.* takes {known['patch_size']},.*Use this backbone.s prepro",
     ):
         load_encoder(at(folder))
 
