@@ -128,7 +128,6 @@ NOT_YET_REWRITTEN: set[str] = {
     "train.checkpoints",
     "train.on_policy",
     "train.predictors",
-    "train.reinforce",
     "train.stress",
     "train.studies",
     "train.supervised",
