@@ -139,7 +139,7 @@ class CriticMethod(SupervisedMethod):
         )
 
     def writing_usage(self, judge: CriticJudge) -> WritingUsage:
-        """Return what a critic wrote, in tokens and as figures."""
+        """Return the count of the critiques that a judge has written."""
         spent = judge.spent
         if not spent.judgements:
             return WritingUsage()

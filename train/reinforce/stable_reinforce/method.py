@@ -41,7 +41,7 @@ class StableReinforceMethod(ReinforceMethod):
         return generative_judge(self, self.config.template, model)
 
     def writing_usage(self, judge: GenerativeJudge) -> WritingUsage:
-        """Return what a judge wrote, in tokens and as figures."""
+        """Return the count of the judgements that a judge has written."""
         return judgements_written(judge)
 
     @property
