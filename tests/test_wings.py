@@ -234,7 +234,9 @@ for name in {modules!r}:
     try:
         import_module(name)
     except ModuleNotFoundError as error:
-        print(f"{{name}} needs {{error.name}}")
+        # Packages of others, such as vLLM, need not be installed.
+        if error.name.startswith("mmrm."):
+            print(f"{{name}} needs {{error.name}}")
 """
 
 TRAIN = """
