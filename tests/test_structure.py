@@ -98,7 +98,6 @@ NOT_YET_REWRITTEN = {
     "train.ablate",
     "train.on_policy",
     "train.predictors",
-    "train.reinforce",
     "train.stress",
     "train.studies",
     "train.throughput",

@@ -51,8 +51,8 @@ class Lessons:
         if source.kinds is not None:
             self.weights = Counter(kind for kind in source.kinds if kind in QUESTION_TYPES)
         self.stated = config.answers == "stated"
-        """Half of the answers are near misses, and a verdict follows each. Otherwise all answers are
-        right, and there are no verdicts."""
+        """Half of the answers are near misses, and a verdict follows each. Otherwise all are right,
+        and there are no verdicts."""
 
     def __len__(self) -> int:
         return self.count

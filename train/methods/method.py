@@ -1,4 +1,4 @@
-"""What a run asks of its method: records and their costs, the objective, the judge and the trainer."""
+"""The base of all methods: their records and costs, objective, judge, evaluation and trainer."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -42,7 +42,7 @@ from mmrm.train.supervised.whole_weights import whole_weights
 
 
 class Method(ABC):
-    """What a run asks of its method, on every rank; made before the model is loaded.
+    """A method of a run, on every rank; made before the model is loaded.
 
     `setup` comes first: it opens the data. A method that judges pairs has a `judge`, and one that
     answers questions has `examine`. `MethodConfig.evaluated_on` says which of them a run calls.
@@ -177,7 +177,7 @@ class SupervisedMethod(Method):
         )
 
     def token_budget(self) -> int:
-        """Return what one packed row of training may cost at the start.
+        """Return the budget of one packed row of training at the start.
 
         `auto` rises from here as memory allows. So does every budget on a CUDA device under ZeRO-3,
         which cannot repeat a step that ran out of memory.

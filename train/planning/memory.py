@@ -40,10 +40,11 @@ class WritingPrice:
     whole: float
     """All weights. They are gathered once for a whole evaluation or rollout."""
     free: float
-    """What every rank must have free for that. With less, each layer is gathered for every token."""
+    """The free memory that every rank needs for that. With less, each layer is gathered for every
+    token."""
     step: float
-    """What is gathered in this case for each step, which writes a token: the language model. The
-    vision tower sees the prompt alone."""
+    """What is then gathered for each step, which writes a token: the language model. The vision
+    tower sees the prompt alone."""
 
 
 def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:

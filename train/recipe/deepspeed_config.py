@@ -73,7 +73,7 @@ def sums_in_fp32(name: str) -> bool:
 
 
 def offloads(name: str) -> tuple[bool, bool]:
-    """Return whether optimizer states and whether weights are in host memory."""
+    """Return True for optimizer states in host memory, and True for weights there."""
     if name == NONE:
         return False, False
     zero = _read(name)["zero_optimization"]

@@ -31,7 +31,7 @@ NEEDED = {
     "a tokenizer": ("tokenizer.json", "vocab.json"),
     "a preprocessor": ("preprocessor_config.json", "processor_config.json"),
 }
-"""What a backbone's folder holds next to config.json, with patterns of file names. One is enough."""
+"""The parts of a backbone's folder next to config.json, each with patterns, one of which matches."""
 
 
 def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:

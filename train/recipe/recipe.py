@@ -21,9 +21,12 @@ class Recipe(RunConfig):
 
 STAND_IN: dict[str, Any] = {
     "backbone": {"path": "embedded"},
-    "data": {"sources": [{"type": "shapes", "level": "demo", "rows": 1}]},
+    "data": {"sources": [{"type": "project", "path": "."}]},
     "method": {"type": "naive"},
     "optim": {"records_per_step": 1, "learning_rate": 1e-6},
     "output": {"folder": "runs", "save_every_steps": 1},
 }
-"""Fills the place of a required section that is wrong, while the rules look at the others."""
+"""Fills the place of a required section that is wrong, while the rules look at the others.
+
+Every part of it is of the core, since wings may be absent.
+"""

@@ -1,4 +1,4 @@
-"""The sections of a recipe that training itself brings, and what every method's section has in common.
+"""The sections of a recipe that training itself brings, and the base of every method's section.
 
 The sections of data, models and evaluation are next to what they configure. `RunConfig` holds them
 all. A method's own section is in the method's folder, as a subclass of `MethodConfig`.
@@ -35,34 +35,41 @@ HELD_OUT_ACCURACY = f"{HELD_OUT}/accuracy"
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 
 QUESTION_FIGURES = ("greedy", "sampled", "best", "pass", "majority")
-"""What is measured of a policy's answers, `best` where a judge scores them; see eval/policies/answering.py."""
+"""What is measured of a policy's answers, `best` where a judge scores them; see
+eval/policies/answering.py."""
 
 
 class EvaluationConfig(Section):
     """Which benchmarks score every saved checkpoint, and which figure chooses the best one."""
 
     benchmarks: list[BenchmarkConfig] = Field(default=[])
-    """Empty, and without data.validation, evaluates nothing; checkpoints are then only kept by age."""
+    """Empty, and without data.validation, evaluates nothing; checkpoints are then only kept by
+    age."""
     questions: list[AnySource] = Field(default=[])
-    """What a policy is evaluated on, in place of benchmarks: sources of questions with known answers, all of whose records are
-    answered."""
+    """What a policy is evaluated on, in place of benchmarks: sources of questions with known
+    answers, all of whose records are answered."""
     samples: int = Field(default=8, ge=2, le=1024)
-    """Answers that a policy samples to each question beside the greedy one, for best-of-N, pass@N and the majority's."""
+    """Answers that a policy samples to each question beside the greedy one, for best-of-N, pass@N
+    and the majority's."""
     protocol: ProtocolConfig = ProtocolConfig()
     judging: JudgingConfig = JudgingConfig()
     """How a judge that writes does so; of no use, and refused, for one that scores."""
     at_start: bool = True
     """Also evaluate before the first step: the figure to improve on."""
     best_metric: str | None = None
-    """`benchmark/figure` whose highest value chooses `best/`; with data.validation also `held_out/accuracy` (not in a cold
-    start) and `held_out/loss`, of which the lowest does (not in RL). Of a policy SOURCE/FIGURE, with a name of `questions` or
-    `held_out`, and greedy, sampled, best, pass or majority. Null keeps no best checkpoint."""
+    """`benchmark/figure` whose highest value chooses `best/`; with data.validation also
+    `held_out/accuracy` (not in a cold start) and `held_out/loss`, of which the lowest does (not in
+    RL). Of a policy SOURCE/FIGURE, with a name of `questions` or `held_out`, and greedy, sampled,
+    best, pass or majority. Null keeps no best checkpoint."""
     baselines: bool = True
     """Print what judges that see no content reach, beside every figure."""
 
 
 class LoraConfig(Section):
-    """Low-rank adapters on the language model's projections; the head, if there is one, is trained and saved in full."""
+    """Low-rank adapters on the language model's projections.
+
+    A head is trained and saved in full.
+    """
 
     rank: int = Field(default=64, ge=1, le=2**14)
     """Of the two low-rank matrices of a projection."""
@@ -71,7 +78,8 @@ class LoraConfig(Section):
     dropout: Share = 0.0
     """Probability with which an input of an adapter is set to 0 in training."""
     quantise: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation` extra."""
+    """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation`
+    extra."""
 
 
 class OptimConfig(Section):
@@ -86,7 +94,8 @@ class OptimConfig(Section):
     vision_learning_rate: Rate | None = None
     """For the vision tower and the projector; null takes `learning_rate`."""
     records_per_step: Count
-    """The batch: preference pairs (or lessons of the language model) of one optimizer step on all ranks together."""
+    """The batch: preference pairs (or lessons of the language model) of one optimizer step on all
+    ranks together."""
     epochs: Ratio | None = None
     """Passes over the data; give either this or `max_steps`."""
     max_steps: Count | None = None
@@ -102,13 +111,15 @@ class OptimConfig(Section):
     max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e9)
     """Gradients with a larger norm are scaled down to it."""
     token_budget: Count | Literal["auto"] = "auto"
-    """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision patch counted as 0.4 of one.
-    `auto` finds what fits from the memory of the second step on CUDA, and takes 4096 on a CPU; under ZeRO-3 a number is reached
-    in the same way. What is learnt stays the same."""
+    """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision
+    patch counted as 0.4 of one. `auto` finds what fits from the memory of the second step on CUDA,
+    and takes 4096 on a CPU; under ZeRO-3 a number is reached in the same way. What is learnt stays
+    the same."""
     activation_checkpointing: bool = True
     """Recompute the layers in the backward pass instead of keeping their activations."""
     compile: Literal["none", "layers"] = "none"
-    """`layers` has torch.compile fuse the MLPs and norms of both towers; it takes minutes at the start, and pays on CUDA."""
+    """`layers` has torch.compile fuse the MLPs and norms of both towers; it takes minutes at the
+    start, and pays on CUDA."""
     lora: LoraConfig | None = None
     """Null trains every weight that `backbone.freeze` leaves free."""
 
@@ -129,16 +140,19 @@ class OutputConfig(Section):
     log_every_steps: Count = 10
     """Optimizer steps between two lines of figures."""
     resume: str = "never"
-    """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the last complete one, if there is
-    any; a path continues from that checkpoint, which must be one that you trust like a program: DeepSpeed unpickles its states.
-    Continuing with other settings than the checkpoint's own is refused, but for more `optim.epochs` or `optim.max_steps`."""
+    """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the
+    last complete one, if there is any; a path continues from that checkpoint, which must be one
+    that you trust like a program: DeepSpeed unpickles its states. Continuing with other settings
+    than the checkpoint's own is refused, but for more `optim.epochs` or `optim.max_steps`."""
     push_to_hub: str | None = None
-    """The hub repository that receives the best checkpoint at the end of the run; where there is none, a private one is made
-    before the first step, so that a missing login is noticed then."""
+    """The hub repository that receives the best checkpoint at the end of the run; where there is
+    none, a private one is made before the first step, so that a missing login is noticed then."""
     wandb_project: str | None = None
-    """Null logs to the console and the run folder only; without a login the wandb run stays on disk."""
+    """Null logs to the console and the run folder only; without a login the wandb run stays on
+    disk."""
     tensorboard: bool = False
-    """Also write event files into `tensorboard` of the run folder (`tensorboard --logdir`); it needs the extra `tensorboard`."""
+    """Also write event files into `tensorboard` of the run folder (`tensorboard --logdir`); it
+    needs the extra `tensorboard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +230,11 @@ class MethodConfig(Section, ABC):
         return ()
 
     def model_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the path or hub id of every backbone that is loaded next to the run's."""
+        """Yield the key and the path (or hub id) of every further backbone that is loaded."""
         yield from ()
 
     def judge_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the path of every checkpoint or judge file that scores what is written."""
+        """Yield the key and the path of every checkpoint or judge file that scores texts."""
         yield from ()
 
     def frozen_copies(self, *, lora: bool) -> int:

@@ -1,4 +1,4 @@
-"""Reinforcement learning as the method of a run: trl's arguments and trainer; and StableReinforce, which trains a judge by it."""
+"""Reinforcement learning as the method of a run: the arguments and the trainer of trl."""
 
 import os
 from abc import abstractmethod
@@ -39,18 +39,21 @@ class ReinforceMethod(Method):
 
     @property
     def largest_reward(self) -> float:
-        """What a text can earn at most, where that is known."""
+        """The largest reward of a text; infinite if it is not known."""
         return inf
 
     @abstractmethod
     def reward(self) -> tuple[Callable[..., list[float]], Any]:
-        """Return the reward as trl calls it, and a frozen model that it asks on this machine, or None."""
+        """Return the reward as trl calls it, and the model that it asks in this process, or None."""
 
     def arguments(self) -> TrainingArguments:
-        """Return trl's arguments; what trl would do by itself and we do otherwise is switched off here.
+        """Return trl's arguments. What trl does and this project does otherwise is switched off.
 
-        trl wants two generations at least, because its advantages compare them; ours need not, so one is set afterwards.
-        Raises: RecipeError where the pairs of a pass do not divide those of a rank.
+        trl requires two generations, because its advantages compare them. This project's need not,
+        so that their number is set afterwards.
+
+        Raises:
+            RecipeError: If the pairs of a pass do not divide those of a rank.
         """
         # trl takes seconds that other methods need not spend.
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -58,17 +61,19 @@ class ReinforceMethod(Method):
         from trl import GRPOConfig
 
         self.warn_of_idle_filter()
-        config, optim = self.config, self.recipe.optim
-        pairs, each = optim.records_per_step // world_size(), config.pairs_per_pass
-        if pairs % each:
+        config = self.config
+        pairs_of_step = self.recipe.optim.records_per_step
+        pairs_of_rank = pairs_of_step // world_size()
+        pairs_of_pass = config.pairs_per_pass
+        if pairs_of_rank % pairs_of_pass:
             message = (
-                f"a rank takes {pairs} of the {optim.records_per_step} pairs of a step, which {each} a pass do not divide; "
-                f"set it to a divisor of {pairs}"
+                f"a rank takes {pairs_of_rank} of the {pairs_of_step} pairs of a step, which "
+                f"{pairs_of_pass} a pass do not divide; set it to a divisor of {pairs_of_rank}"
             )
-            raise RecipeError(
-                "this start", [Problem("recipe", "method.pairs_per_pass", str(each), message)]
-            )
-        rows, passes = each * config.num_generations, pairs // each
+            problem = Problem("recipe", "method.pairs_per_pass", str(pairs_of_pass), message)
+            raise RecipeError("this start", [problem])
+        rows = pairs_of_pass * config.num_generations
+        passes = pairs_of_rank // pairs_of_pass
         arguments = training_arguments(
             self.recipe,
             self.recipe.steps(self.mixture.epoch_size),
@@ -98,10 +103,11 @@ class ReinforceMethod(Method):
 
     def vllm_arguments(self) -> dict[str, Any]:
         """Return the arguments of trl's vLLM client or engine; an image token can never be sampled."""
-        config, encoder = self.config, self.encoder
+        config = self.config
+        encoder = self.encoder
         if config.engine == "transformers":
             return {}
-        # trl looks for the images of a prompt by this attribute, which processors have and tokenizers have not.
+        # trl finds the images of a prompt by this attribute, which only processors have.
         encoder.tokenizer.image_token_id = encoder.vision.image
         return {
             "use_vllm": True,
@@ -116,15 +122,13 @@ class ReinforceMethod(Method):
         }
 
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return trl's trainer with StableReinforce in it, over the prompts of whole rollout batches."""
+        """Return the trainer over the prompts of whole rollout batches."""
         from mmrm.train.reinforce.rollout_trainer import StableReinforceTrainer
 
-        config, lora = self.config, self.recipe.optim.lora
-        reference = (
-            load_language_model(self.recipe.backbone)
-            if config.kl_coefficient and lora is None
-            else None
-        )
+        config = self.config
+        reference = None
+        if config.frozen_copies(lora=self.recipe.optim.lora is not None):
+            reference = load_language_model(self.recipe.backbone)
         reward, reader = self.reward()
         batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = deal_places(
@@ -143,18 +147,21 @@ class ReinforceMethod(Method):
         )
 
     def warn_of_idle_filter(self) -> None:
-        """Say so where no advantage of a rollout batch can reach the filter's bound."""
+        """Print a warning if no advantage of a rollout batch can reach the filter's bound."""
         config = self.config
-        bound = config.advantages.filter
-        judgements = (
-            self.recipe.optim.records_per_step * config.steps_per_rollout * config.num_generations
-        )
-        largest = largest_advantage(judgements, config.num_generations, config.advantages)
-        if config.advantages.filter_variant == "r1_released":
+        advantages = config.advantages
+        if advantages.filter is None or rank() != 0:
+            return
+        num_prompts = self.recipe.optim.records_per_step * config.steps_per_rollout
+        num_texts = num_prompts * config.num_generations
+        if advantages.filter_variant == "r1_released":
             largest = self.largest_reward
-        if bound is not None and largest <= bound and not rank():
+        else:
+            largest = largest_advantage(num_texts, config.num_generations, advantages)
+        if largest <= advantages.filter:
             self.console.print(
-                f"method.advantages.filter: {bound:g} never acts here, as no advantage of {judgements} texts exceeds "
-                f"{largest:.2f}. Take more pairs a rollout batch, another normalisation, or null.",
+                f"method.advantages.filter: {advantages.filter:g} never acts here, as no advantage "
+                f"of {num_texts} texts exceeds {largest:.2f}. Take more pairs a rollout batch, "
+                "another normalisation, or null.",
                 style="yellow",
             )

@@ -1,6 +1,7 @@
-"""StableReinforce as pure functions (R1-Reward, arXiv 2505.02835, section 4): advantages, policy loss, KL divergence.
+"""StableReinforce as pure functions (R1-Reward, arXiv 2505.02835, section 4).
 
-B judgements of T tokens at most; a `log_ratio` is log pi - log pi_old of the sampled tokens. The trainer is in
+They are the advantages, the policy loss and the KL divergence of B texts of at most T tokens. A
+`log_ratio` is log pi - log pi_old of the sampled tokens. The trainer is in
 train/reinforce/rollout_trainer.py.
 """
 
@@ -25,11 +26,17 @@ class Advantages(NamedTuple):
 
 
 def compute_advantages(rewards: Tensor, group: int, config: AdvantageConfig) -> Advantages:
-    """Turn the rewards (B,) of a whole rollout batch, prompts in blocks of `group` judgements, into advantages.
+    """Turn the rewards of a whole rollout batch into advantages.
 
-    `batch` (Reinforce++): (r - mean) / std over the batch. `group` (GRPO): over the block, with the unbiased std.
-    `leave_one_out`: r - mean of the block's others, over the batch's std. All-equal rewards give 0, which takes fp64:
-    in fp32 the rounding of their mean, divided by a std of nothing, would count as an advantage of several units.
+    `batch` (Reinforce++) is (r - mean) / std over the batch. `group` (GRPO) is the same over the
+    texts of a prompt, with the unbiased std. `leave_one_out` is r - mean of the prompt's other
+    texts, over the batch's std. Equal rewards give 0, which takes fp64: in fp32 the rounding of
+    their mean, divided by a std of almost 0, would count as an advantage of several units.
+
+    Args:
+        rewards: The rewards, (B,). The texts of a prompt follow one another.
+        group: The number of texts of each prompt.
+        config: The normalisation and the filter.
     """
     rewards = rewards.double()
     blocks = rewards.view(-1, group)
@@ -49,10 +56,11 @@ def compute_advantages(rewards: Tensor, group: int, config: AdvantageConfig) -> 
 
 
 def largest_advantage(judgements: int, group: int, config: AdvantageConfig) -> float:
-    """Return the largest standardised advantage that a batch of `judgements` can hold: one reward unlike all others.
+    """Return the largest standardised advantage in a batch of `judgements` texts.
 
-    In a group of G with the unbiased std (G - 1) / sqrt(G); in a batch of N with the population's sqrt(N - 1), which
-    leave-one-out stretches by G / (G - 1).
+    It occurs if one reward is unlike all others. It is (G - 1) / sqrt(G) in a group of G with the
+    unbiased std, and sqrt(N - 1) in a batch of N with the population's std. Leave-one-out stretches
+    the latter by G / (G - 1).
     """
     if config.normalisation == "group":
         return float((group - 1) / group**0.5)
@@ -61,15 +69,23 @@ def largest_advantage(judgements: int, group: int, config: AdvantageConfig) -> f
 
 
 def pre_clipped(log_ratio: Tensor, bounds: PreClipConfig | None) -> Tensor:
-    """Clamp log-ratios before any exponential, so that ratio and gradient stay finite; None leaves them as they are."""
+    """Clamp log-ratios before any exponential, so that ratio and gradient stay finite.
+
+    Without `bounds` they are returned unchanged.
+    """
     return log_ratio if bounds is None else log_ratio.clamp(log(bounds.lowest), log(bounds.highest))
 
 
 def policy_loss(log_ratio: Tensor, advantages: Tensor, config: RolloutConfig) -> Tensor:
     """Return the loss of every token, (B, T): -min(ratio A, clip(ratio) A), the ratio pre-clipped.
 
-    `log_ratio` (B, T), `advantages` (B,). With `dual_clip` c the loss of a negative advantage is at most -c A (arXiv
-    1912.09729); with `epsilon_high` the upper clip is its own (arXiv 2503.14476).
+    With `dual_clip` c the loss of a negative advantage is at most -c A (arXiv 1912.09729). With
+    `epsilon_high` the upper clip has its own bound (arXiv 2503.14476).
+
+    Args:
+        log_ratio: The log-ratio of every token, (B, T).
+        advantages: The advantage of every text, (B,).
+        config: The bounds.
     """
     weights = advantages[:, None]
     ratio = pre_clipped(log_ratio, config.pre_clip).exp()
@@ -81,13 +97,18 @@ def policy_loss(log_ratio: Tensor, advantages: Tensor, config: RolloutConfig) ->
 
 
 def kl_divergence(log_p: Tensor, reference: Tensor, form: str) -> Tensor:
-    """Estimate KL(policy || reference) at every sampled token, (B, T): k1, k2 or k3 of J. Schulman's note."""
+    """Estimate KL(policy || reference) at every sampled token, (B, T).
+
+    `form` is k1, k2 or k3 of J. Schulman's note.
+    """
     difference = log_p - reference
     if form == "k1":
         return difference
-    return difference.square() / 2 if form == "k2" else (-difference).exp() + difference - 1
+    if form == "k2":
+        return difference.square() / 2
+    return (-difference).exp() + difference - 1
 
 
 def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over every judgement's own tokens, (B,); `values` and `mask` are (B, T)."""
+    """Return the mean over the tokens of every text, (B,); `values` and `mask` are (B, T)."""
     return (values * mask).sum(1) / mask.sum(1).clamp_min(1)

@@ -1,15 +1,17 @@
 """StableReinforce on trl's GRPOTrainer (R1-Reward, arXiv 2505.02835, section 4).
 
-trl's are the loop, the rollout buffer, vLLM, the gathering of rewards and the tables of rollouts. Ours are: which prompts,
-judgements and log-probabilities through packed groups (rollouts.py), advantages over the whole rollout batch of all ranks, the
-pre-clipped loss (losses.py), and the rollout buffer in every checkpoint. Judgements are sampled by this process, or by vLLM
-through trl. trl_hooks.py checks at start that the methods overridden here still have their shape.
+trl has the loop, the rollout buffer, vLLM, the gathering of rewards and the tables of rollouts. This
+project decides which prompts are asked (rollouts.py), computes judgements and log-probabilities
+through packed groups, takes advantages over the whole rollout batch of all ranks, has the
+pre-clipped loss (policy_loss.py), and stores the rollout buffer in every checkpoint. Texts are
+sampled by this process, or by vLLM through trl. trl_hooks.py checks at the start that the methods
+which are overridden here still have their shape.
 """
 
 import pickle
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,10 @@ ROLLOUTS = "rollouts-{rank}.pt"
 
 
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer whose rows are places of `RunPrompts`; its arguments are those of `ReinforceMethod.arguments`."""
+    """GRPOTrainer whose rows are places of `RunPrompts`.
+
+    Its arguments are those of `ReinforceMethod.arguments`.
+    """
 
     def __init__(
         self,
@@ -55,13 +60,23 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         reader: Any = None,
         **trainer: Any,
     ) -> None:
-        """Take the frozen policy of the start as `reference`, for a KL term; with adapters None, as switching them off gives it.
+        """Make the trainer of a run.
 
-        `reader` is the model of a consistency judge, None without one. `token_budget` is that of sampling.
+        Args:
+            prompts: The prompts of the run.
+            method: The section of the recipe.
+            token_budget: What a packed row may cost in sampling.
+            reference: The frozen policy of the start, for a KL term. None with adapters: without
+                them the model is this policy.
+            reader: The model of a consistency judge. None if there is none.
+            trainer: Arguments of FiniteTrainer and of trl's.
         """
         check_trl(GRPOTrainer)
-        self.prompts, self.encoder, self.method = prompts, prompts.encoder, method
-        self.token_budget, self.reference = token_budget, reference
+        self.prompts = prompts
+        self.encoder = prompts.encoder
+        self.method = method
+        self.token_budget = token_budget
+        self.reference = reference
         self._buffered_inputs: list[dict[str, Any]] | None
         self._asked: list[Prompt] = []
         self._rewards = torch.empty(0)
@@ -84,20 +99,23 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         if self._step % passes == 0 or self._buffered_inputs is None:
             rollout = self._generate_and_score_completions(generation_batch)
             count = len(rollout["sample"])
-            parts = {
-                name: torch.split(value, count // passes)
-                for name, value in rollout.items()
-                if isinstance(value, Tensor) and value.shape[:1] == (count,)
-            }
-            self._buffered_inputs = [
-                {name: part[k] for name, part in parts.items()} for k in range(passes)
-            ]
+            buffered_inputs: list[dict[str, Any]] = [{} for _ in range(passes)]
+            for name, value in rollout.items():
+                if isinstance(value, Tensor) and value.shape[:1] == (count,):
+                    parts = torch.split(value, count // passes)
+                    for inputs_of_pass, part in zip(buffered_inputs, parts, strict=True):
+                        inputs_of_pass[name] = part
+            self._buffered_inputs = buffered_inputs
         inputs: dict[str, Any] = self._buffered_inputs[self._step % passes]
         return inputs
 
     def _generate_and_score_completions(self, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Ask the prompts at the rows' places, let trl score the judgements, and turn all ranks' rewards into advantages."""
-        count, method = self.num_generations, self.method
+        """Sample and score texts on the prompts at the rows' places, and return the rollout batch.
+
+        trl scores the texts. The rewards of all ranks together become advantages.
+        """
+        count = self.num_generations
+        method = self.method
         self._asked = [self.prompts[int(row["place"])] for row in inputs[::count]]
         rows = [
             {"prompt": [{"role": "user", "content": prompt.shown}], "asked": prompt}
@@ -109,32 +127,34 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         rewards = self._rewards.to(rollout["sample"].device)
         if method.kl_coefficient:
             rewards = rewards - self._kl_penalty(rollout)
-        found = compute_advantages(rewards, count, method.advantages)
-        rollout["advantages"] = torch.split(found.advantages, len(rows))[
-            self.accelerator.process_index
-        ]
-        self._logs["advantages"].extend(
-            found.advantages.tolist()
-        )  # trl's own are not what is trained on; they fall out
-        weights = rollout.get(
-            "importance_sampling_ratio"
-        )  # (rollouts, T) of tokens, or (rollouts, 1) of judgements
-        if weights is not None:
-            if method.importance_correction == "token_truncate":
-                self._note_shares(
-                    {"importance/truncated_tokens": weights == IMPORTANCE_CAP},
-                    rollout["completion_mask"],
-                )
-            else:
-                self._note_shares(
-                    {"importance/dropped_judgements": weights == 0}, torch.ones_like(weights)
-                )
-        self._note("filtered/advantages", found.filtered.float().mean())
-        self._note("largest_advantage", found.advantages.abs().max())
-        self._note(
-            "rollouts/prompts_too_long", sum_over_ranks(rewards.new_tensor(self.prompts.too_long))
-        )
+        advantages, filtered = compute_advantages(rewards, count, method.advantages)
+        advantages_by_rank = torch.split(advantages, len(rows))
+        rollout["advantages"] = advantages_by_rank[self.accelerator.process_index]
+        # They push trl's own advantages, which are not what is trained on, out of the table.
+        self._logs["advantages"].extend(advantages.tolist())
+        self._note_importance_weights(rollout)
+        self._note("filtered/advantages", filtered.float().mean())
+        self._note("largest_advantage", advantages.abs().max())
+        num_too_long = sum_over_ranks(rewards.new_tensor(self.prompts.too_long))
+        self._note("rollouts/prompts_too_long", num_too_long)
         return rollout
+
+    def _note_importance_weights(self, rollout: dict[str, Any]) -> None:
+        """Log the share of tokens or texts whose weight for vLLM was truncated or dropped."""
+        # (rollouts, T) of tokens, or (rollouts, 1) of texts
+        weights = rollout.get("importance_sampling_ratio")
+        if weights is None:
+            return
+        if self.method.importance_correction == "token_truncate":
+            is_truncated = weights == IMPORTANCE_CAP
+            self._note_shares(
+                {"importance/truncated_tokens": is_truncated}, rollout["completion_mask"]
+            )
+        else:
+            is_dropped = weights == 0
+            self._note_shares(
+                {"importance/dropped_judgements": is_dropped}, torch.ones_like(weights)
+            )
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         """Keep what trl gathered over all ranks, (rollouts, 1)."""
@@ -151,20 +171,30 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         batch_size: int,
         **rest: Any,
     ) -> tuple[Tensor, None, None]:
-        """Return the log-probabilities of a whole rollout batch; trl asks for those of the old policy here."""
-        ids, mask = input_ids[:, -logits_to_keep:], attention_mask[:, -logits_to_keep:]
+        """Return the log-probabilities of a whole rollout batch, and nothing else.
+
+        trl asks here for the log-probabilities under the old policy.
+        """
+        ids = input_ids[:, -logits_to_keep:]
+        mask = attention_mask[:, -logits_to_keep:]
         return self._all_log_probabilities(model, ids, mask), None, None
 
     def _all_log_probabilities(self, model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-        size, samples = (
-            self.args.per_device_train_batch_size,
-            torch.arange(len(ids), device=ids.device),
-        )
-        chunks = zip(*(torch.split(whole, size) for whole in (ids, mask, samples)), strict=True)
-        return torch.cat([self._log_probabilities(model, *chunk) for chunk in chunks])
+        """Return the log-probabilities (B, T) of a whole rollout batch, a pass at a time."""
+        samples = torch.arange(len(ids), device=ids.device)
+        size = self.args.per_device_train_batch_size
+        starts = range(0, len(ids), size)
+        chunks = []
+        for start in starts:
+            chunk = slice(start, start + size)
+            chunks.append(self._log_probabilities(model, ids[chunk], mask[chunk], samples[chunk]))
+        return torch.cat(chunks)
 
     def _log_probabilities(self, model: Any, ids: Tensor, mask: Tensor, samples: Tensor) -> Tensor:
-        """Return log-probabilities (B, T) of judgements by their place in the rollout batch, in one packed pass."""
+        """Return the log-probabilities (B, T) of texts, in one packed pass.
+
+        `samples` (B,) are their positions in the rollout batch.
+        """
         owners = [index // self.num_generations for index in samples.tolist()]
         groups = [prompt.group for prompt in self._asked]
         return log_probabilities(
@@ -173,29 +203,32 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
 
     @torch.no_grad()
     def _kl_penalty(self, rollout: dict[str, Any]) -> Tensor:
-        """Note the reference's log-probabilities in `rollout`; return what all ranks' rewards lose by the KL, (rollouts,)."""
-        ids, mask, method = rollout["completion_ids"], rollout["completion_mask"], self.method
-        no_adapter = (
-            nullcontext()
-            if self.reference
-            else self.accelerator.unwrap_model(self.model).disable_adapter()
-        )
-        with no_adapter:
-            rollout["reference"] = self._all_log_probabilities(
-                self.reference or self.model, ids, mask
-            )
+        """Add the reference's log-probabilities to `rollout`, and return what the KL costs.
+
+        It is taken off the rewards of all ranks, (rollouts,). It is 0 if the KL is in the loss.
+        """
+        ids = rollout["completion_ids"]
+        mask = rollout["completion_mask"]
+        method = self.method
+        if self.reference:
+            rollout["reference"] = self._all_log_probabilities(self.reference, ids, mask)
+        else:
+            with self.accelerator.unwrap_model(self.model).disable_adapter():
+                rollout["reference"] = self._all_log_probabilities(self.model, ids, mask)
         if method.kl_in == "loss":
             return torch.zeros_like(self._rewards, device=ids.device)
         old = rollout.get("old_per_token_logps")
-        old = self._all_log_probabilities(self.model, ids, mask) if old is None else old
+        if old is None:
+            old = self._all_log_probabilities(self.model, ids, mask)
         kl = kl_divergence(old, rollout["reference"], method.kl_form)
         self._note_kl(kl, mask)
         gathered: Tensor = self.accelerator.gather((kl * mask).sum(1))
         return method.kl_coefficient * gathered
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return the mean over judgements of their mean token loss, over the step's passes."""
-        method, mask = self.method, inputs["completion_mask"]
+        """Return the mean over texts of their mean token loss, over the step's passes."""
+        method = self.method
+        mask = inputs["completion_mask"]
         log_p = self._log_probabilities(model, inputs["completion_ids"], mask, inputs["sample"])
         old = inputs.get("old_per_token_logps")
         log_ratio = log_p - (log_p.detach() if old is None else old)
@@ -209,19 +242,17 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         loss: Tensor = (
             sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
         )
-        asked = [
-            self._asked[place]
-            for place in sorted(
-                {sample // self.num_generations for sample in inputs["sample"].tolist()}
-            )
-        ]
-        shown = {
-            **inputs,
-            "prompts": asked,
-            "records": [prompt.record for prompt in asked],
-            "log_probabilities": log_p.detach(),
-        }
-        self.passes.append({**shown, "loss": loss.detach()})
+        prompt_indices = {sample // self.num_generations for sample in inputs["sample"].tolist()}
+        prompts = [self._asked[index] for index in sorted(prompt_indices)]
+        self.passes.append(
+            {
+                **inputs,
+                "prompts": prompts,
+                "records": [prompt.record for prompt in prompts],
+                "log_probabilities": log_p.detach(),
+                "loss": loss.detach(),
+            }
+        )
         self._note_ratios(log_ratio.detach(), log_p.detach(), mask, inputs["advantages"])
         return loss
 
@@ -229,8 +260,12 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     def _note_ratios(
         self, log_ratio: Tensor, log_p: Tensor, mask: Tensor, advantages: Tensor
     ) -> None:
-        """Log shares of tokens that are pre-clipped and clipped, the entropy that the samples estimate, and the largest ratio."""
-        method, weights = self.method, advantages[:, None]
+        """Log the shares of tokens that are pre-clipped and clipped, the entropy and the largest ratio.
+
+        The entropy is estimated from the sampled tokens.
+        """
+        method = self.method
+        weights = advantages[:, None]
         high = method.epsilon if method.epsilon_high is None else method.epsilon_high
         ratio = log_ratio.exp()
         shares = {
@@ -244,13 +279,11 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def _note_shares(self, values: Mapping[str, Tensor], mask: Tensor) -> None:
         """Log the means of `values` where `mask` is 1, over all ranks."""
-        sums = sum_over_ranks(
-            torch.stack(
-                [mask.sum().float(), *((value.float() * mask).sum() for value in values.values())]
-            )
-        )
-        for name, value in zip(values, sums[1:], strict=True):
-            self._note(name, value / sums[0])
+        own_sums = [mask.sum().float()]
+        own_sums += [(value.float() * mask).sum() for value in values.values()]
+        num_masked, *sums = sum_over_ranks(torch.stack(own_sums))
+        for name, value in zip(values, sums, strict=True):
+            self._note(name, value / num_masked)
 
     def _note_kl(self, kl: Tensor, mask: Tensor) -> None:
         self._note(
@@ -266,22 +299,27 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if rank() == 0:
             self.encoder.image_processor.save_pretrained(folder)
-        asked = [
-            replace(prompt, question=None) for prompt in self._asked
-        ]  # they are paid for: no reward looks at them again
-        state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": asked}
+        # These prompts have their rewards, so that no reward needs their questions again.
+        prompts = [replace(prompt, question=None) for prompt in self._asked]
+        state = {"step": self._step, "buffer": self._buffered_inputs, "prompts": prompts}
         torch.save(state, folder / ROLLOUTS.format(rank=rank()))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load as trl does, and this rank's rollout buffer: a resume inside a rollout batch goes on with the same one."""
+        """Load as trl does, and this rank's rollout buffer.
+
+        A resume inside a rollout batch continues with the same one.
+        """
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            state = stored_rollouts(Path(checkpoint))
-            self._step, self._asked = state["step"], state["prompts"]
-            self._buffered_inputs = [
-                {name: value.to(self.args.device) for name, value in one.items()}
-                for one in state["buffer"]
-            ]
+        if checkpoint is None:
+            return
+        state = stored_rollouts(Path(checkpoint))
+        self._step = state["step"]
+        self._asked = state["prompts"]
+        buffered_inputs: list[dict[str, Any]] = []
+        for stored in state["buffer"]:
+            on_device = {name: value.to(self.args.device) for name, value in stored.items()}
+            buffered_inputs.append(on_device)
+        self._buffered_inputs = buffered_inputs
 
 
 def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
@@ -320,30 +358,43 @@ def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
 
 
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:
-    """Sample the judgements of a rollout batch, in trl's form: token lists and, from vLLM, their log-probabilities."""
-    asked, count = trainer._asked, trainer.num_generations
+    """Sample the texts of a rollout batch, in trl's form.
+
+    That is lists of tokens, an entry a text, and, from vLLM, their log-probabilities.
+    """
+    asked = trainer._asked
+    count = trainer.num_generations
     refuse_weights(trainer.model, trainer.state.global_step, Path(trainer.args.output_dir))
-    prompt_ids = [list(prompt.group.prompt_ids) for prompt in asked for _ in range(count)]
+    prompt_ids: list[list[int]] = []
+    for prompt in asked:
+        prompt_ids += [list(prompt.group.prompt_ids) for _ in range(count)]
     if trainer.use_vllm:
         completions, log_p = _by_vllm(trainer, prompt_ids)
         return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": log_p}
-    model, method = trainer.model, trainer.method
+
+    model = trainer.model
+    method = trainer.method
     sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
-    training = model.training
+    groups = []
+    seeds = []
+    for prompt in asked:
+        groups.append(to_write(prompt.group, count))
+        seeds.append([f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)])
+    was_training = model.training
     model.eval()
     with whole_weights(trainer.model_wrapped):
-        groups = [to_write(prompt.group, count) for prompt in asked]
-        seeds = [
-            [f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)] for prompt in asked
-        ]
-        written = generate_packed(
+        texts_by_prompt = generate_packed(
             unwrapped(model), trainer.encoder, groups, seeds, sampling, trainer.token_budget
         )
-    model.train(training)
+    model.train(was_training)
+
     end = trainer.eos_token_ids[0]
-    completions = [
-        [*one.ids] if one.truncated else [*one.ids, end] for found in written for one in found
-    ]
+    completions = []
+    for text in chain.from_iterable(texts_by_prompt):
+        ids = list(text.ids)
+        if not text.truncated:
+            ids.append(end)
+        completions.append(ids)
     return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None}
 
 
@@ -352,27 +403,36 @@ def _by_vllm(
 ) -> tuple[list[list[int]], list[list[float | None]]]:
     """Sample through trl's vLLM client or engine; it has the policy's current weights by then.
 
-    An image is a run of pads between its vision_start and vision_end. trl's client wants the whole run; an engine in this
-    process expands the first pad it finds, so it must find one an image. Raises RuntimeError where other ids come of it.
+    An image is a run of pads between its vision_start and vision_end. trl's client wants the whole
+    run. An engine in this process expands the first pad it finds, so it must find one an image.
+
+    Raises:
+        RuntimeError: If vLLM sampled from other tokens than training reads.
     """
-    asked = [prompt for prompt in trainer._asked for _ in range(trainer.num_generations)]
-    images = [list(prompt.images) or None for prompt in asked]
-    pad, given = trainer.encoder.vision.image, prompt_ids
-    if trainer.vllm_mode == "colocate":
-        given = [
-            [token for i, token in enumerate(ids) if token != pad or ids[i - 1] != pad]
-            for ids in prompt_ids
-        ]
     count = trainer.num_generations
+    asked = [prompt for prompt in trainer._asked for _ in range(count)]
+    images = [list(prompt.images) or None for prompt in asked]
+    pad = trainer.encoder.vision.image
+    given = prompt_ids
+    if trainer.vllm_mode == "colocate":
+        given = [_with_one_pad_an_image(ids, pad) for ids in prompt_ids]
     used, completions, log_p, _ = trainer.vllm_generation.generate(
         given, images if any(images) else None, count
     )
-    for prompt, wanted, found in zip(asked, prompt_ids, used, strict=True):
-        if found != wanted:
+    for prompt, wanted_ids, used_ids in zip(asked, prompt_ids, used, strict=True):
+        if used_ids != wanted_ids:
             raise RuntimeError(
-                f"{prompt.record}: vLLM sampled from {len(found)} tokens, {found.count(pad)} of them image pads, where training "
-                f"reads {len(wanted)} with {wanted.count(pad)}. vLLM takes an image's size from the backbone's "
-                "preprocessor_config.json, training from the recipe: make backbone.min_pixels and max_pixels agree with that "
-                "file, or set method.engine=transformers."
+                f"{prompt.record}: vLLM sampled from {len(used_ids)} tokens, {used_ids.count(pad)} "
+                f"of them image pads, where training reads {len(wanted_ids)} with "
+                f"{wanted_ids.count(pad)}. vLLM takes an image's size from the backbone's "
+                "preprocessor_config.json, training from the recipe: make backbone.min_pixels and "
+                "max_pixels agree with that file, or set method.engine=transformers."
             )
-    return completions, [[token[0] for token in one] for one in log_p]
+    # vLLM returns a list of candidates for every token. The first is the sampled one.
+    sampled_log_p = [[token[0] for token in text] for text in log_p]
+    return completions, sampled_log_p
+
+
+def _with_one_pad_an_image(ids: list[int], pad: int) -> list[int]:
+    """Return the tokens of a prompt with every run of pads cut to its first one."""
+    return [token for index, token in enumerate(ids) if token != pad or ids[index - 1] != pad]

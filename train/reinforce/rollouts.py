@@ -1,6 +1,6 @@
-"""The prompts of a run in their order: what a judge is asked about pairs, or what a policy is asked.
+"""The prompts of a run in their order, on which models/packed_generation.py samples texts.
 
-models/packed_generation.py samples texts on them.
+Subclasses ask a judge about pairs, or a policy its questions.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from mmrm.train.methods.language_model.method import Indices
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked at one place of a run."""
+    """The prompt at one place of a run."""
 
     group: Group
     """The whole prompt with its images, and no continuation."""
@@ -32,7 +32,7 @@ class Prompt:
     shown: str
     """The question, or the judge's request, for tables of examples."""
     place: int
-    """Where it stands in the run; decides its draws."""
+    """The position in the run. It decides what is drawn."""
     record: str
     """The record's identity, for tables of examples."""
     question: Preference | None = None
@@ -63,7 +63,8 @@ def deal_places(
 class RunPrompts(ABC):
     """A run's prompts by place, epoch after epoch of the mixture.
 
-    A prompt of more than `max_tokens` tokens is skipped for the next record of its source, and counted.
+    A prompt of more than `max_tokens` tokens is counted, and replaced by the next record of its
+    source.
     """
 
     mixture: Mixture
@@ -80,14 +81,18 @@ class RunPrompts(ABC):
 
     @abstractmethod
     def order(self, epoch: int) -> Indices:
-        """Return what stands at the places of an epoch."""
+        """Return the indices of the prompts of an epoch, in their order."""
 
     @abstractmethod
     def load(self, index: int, place: int) -> Prompt:
         """Return the prompt that `order` calls `index`."""
 
     def encode(self, record: Preference, request: tuple[Message, ...], place: int) -> Prompt:
-        """Return what is asked about a record; raise RecordError for what is too long or cannot be used."""
+        """Return the prompt that asks `request` about a record.
+
+        Raises:
+            RecordError: If it is too long or cannot be used.
+        """
         self.encoder.refuse_control_tokens(record)
         images = tuple(decode(image, record.identity) for image in record.images)
         encoded = self.encoder.encode(images, [self.encoder.render(request)], None)
@@ -95,7 +100,8 @@ class RunPrompts(ABC):
         if len(ids) > self.max_tokens:
             self.too_long += 1
             raise RecordError(
-                f"{record.identity}: the prompt has {len(ids)} tokens, method.max_prompt_tokens allows {self.max_tokens}"
+                f"{record.identity}: the prompt has {len(ids)} tokens, method.max_prompt_tokens "
+                f"allows {self.max_tokens}"
             )
         group = replace(encoded, prompt_ids=ids, continuations=())
         return Prompt(group, images, None, question(request), place, record.identity)

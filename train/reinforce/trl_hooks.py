@@ -21,46 +21,52 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "_save_checkpoint": ("self", "model", "trial"),
     "_load_optimizer_and_scheduler": ("self", "checkpoint"),
 }
-"""Methods of GRPOTrainer that are overridden, with the parameters they must begin with."""
+"""Methods of GRPOTrainer that are overridden, with their first parameters."""
 
 READ: dict[str, tuple[str, ...]] = {
     "_prepare_inputs": ("_step", "_buffered_inputs", "steps_per_generation"),
     "_generate": ("rollout_func", "completion_ids", "logprobs"),
     "_generate_single_turn": ("_, completion_ids, logprobs, _ = self.vllm_generation.generate(",),
     "_generate_and_score_completions": (
-        *(
-            "_get_per_token_logps_and_entropies",
-            "old_per_token_logps, _, _ =",
-            "_calculate_rewards",
-        ),
-        *(
-            '"completion_ids"',
-            '"completion_mask"',
-            '"advantages"',
-            '"old_per_token_logps"',
-            '"importance_sampling_ratio"',
-        ),
+        "_get_per_token_logps_and_entropies",
+        "old_per_token_logps, _, _ =",
+        "_calculate_rewards",
+        '"completion_ids"',
+        '"completion_mask"',
+        '"advantages"',
+        '"old_per_token_logps"',
+        '"importance_sampling_ratio"',
     ),
 }
-"""What the source of a method must mention, as these overrides read or replace it."""
+"""Words in the source of a method that these overrides read or replace."""
 
 
 def check_trl(trainer: type) -> None:
-    """Raise RuntimeError unless `trainer` (trl's GRPOTrainer) still has the hooks in their expected shape."""
-    methods, problems = vars(trainer), []
+    """Check that trl's GRPOTrainer still has the hooks in their expected shape.
+
+    Raises:
+        RuntimeError: If it has not.
+    """
+    methods = vars(trainer)
+    problems: list[str] = []
     for name, wanted in HOOKS.items():
-        given = tuple(inspect.signature(methods[name]).parameters) if name in methods else ()
+        given: tuple[str, ...] = ()
+        if name in methods:
+            given = tuple(inspect.signature(methods[name]).parameters)
         if given[: len(wanted)] != wanted:
             problems.append(
                 f"GRPOTrainer.{name} takes ({', '.join(given)}), expected ({', '.join(wanted)})"
             )
     for name, words in READ.items():
-        source = inspect.getsource(methods[name]) if name in methods else ""
+        source = ""
+        if name in methods:
+            source = inspect.getsource(methods[name])
         problems += [
             f"GRPOTrainer.{name} does not mention {word!r}" for word in words if word not in source
         ]
     if problems:
         raise RuntimeError(
-            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides these parts of GRPOTrainer and "
-            f"would compute something else. It is tested with trl {EXPECTED}; install that version."
+            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides these "
+            "parts of GRPOTrainer and would compute something else. It is tested with trl "
+            f"{EXPECTED}; install that version."
         )

@@ -1,4 +1,4 @@
-"""The loss of a critic: critiques by cross-entropy, scores by Bradley-Terry, from one pass over a row."""
+"""The loss of a critic: critiques by cross-entropy and scores by Bradley-Terry, in one pass."""
 
 from collections.abc import Mapping
 from math import exp
@@ -12,7 +12,7 @@ from mmrm.train.supervised.steps import PackedRow
 
 
 class JointCritique(Objective):
-    """Cross-entropy on critique tokens plus Bradley-Terry after them (arXiv 2502.10391, section 4)."""
+    """Cross-entropy on critiques plus Bradley-Terry after them (arXiv 2502.10391, section 4)."""
 
     def __init__(self, config: CriticConfig) -> None:
         self.config = config

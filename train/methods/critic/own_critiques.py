@@ -39,7 +39,7 @@ Write = Callable[[Any, Sequence[Candidates]], Sequence[Scores]]
 WAIT_SECONDS = 0.2
 
 WAIT_LIMIT = 6 * 3600
-"""Seconds that a loader's worker waits for the critiques of a window, which take minutes to an hour."""
+"""Seconds that a loader's worker waits for critiques. Writing them takes minutes to an hour."""
 
 
 @dataclass
@@ -102,13 +102,13 @@ class CritiqueStore:
         self._critiques_by_record = read_json(path)
 
     def __call__(self, record: Preference) -> list[str] | None:
-        """Return the model's own critiques of a record, None if it is scored on the ground truth."""
+        """Return the model's own critiques of a record, None if the record's are used."""
         if self._window is None or not self.own(record.identity):
             return None
         return self._critiques_by_record.get(record_key(record))
 
     def can_continue(self, path: Path) -> bool:
-        """Return True if a window's file is keyed by content; an earlier version keyed it by identity."""
+        """Return True if a file is keyed by content; an earlier version keyed it by identity."""
         return all(CONTENT_KEY.fullmatch(key) for key in read_json(path))
 
 

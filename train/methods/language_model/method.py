@@ -1,7 +1,8 @@
-"""The language-model methods: the cold start of a generative judge, and lessons of the embedded world.
+"""The language-model methods: the cold start of a generative judge, and other learned texts.
 
-In a cold start records with rationales become judgements to learn. A pair is shown in a random order, the winner first in
-exactly half of an epoch's records (or in both orders, if asked for); the loss is on the judgement and its end of turn alone.
+In a cold start records with rationales become judgements to learn. A pair is shown in a random
+order, with the winner first in exactly half of an epoch's records, or in both orders. The loss is on
+the judgement and its end of turn alone.
 """
 
 from collections.abc import Mapping
@@ -129,8 +130,9 @@ class JudgementEncoder:
         rationale = shown_rationale(record, side)
         if rationale is None:
             raise RecordError(
-                f"{record.identity}: the record holds no rationale, and a cold start learns from rationales. Annotate the "
-                "records first (python eval/annotate.py --help), or train on them with train/rl.py, which needs none."
+                f"{record.identity}: the record holds no rationale, and a cold start learns from "
+                "rationales. Annotate the records first (python eval/annotate.py --help), or train "
+                "on them with train/rl.py, which needs none."
             )
         answer: Answer = 1 if side == 0 else 2
         request = ask(self.template, record.prompt, *shown_responses(record, side))

@@ -1,4 +1,4 @@
-"""The Naive-RM: a reward head scores both responses at their last token, Bradley-Terry compares them."""
+"""The Naive-RM: a reward head scores both responses, and Bradley-Terry compares the scores."""
 
 from typing import Any
 

@@ -1,26 +1,25 @@
-"""The prompts of a run in their order: what a judge is asked about pairs, or what a policy is asked.
-
-models/packed_generation.py samples texts on them.
-"""
+"""The prompts of a policy: the questions of the mixture."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mmrm.data.preference import Preference
 from mmrm.train.methods.language_model.method import Indices
 from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
 @dataclass
 class PolicyQuestions(RunPrompts):
-    """What a policy is asked."""
+    """The questions that a policy is asked."""
 
     def order(self, epoch: int) -> Indices:
         """Return the mixture's own order."""
         return self.mixture.order(epoch).astype(np.int64)
 
     def load(self, index: int, place: int) -> Prompt:
-        """Return a record's prompt."""
-        return self.mixture.load(
-            index, lambda found: replace(self.encode(found, found.prompt, place), question=found)
-        )
+        """Return the prompt of record `index`, with the record for the reward."""
+        return self.mixture.load(index, lambda record: self._encode(record, place))
+
+    def _encode(self, record: Preference, place: int) -> Prompt:
+        return replace(self.encode(record, record.prompt, place), question=record)

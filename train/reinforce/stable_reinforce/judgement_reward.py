@@ -1,8 +1,9 @@
-"""What a judgement earns: result x (1 + 0.5 x consistency) + 0.5 x format (R1-RewardParts, arXiv 2505.02835, section 4.3).
+"""The reward of a judgement: result x (1 + 0.5 x consistency) + 0.5 x format.
 
-One pure function, `earned`, and the readers of consistency that feed it: a rule, a server, or a frozen model on this machine
-that reads the last lines of a reasoning. Nothing here pays for an error: a text that cannot be read, a judge that cannot be
-reached or understood and a judgement cut off by the limit earn nothing.
+The source is R1-Reward (arXiv 2505.02835, section 4.3). `earned` is a pure function. The readers of
+consistency feed it: a rule, a server, or a frozen model on this machine that reads the last lines of
+a reasoning. No error is paid for: a text that cannot be read, a judge that cannot be reached or
+understood, and a judgement that the limit cut off earn nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from mmrm.train.reinforce.rollouts import Prompt
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
 
 Consistency = Literal[-1, 0, 1]
-"""The reasoning's conclusion disagrees with the answer, is not clear (or nobody could read it), or agrees."""
+"""The reasoning's conclusion disagrees with the answer (-1), is not clear or unreadable, or agrees."""
 Consistencies = Callable[[Sequence[Judgement]], list[Consistency]]
 
 RETRIES = 2
@@ -38,7 +39,7 @@ QUESTION = (
 
 
 class RewardParts(NamedTuple):
-    """A reward and its parts, each as it enters the formula."""
+    """A reward and its parts, with the values that enter the formula."""
 
     result: float
     consistency: float
@@ -54,32 +55,40 @@ def earned(
 ) -> RewardParts:
     """Return the reward of a judgement of a pair whose better response is `winner`.
 
-    `paper`: consistency counts 1 or 0. `r1_released`: +1, 0 or -1, as the released code scores it; that code also pays
-    a full result for any exception of its checker, which is not reproduced.
+    With `variant: paper` consistency counts 1 or 0. With `r1_released` it counts +1, 0 or -1, as the
+    released code scores it. That code also pays a full result for any exception of its checker,
+    which is not reproduced.
     """
     result = float(judgement.answer == winner)
-    counted = float(consistency if config.variant == "r1_released" else max(consistency, 0))
+    counted = float(max(consistency, 0))
+    if config.variant == "r1_released":
+        counted = float(consistency)
     form = float(judgement.formatted)
-    return RewardParts(
-        result,
-        counted,
-        form,
-        result * (1 + config.consistency_weight * counted) + config.format_weight * form,
-    )
+    total = result * (1 + config.consistency_weight * counted) + config.format_weight * form
+    return RewardParts(result, counted, form, total)
 
 
 def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
     """Compare the last choice that each reasoning names with its answer; no model is asked."""
-    found: list[Consistency] = []
+    consistencies: list[Consistency] = []
     for judgement in judgements:
-        concluded = None if judgement.reasoning is None else conclusion(judgement.reasoning)
-        unclear = concluded is None or judgement.answer is None
-        found.append(0 if unclear else 1 if concluded == judgement.answer else -1)
-    return found
+        concluded = None
+        if judgement.reasoning is not None:
+            concluded = conclusion(judgement.reasoning)
+        if concluded is None or judgement.answer is None:
+            consistencies.append(0)
+        elif concluded == judgement.answer:
+            consistencies.append(1)
+        else:
+            consistencies.append(-1)
+    return consistencies
 
 
 def consistency_question(judgement: Judgement) -> str | None:
-    """Return what a model is asked about a judgement; None for one without reasoning or answer, which earns nothing anyway."""
+    """Return what a model is asked about a judgement.
+
+    It is None for a judgement without reasoning or answer, which earns nothing anyway.
+    """
     if judgement.reasoning is None or judgement.answer is None:
         return None
     lines = [line for line in judgement.reasoning.splitlines() if line.strip()][-LAST_LINES:]
@@ -94,33 +103,41 @@ def reply(text: str) -> Consistency:
 def by_model(
     replies: Callable[[Sequence[str]], Sequence[str]], judgements: Sequence[Judgement]
 ) -> list[Consistency]:
-    """Ask a model, whose `replies` to questions come in their order, about every judgement with a reasoning and an answer."""
+    """Ask a model about every judgement with a reasoning and an answer.
+
+    `replies` takes questions and returns the model's replies in the same order.
+    """
     questions = [consistency_question(judgement) for judgement in judgements]
-    found = iter(replies([question for question in questions if question is not None]))
-    return [0 if question is None else reply(next(found)) for question in questions]
+    remaining_replies = iter(replies([question for question in questions if question is not None]))
+    consistencies: list[Consistency] = []
+    for question in questions:
+        if question is None:
+            consistencies.append(0)
+        else:
+            consistencies.append(reply(next(remaining_replies)))
+    return consistencies
 
 
 def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) -> list[str]:
-    """Return the replies of a server that is asked several questions at a time, empty where there is none.
+    """Return the replies of a server, which is asked several questions at a time.
 
-    The folder `cache` keeps them, so that a resumed run gets the same ones.
+    A question without a reply has an empty one. The folder `cache` keeps the replies, so that a
+    resumed run gets the same ones.
     """
-    asked = judge.model_dump(include={"url", "model", "timeout_seconds"})
-    config = EndpointConfig(type="endpoint", **asked, retries=RETRIES, cache=str(cache))
+    settings = judge.model_dump(include={"url", "model", "timeout_seconds"})
+    config = EndpointConfig(type="endpoint", **settings, retries=RETRIES, cache=str(cache))
     client = open_client(config)
     with ThreadPoolExecutor(config.concurrency) as pool:
 
         def answer(question: str) -> str:
-            turn = {"role": "user", "content": question}
+            request = {
+                "model": config.model,
+                "messages": [{"role": "user", "content": question}],
+                "temperature": 0.0,
+                "max_tokens": REPLY_TOKENS,
+            }
             try:
-                return client.answer(
-                    {
-                        "model": config.model,
-                        "messages": [turn],
-                        "temperature": 0.0,
-                        "max_tokens": REPLY_TOKENS,
-                    }
-                ).text
+                return client.answer(request).text
             except EndpointError:
                 return ""
 
@@ -135,20 +152,26 @@ def model_replies(
         encoder.encode_conversations((), [(text("user", question),)], None, "")
         for question in questions
     ]
-    greedy, seeds = SamplingConfig(max_new_tokens=REPLY_TOKENS), [[""]] * len(groups)
-    written = generate_packed(model, encoder, groups, seeds, greedy, token_budget)
-    return [encoder.tokenizer.decode(one.ids) for (one,) in written]
+    greedy = SamplingConfig(max_new_tokens=REPLY_TOKENS)
+    seeds = [[""]] * len(groups)
+    replies_by_question = generate_packed(model, encoder, groups, seeds, greedy, token_budget)
+    return [encoder.tokenizer.decode(reply.ids) for (reply,) in replies_by_question]
 
 
 class JudgementReward:
-    """The reward of a rollout batch as trl calls it; the parts are logged as means and as columns of the rollout table."""
+    """The reward of a rollout batch as trl calls it.
+
+    Its parts are logged as means, and as columns of the table of rollouts.
+    """
 
     __name__ = "judgement"
 
     def __init__(
         self, config: RewardsConfig, consistencies: Consistencies, encoder: Encoder
     ) -> None:
-        self.config, self.consistencies, self.encoder = config, consistencies, encoder
+        self.config = config
+        self.consistencies = consistencies
+        self.encoder = encoder
 
     def __call__(
         self,
@@ -158,30 +181,42 @@ class JudgementReward:
         log_extra: Callable[[str, list[Any]], None],
         **rest: Any,
     ) -> list[float]:
-        """Return the rewards; a judgement that does not end by itself was cut off by the limit and earns nothing."""
-        whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]
-        winner = [cast(Answer, prompt.winner) for prompt in asked]
+        """Return the rewards of judgements.
+
+        A judgement that does not end by itself was cut off by the limit, and earns nothing.
+
+        Args:
+            completion_ids: The tokens of every judgement.
+            asked: The prompt of every judgement. It has trl's name for this column.
+            log_metric: Logs a number by its name.
+            log_extra: Adds a column to the table of rollouts.
+            rest: Further columns that trl hands over.
+        """
         judgements = [read(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids]
-        agree = self.consistencies(judgements)
-        found = [
-            earned(judgement, better, consistent, self.config) if ended else NOTHING
-            for judgement, better, consistent, ended in zip(
-                judgements, winner, agree, whole, strict=True
-            )
-        ]
-        parts: dict[str, list[Any]] = {
-            name: [getattr(one, name) for one in found]
-            for name in ("result", "consistency", "format")
+        consistencies = self.consistencies(judgements)
+        winners = [cast(Answer, prompt.winner) for prompt in asked]
+        is_whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]
+        rewards: list[RewardParts] = []
+        for judgement, winner, consistency, whole in zip(
+            judgements, winners, consistencies, is_whole, strict=True
+        ):
+            if whole:
+                rewards.append(earned(judgement, winner, consistency, self.config))
+            else:
+                rewards.append(NOTHING)
+
+        columns: dict[str, list[Any]] = {
+            "result": [reward.result for reward in rewards],
+            "consistency": [reward.consistency for reward in rewards],
+            "format": [reward.format for reward in rewards],
         }
-        for name, values in parts.items():
+        for name, values in columns.items():
             log_metric(f"rewards/{name}", sum(values) / len(values))
-        unread = [judgement.answer is None for judgement in judgements]
-        log_metric("rollouts/unreadable", sum(unread) / len(unread))
-        log_metric("rollouts/cut_off", 1 - sum(whole) / len(whole))
-        for name, values in {
-            **parts,
-            "winner": winner,
-            "record": [prompt.record for prompt in asked],
-        }.items():
+        num_unreadable = sum(judgement.answer is None for judgement in judgements)
+        log_metric("rollouts/unreadable", num_unreadable / len(judgements))
+        log_metric("rollouts/cut_off", 1 - sum(is_whole) / len(is_whole))
+        columns["winner"] = winners
+        columns["record"] = [prompt.record for prompt in asked]
+        for name, values in columns.items():
             log_extra(name, values)
-        return [one.total for one in found]
+        return [reward.total for reward in rewards]

@@ -1,4 +1,4 @@
-"""Reinforcement learning as the method of a run: trl's arguments and trainer; and StableReinforce, which trains a judge by it."""
+"""StableReinforce: reinforcement learning of a generative judge (R1-Reward, arXiv 2505.02835)."""
 
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ class StableReinforceMethod(ReinforceMethod):
     config: StableReinforceConfig
 
     def prepare(self) -> None:
-        """Take the records as prompts."""
+        """Make prompts of the records."""
         self.prompts = PairPrompts(
             self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
         )
@@ -41,7 +41,7 @@ class StableReinforceMethod(ReinforceMethod):
 
     @property
     def largest_reward(self) -> float:
-        """What a judgement can earn at most."""
+        """The largest reward of a judgement."""
         return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
 
     def reward(self) -> tuple[JudgementReward, Any]:
@@ -50,17 +50,18 @@ class StableReinforceMethod(ReinforceMethod):
         return JudgementReward(self.config.rewards, consistencies, self.encoder), reader
 
     def consistencies(self) -> tuple[Consistencies, Any]:
-        """Return who says whether a reasoning agrees with its answer, and the model that is asked on this machine, or None."""
+        """Return what decides if a reasoning agrees with its answer, and a model on this machine.
+
+        The model is None if no model in this process is asked.
+        """
         judge = self.config.rewards.consistency
         if isinstance(judge, ServerJudge):
-            return partial(
-                by_model, partial(server_replies, judge, self.folder / "consistency")
-            ), None
-        if not isinstance(judge, CheckpointJudge):
-            return by_rule, None
-        backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
-        model = load_language_model(backbone)
-        return partial(
-            by_model,
-            partial(model_replies, model, load_encoder(backbone), self.packed().token_budget),
-        ), model
+            replies = partial(server_replies, judge, self.folder / "consistency")
+            return partial(by_model, replies), None
+        if isinstance(judge, CheckpointJudge):
+            backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
+            model = load_language_model(backbone)
+            encoder = load_encoder(backbone)
+            token_budget = self.packed().token_budget
+            return partial(by_model, partial(model_replies, model, encoder, token_budget)), model
+        return by_rule, None

@@ -1,7 +1,4 @@
-"""The prompts of a run in their order: what a judge is asked about pairs, or what a policy is asked.
-
-models/packed_generation.py samples texts on them.
-"""
+"""The prompts of a judge: requests to compare the responses of a pair."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +10,7 @@ from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 @dataclass
 class PairPrompts(RunPrompts):
-    """What a judge is asked about pairs, the winner first in exactly half of each epoch."""
+    """Requests to compare pairs, with the winner first in exactly half of each epoch."""
 
     template: JudgeTemplate
 
@@ -24,7 +21,7 @@ class PairPrompts(RunPrompts):
     def load(self, index: int, place: int) -> Prompt:
         """Return the prompt with the winner first (`side` 0) or second."""
         record, side = divmod(index, 2)
-        return self.mixture.load(record, lambda found: self._encode(found, side, place))
+        return self.mixture.load(record, lambda pair: self._encode(pair, side, place))
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
         request = ask(self.template, record.prompt, *shown_responses(record, side))

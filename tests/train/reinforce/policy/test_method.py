@@ -14,11 +14,13 @@ from mmrm.data.preference import Preference, Truth, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.synthetic.source import ShapesConfig
+from mmrm.eval.selection.score_forms import FORMS
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
 from mmrm.train.reinforce.policy.answer_reward import AnswerReward
 from mmrm.train.reinforce.policy.config import PolicyConfig
 from mmrm.train.reinforce.policy.policy_questions import PolicyQuestions
+from mmrm.train.reinforce.policy.term_config import FORMS_WITH_ANSWERS
 from mmrm.train.reinforce.rollout_trainer import stored_rollouts
 from mmrm.train.reinforce.rollouts import Prompt
 from tests.eval.doubles import LengthJudge
@@ -146,6 +148,11 @@ def test_shuffled_scores_stay_in_their_group_and_are_the_same_again() -> None:
         [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
         [11.0, 12.0, 13.0, 14.0, 15.0, 16.0],
     ]
+
+
+def test_forms_that_need_answers_are_known_without_their_wing() -> None:
+    needing = {name for name, form in FORMS.items() if "right" in form.needs}
+    assert set(FORMS_WITH_ANSWERS) == needing
 
 
 def test_standardising_needs_a_reference() -> None:
