@@ -36,7 +36,7 @@ class JudgeFile(RootModel[Annotated[JudgeConfig, OneOf(JUDGES)]]):
 
 
 def judge_config(path: Path) -> JudgeConfig:
-    """Return how the judge at `path` is asked: its YAML file, or the defaults for a checkpoint folder.
+    """Return the settings of the judge at `path`: its YAML file, or a checkpoint folder's defaults.
 
     Raises:
         CheckpointError: `path` is no judge, or is not as it was saved.

@@ -25,7 +25,7 @@ from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import critiques_of
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.eval.candidates import Candidates, Scores, candidates_from_record
-from mmrm.train.methods.critic import method as critic
+from mmrm.train.methods.critic import own_critiques
 from mmrm.train.methods.critic.method import CriticEncoder, refuse_missing_critiques
 from mmrm.train.methods.critic.objective import JointCritique
 from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
@@ -428,7 +428,7 @@ def test_the_first_rank_decides_whether_critiques_are_there(
     if not first:
         kept.folder.mkdir()
         kept.path(range(2)).write_text("{}")
-    monkeypatch.setattr(critic, "gather", lambda own: [first, own])
+    monkeypatch.setattr(own_critiques, "gather", lambda own: [first, own])
     state, control, arguments = TrainerState(global_step=0), TrainerControl(), None
     callback = WriteCritiques(kept, own_steps(kept, records, 4), records, itself)
     callback.on_step_end(arguments, state, control, model=model)
@@ -436,7 +436,7 @@ def test_the_first_rank_decides_whether_critiques_are_there(
 
 
 def test_a_wait_for_critiques_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(critic, "WAIT_LIMIT", 0.05)
+    monkeypatch.setattr(own_critiques, "WAIT_LIMIT", 0.05)
     with pytest.raises(
         UserError,
         match=r"steps-0-2.json: nobody has written the critiques .* continue with --resume",
