@@ -21,8 +21,9 @@ class Candidates:
     """A multimodal prompt and any number of responses to it."""
 
     key: str
-    """The label from which judgements are drawn, together with the seed: mostly a digest of prompt, responses and image
-    reference. Rows of equal content get the suffixes -2, -3 … in file order. Never the key of a store: see `journal_key`."""
+    """The label from which judgements are drawn, together with the seed: mostly a digest of prompt,
+    responses and image reference. Rows of equal content get the suffixes -2, -3 … in file order.
+    Never the key of a store: see `journal_key`."""
     images: tuple[EncodedImage, ...]
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
@@ -30,13 +31,13 @@ class Candidates:
     identity: str
     """Where they come from (benchmark and row), for messages to people; never a key, ids repeat."""
     presentations: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
-    """The orders in which a judge that compares is shown the responses, one judgement for each: indices into `responses`.
-    Empty: every two responses are shown in both orders."""
+    """The orders in which a judge that compares is shown the responses, one judgement for each:
+    indices into `responses`. Empty: every two responses are shown in both orders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example(Candidates):
-    """A row of a benchmark: a multimodal prompt and two responses, one of them known to be better."""
+    """A row of a benchmark: a prompt and two responses, one of them known to be better."""
 
     responses: tuple[str, str]
     better: Side
@@ -47,7 +48,8 @@ class Example(Candidates):
     row: dict[str, Any]
     """The row's columns without its image: what the official predictions file needs."""
     official_first: Side | None = None
-    """The response that the benchmark's own script shows first; None where that script draws it for each judgement."""
+    """The response that the benchmark's own script shows first; None if that script draws it for
+    each judgement."""
     unavailable: str = ""
     """Why the row cannot be shown to a judge; such a row is in no figure."""
 
@@ -100,14 +102,16 @@ class Scores:
     """What a judge returns for the responses to one prompt."""
 
     values: tuple[float, ...] = ()
-    """One number for each response; higher is better. If there are votes, the share of its comparisons that a response won.
-    NaN: the text in which the judge writes its score holds none."""
+    """One number for each response; higher is better. If there are votes, the share of its
+    comparisons that a response won. NaN: the text in which the judge writes its score holds none."""
     attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Further numbers, one for each response, by name: of a judge with several heads, or a standard deviation."""
+    """Further numbers by name, one for each response: of a judge with several heads, or a standard
+    deviation."""
     votes: tuple[Vote, ...] = ()
     """Of a judge that compares: in the order of `presentations`, or pair by pair in both orders."""
     texts: tuple[str, ...] = ()
-    """What the judge wrote: the text of each vote, or about each response. Empty for a judge that writes nothing."""
+    """What the judge wrote: the text of each vote, or about each response. Empty for a judge that
+    writes nothing."""
     usage: Usage = NO_USAGE
     members: tuple[Scores, ...] = ()
     """Of an ensemble: the scores of each member."""
@@ -137,8 +141,8 @@ def total_usage(scores: Iterable[Scores]) -> Usage:
 def candidates_from_record(record: Preference) -> Candidates:
     """Return a preference record as something to judge, the chosen response first.
 
-    Its key, from which judgements are drawn, is the record's identity, which another record may share: whatever is stored of
-    it belongs under `journal_key` or `record_key`.
+    Its key, from which judgements are drawn, is the record's identity, which another record may
+    share: whatever is stored of it belongs under `journal_key` or `record_key`.
     """
     return Candidates(
         key=record.identity,

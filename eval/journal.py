@@ -1,7 +1,8 @@
-"""The results of judging so far: shown as they come, and kept in a file, so that a killed evaluation continues.
+"""The results of judging so far: shown as they come, and kept in a file.
 
-A line of the file is `[key, result]`; the first holds the fingerprint of judge, rows, protocol and scoring code. A key
-is a digest of the item's content, never a name that two items could share.
+A killed evaluation continues from the file. A line of it is `[key, result]`; the first holds the
+fingerprint of judge, rows, protocol and scoring code. A key is a digest of the item's content, never
+a name that two items could share.
 """
 
 from __future__ import annotations
@@ -59,10 +60,15 @@ class Journal:
 
     @contextmanager
     def judging(self, keys: Sequence[str], kind: Any, rows: int) -> Iterator[Judging[Any]]:
-        """Judge the items whose contents have the digests `keys`; `kind` is the type of an item's result.
+        """Give a journal for the items whose contents have the digests `keys`.
 
-        Several items may belong to one row, and several may have equal contents. All ranks must call together; each gets
-        the results that the journal holds.
+        Several items may belong to one row, and several may have equal contents. All ranks must call
+        together; each gets the results that the journal holds.
+
+        Args:
+            keys: The digests of the items.
+            kind: The type of an item's result.
+            rows: The number of rows that the items belong to, for the progress.
         """
         from mmrm.models.distributed import gather, rank
 

@@ -116,13 +116,13 @@ def score(options: argparse.Namespace, console: Console) -> None:
     with processes() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.judges.loading import load_judge
+        from mmrm.eval.judges.registry import reference_of
         from mmrm.eval.selection.candidate_scores import (
             LineJournal,
             Scoring,
             added,
             errors,
             fingerprint,
-            reference_of,
             score_candidates_file,
         )
         from mmrm.models.distributed import locked_by_first_rank, rank

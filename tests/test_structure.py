@@ -487,3 +487,38 @@ def test_rewritten_rooms_are_not_listed() -> None:
 def test_constructs_are_found(text: str, construct: str) -> None:
     found = [name for _, name in offending_statements(ast.parse(text))]
     assert found == ([construct] if construct else [])
+
+
+GROUP_READERS = {
+    "models.encoder",
+    "models.generation",
+    "models.packed_generation",
+    "models.packing",
+    "train.supervised.steps",
+    "train.reinforce.rollouts",
+    "train.reinforce.rollout_trainer",
+    "eval.serving.batcher",
+}
+"""The modules and rooms that may read how a group is laid out: the coming type is a tree."""
+STILL_READ_GROUPS = {
+    "eval.policies.answering",
+    "train.studies.speed.workload",
+    "train.supervised.budget",
+}
+"""Modules that still read it. The set may only shrink."""
+
+
+def reads_group_layout(tree: ast.AST) -> bool:
+    """Return True if a module reads the prompt or the continuations of a `Group`."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("prompt_ids", "continuations")
+        for node in ast.walk(tree)
+    )
+
+
+def test_few_modules_read_how_a_group_is_laid_out() -> None:
+    readers = {
+        module.removeprefix("mmrm.") for module, tree in TREES.items() if reads_group_layout(tree)
+    }
+    others = {name for name in readers if not GROUP_READERS & {name, name.rpartition(".")[0]}}
+    assert others == STILL_READ_GROUPS

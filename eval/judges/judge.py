@@ -25,7 +25,7 @@ class JudgeInfo:
     """What callers ask about a judge."""
 
     compares: bool = False
-    """The judge names the better of two responses. Ranking N responses takes N (N - 1) comparisons."""
+    """The judge names the better of two responses, and ranks N of them by N (N - 1) comparisons."""
     writes: bool = False
     """The judge generates text, so that it needs the whole weights on each rank."""
 
@@ -46,7 +46,9 @@ class Judge(Protocol):
         ...
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> Judge:
-        """Return the judge of a benchmark: the same weights, the protocol's seed, the benchmark's prompt.
+        """Return the judge of a benchmark.
+
+        It has the same weights, the protocol's seed, and the benchmark's prompt if it asks with one.
 
         Raises: CheckpointError if the judge cannot be asked as the protocol requires.
         """

@@ -1,7 +1,8 @@
-"""From a path to a judge that is ready: a checkpoint folder by its config.json, a YAML file by its `type`.
+"""From a path to a judge that is ready: a checkpoint folder, or the YAML file of a judge.
 
 judge = load_judge("runs/mine/best")
-scores = judge.score([{"role": "user", "content": [{"type": "image", "image": "cat.png"}, {"type": "text", …}]}], responses)
+content = [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "What is this?"}]
+scores = judge.score([{"role": "user", "content": content}], ["A cat.", "A dog."])
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +26,8 @@ from mmrm.models.distributed import alone
 class LoadedJudge:
     """A judge whose weights are loaded, for people's own prompts and for trainers of TRL's.
 
-    `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes, paths or data URIs; see
-    `mmrm.models.portable.conversations`.
+    `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes,
+    paths or data URIs; see `mmrm.models.portable.conversations`.
     """
 
     judge: Judge
@@ -38,9 +39,11 @@ class LoadedJudge:
         return list(self.rank(messages, responses, images).values)
 
     def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Scores:
-        """Return scores, order and margin of the responses, and what the judge wrote; raises RecordError.
+        """Return scores, order and margin of the responses, and what the judge wrote.
 
         In a distributed run each rank asks for itself.
+
+        Raises: RecordError for what cannot be judged.
         """
         with alone():
             return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
@@ -92,7 +95,7 @@ def _images_of_row(columns: Mapping[str, Any], row: int) -> Sequence[Any]:
 
 
 def _holds_images(prompt: Any) -> bool:
-    """Return True if a prompt of TRL's holds its images, which are then in a column of the batch too."""
+    """Return True if a prompt of TRL's holds its images; a column of the batch then has them too."""
     if isinstance(prompt, str):
         return False
     for turn in prompt:
@@ -110,9 +113,11 @@ def _text_of(completion: Any) -> str:
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
-    """Return the judge at `path`: a checkpoint folder of any of the three kinds, or the YAML file of a judge.
+    """Return the judge at `path`: a checkpoint folder of any kind, or the YAML file of a judge.
 
-    Without `runtime` it runs on the first GPU, or else on the CPU. Raises: CheckpointError for what is no whole judge.
+    Without `runtime` it runs on the first GPU, or else on the CPU.
+
+    Raises: CheckpointError for what is no whole judge.
     """
     config = judge_config(Path(path))
     if runtime is None:

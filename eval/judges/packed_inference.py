@@ -1,7 +1,8 @@
 """Packed groups through a model, data-parallel: the one forward path of evaluation.
 
-Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pixels of a whole benchmark would not fit in
-memory), packed under the token budget, and run in lock-step: a rank without work runs the filler row.
+Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pixels of a whole
+benchmark would not fit in memory), packed under the token budget, and run in lock-step: a rank
+without work runs the filler row.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,8 @@ Cost = Callable[[Group], int]
 """Returns what a group takes of the token budget of a row."""
 
 CHUNK = 64
-"""Items that are encoded and packed together: enough to fill rows well, few enough to hold their pixels."""
+"""Items that are encoded and packed together: enough to fill rows well, few enough to hold their
+pixels."""
 
 PackedItems = tuple[PackedBatch, list[int]]
 """A row and the indices of the items whose groups it holds, in order."""
@@ -53,7 +55,8 @@ def run_packed(
 ) -> list[ResultT]:
     """Return the result of every item, in order, on every rank; all ranks must call together.
 
-    Ranks run equally many rows. A rank without work runs the filler row, with no items, and its results are not used.
+    Ranks run equally many rows. A rank without work runs the filler row, with no items, and its
+    results are not used.
 
     Args:
         packed: How items are encoded and packed.
@@ -61,8 +64,9 @@ def run_packed(
         encode: Makes the group of an item. Runs in loader workers and must be picklable.
         run: Gets a packed row on the device and its items, and returns one result for each.
         cost: What a group takes of the budget. Runs in loader workers and must be picklable.
-        judging: Gets the results, row by row. A row whose results it holds already is not run again. The other rows hold the
-            same items as without it, so that a continued run rounds as one that was never stopped.
+        judging: Gets the results, row by row. A row whose results it holds already is not run
+            again. The other rows hold the same items as without it, so that a continued run rounds
+            as one that was never stopped.
 
     Raises: RecordError on all ranks if `encode` cannot encode an item on one of them.
     """
@@ -75,7 +79,9 @@ def run_packed(
         batch_size=None,
         collate_fn=partial(_rows, packed, items, encode, cost, done),
         num_workers=packed.workers if len(items) - len(done) > CHUNK else 0,
-        generator=torch.Generator(),  # else it draws a seed from the run's own generator: evaluating must not change training
+        # Otherwise the loader draws a seed from the run's own generator, and evaluating would change
+        # training.
+        generator=torch.Generator(),
     )
     chunks = iter(loader)
     for _ in range(max_over_ranks(len(loader), packed.device)):
@@ -107,7 +113,7 @@ def _rows(
     done: frozenset[int],
     chunk: Sequence[int],
 ) -> list[PackedItems] | str:
-    """Encode and pack a chunk of the items, and return the rows that hold an item which is not in `done`.
+    """Encode and pack a chunk, and return the rows that hold an item which is not in `done`.
 
     Returns the reason if an item cannot be encoded.
     """

@@ -112,7 +112,7 @@ class PackedJudge(ABC):
 
     packed: Packed
     protocol: ProtocolConfig | None = None
-    """The protocol of a benchmark. None: the judge ranks people's own responses (see `judge.py`)."""
+    """The protocol of a benchmark. None: the judge ranks people's own responses (see judge.py)."""
     about: tuple[str, ...] = ()
     """What must be said next to the judge's figures, whatever judging cost."""
 

@@ -4,8 +4,9 @@ To add a kind, write a folder with `config.py` (a `JudgeConfig`) and `judge.py` 
 function that loads it), and add a row to `JUDGES`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import RootModel
 
@@ -13,6 +14,7 @@ from mmrm.data.config.registry import OneOf, is_installed, load
 from mmrm.data.config.validation import read_section
 from mmrm.data.errors import CheckpointError
 from mmrm.data.regular_files import require_regular
+from mmrm.data.storage.files import read_json
 from mmrm.data.storage.manifest import verify_settings
 from mmrm.eval.judges.checkpoint import classes_of_judges, kind_of
 from mmrm.eval.judges.judging_config import JudgeConfig
@@ -36,7 +38,7 @@ class JudgeFile(RootModel[Annotated[JudgeConfig, OneOf(JUDGES)]]):
 
 
 def judge_config(path: Path) -> JudgeConfig:
-    """Return how the judge at `path` is asked: its YAML file, or the defaults for a checkpoint folder.
+    """Return the settings of the judge at `path`: its YAML file, or a checkpoint folder's defaults.
 
     Raises:
         CheckpointError: `path` is no judge, or is not as it was saved.
@@ -63,6 +65,19 @@ def judge_config(path: Path) -> JudgeConfig:
         )
     section: type[JudgeConfig] = load(row) if isinstance(row, str) else row
     return section.model_validate({"type": kind, "checkpoint": str(folder)})
+
+
+def reference_of(judge: Path) -> Mapping[str, Any] | None:
+    """Return mean and standard deviation of a judge's scores, as its checkpoint's config.json has them.
+
+    Returns None for a judge without a checkpoint, and if the file has no such entry.
+    """
+    for checkpoint in judge_config(judge).checkpoints():
+        file = Path(checkpoint).expanduser() / "config.json"
+        if file.is_file():
+            reference: Mapping[str, Any] | None = read_json(file).get("reference_scores")
+            return reference
+    return None
 
 
 def _is_installed(row: type[JudgeConfig] | str) -> bool:

@@ -18,12 +18,11 @@ from rich.console import Console
 from mmrm.data.errors import NonFiniteError, RecordError
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.content import shown_key
-from mmrm.data.storage.files import digest, read_json, write_whole
+from mmrm.data.storage.files import digest, write_whole
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.journal import Journal, showing
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
-from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import journal_key
 from mmrm.eval.selection.candidate_files import New
 from mmrm.eval.selection.candidate_records import RecordFile
@@ -84,19 +83,6 @@ class Scoring:
         if "critiques" in line:
             found["critiques"] = line["critiques"][: len(scores)]
         return found
-
-
-def reference_of(judge: Path) -> Mapping[str, Any] | None:
-    """Return mean and standard deviation of a judge's scores, as its checkpoint's config.json has them.
-
-    Returns None for a judge without a checkpoint, and if the file has no such entry.
-    """
-    for checkpoint in judge_config(judge).checkpoints():
-        file = Path(checkpoint).expanduser() / "config.json"
-        if file.is_file():
-            reference: Mapping[str, Any] | None = read_json(file).get("reference_scores")
-            return reference
-    return None
 
 
 def fingerprint(judge: Path, scoring: Scoring) -> str:

@@ -19,8 +19,7 @@ from mmrm.data.storage.strict_json import count_values, parse_json
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_judge import PackedJudge
-from mmrm.eval.judges.registry import judge_config
-from mmrm.eval.selection.candidate_scores import reference_of
+from mmrm.eval.judges.registry import judge_config, reference_of
 from mmrm.eval.serving.batcher import Batcher, ScoredGroup
 from mmrm.eval.serving.dialects import Failure, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.metrics import Metrics

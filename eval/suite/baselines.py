@@ -1,4 +1,4 @@
-"""Judges that ignore the content of responses, whose figures stand next to those of a real judge."""
+"""Judges that ignore the content of responses; their figures are shown next to a real judge's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Benchmarks judged: the rows as a judge sees them, its scores, and the result with everything a score should stand beside.
+"""A judge's evaluation on benchmarks: its scores of the rows, and the result that is made of them.
 
-A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same scores under published rules.
+A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same
+scores under published rules.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class Suite:
         with_notes: bool = False,
         journal: Journal = SILENT,
     ) -> Evaluation:
-        """Evaluate `judge` on one benchmark; the first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
+        """Evaluate `judge` on one benchmark.
+
+        The first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
 
         Args:
             name: The benchmark.

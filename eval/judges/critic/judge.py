@@ -44,7 +44,7 @@ responses, by the key of their candidates."""
 
 @dataclass(frozen=True, slots=True)
 class CritiqueLayout:
-    """Each response as the answer to the prompt, then the request for a critique, or the critique."""
+    """Each response as the answer to the prompt, then the request for a critique and the critique."""
 
     critiques: Critiques = "own"
     request: str = CRITIQUE_REQUEST
@@ -127,7 +127,7 @@ class CriticJudge(WritingJudge):
 
     @property
     def row_cost(self) -> Cost:
-        """Returns what a group takes of the token budget; more if critiques are written after it."""
+        """Returns what a group takes of the token budget: more if critiques are written."""
         if self.critique.critiques == "own":
             return super().row_cost
         return attrgetter("cost")

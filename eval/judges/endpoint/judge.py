@@ -1,4 +1,4 @@
-"""A judge behind an OpenAI-compatible endpoint, asked with the benchmark's own prompt and read with its own parser."""
+"""A judge behind an OpenAI-compatible endpoint, asked and read as the benchmark's authors do it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -57,7 +57,8 @@ class EndpointJudge:
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
         """Return the votes on each, on every rank; ranks share the requests and must call together.
 
-        Raises: EndpointError on all ranks if a request fails for good on one of them, or all are refused.
+        Raises: EndpointError on all ranks if a request fails for good on one of them, or if all
+            are refused.
         """
         questions = [
             PairQuestion(candidates, comparison)
@@ -153,7 +154,7 @@ class EndpointJudge:
         return tuple(notes)
 
     def _body(self, question: PairQuestion) -> dict[str, Any]:
-        """Return the request for one judgement; each has its own seed, so that votes differ and repeat."""
+        """Return the request for one judgement. Each has its own seed: votes differ and repeat."""
         candidates = question.candidates
         comparison = question.comparison
         seed = hashlib.sha256(f"{self.protocol.seed}/{comparison.label}".encode()).digest()

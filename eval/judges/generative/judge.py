@@ -1,4 +1,4 @@
-"""Generative judges: both responses in one prompt, a written judgement, and the response that it names.
+"""Generative judges: both responses in one prompt, and a judgement that names the better one.
 
 All votes on two responses in one order are continuations of one prompt, so prompt and image are
 computed once for them.
@@ -89,7 +89,10 @@ class GenerativeJudge(WritingJudge):
         return PairLayout(self.ask)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "GenerativeJudge":
-        """Return the judge of a benchmark; raises CheckpointError for several votes that are all alike."""
+        """Return the judge of a benchmark.
+
+        Raises: CheckpointError for several votes that would be all alike.
+        """
         refuse_equal_votes(self.sampling, protocol)
         if not self.takes_benchmark_prompt:
             return replace(self, protocol=protocol)

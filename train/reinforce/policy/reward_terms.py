@@ -14,8 +14,8 @@ from typing import Any
 
 from mmrm.data.errors import UserError
 from mmrm.eval.judges.judge import Judge
+from mmrm.eval.judges.registry import reference_of
 from mmrm.eval.policies.answering import candidates
-from mmrm.eval.selection.candidate_scores import reference_of
 from mmrm.eval.selection.score_forms import FORMS
 from mmrm.models.distributed import alone
 from mmrm.train.reinforce.policy.term_config import (
