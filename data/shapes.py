@@ -30,7 +30,7 @@ LINE_WIDTH = 82
 
 
 def write_sheet(path: Path, level: str, seed: int) -> None:
-    """Write an image with two examples of each question type with an image, and one of each without."""
+    """Write an image with two examples of each type of image question, and one of each other."""
     from matplotlib.figure import Figure
 
     world = ShapesWorld(level, seed, "train")

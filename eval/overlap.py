@@ -1,4 +1,4 @@
-"""Find the training records of which an image, a question or the pair of responses occurs in a benchmark.
+"""Find the training records whose image, question or pair of responses occurs in a benchmark.
 
 python eval/overlap.py recipes/basereward.yaml --benchmarks vl_rewardbench=hub --output overlap.txt
 
@@ -9,11 +9,11 @@ The command prints counts by source and kind of match with some examples, and wr
 
 To leave the records out, write `data: {filters: {leave_out: overlap.txt}}` into the recipe.
 
-Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from them.
-eval/contamination/index.py describes which contents are equal or nearly equal. A record is left out
-if one of its images, one of its questions or its pair of responses occurs in a benchmark, unless that
-text is a common one (COMMON in eval/contamination/overlap_report.py). A question inside a source's
-own long instruction is not recognised as the question; its image and responses are.
+Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from
+them. eval/contamination/index.py describes which contents are equal or nearly equal. A record is
+left out if one of its images, one of its questions or its pair of responses occurs in a benchmark,
+unless that text is a common one (COMMON in eval/contamination/overlap_report.py). A question inside
+a source's own long instruction is not recognised as the question; its image and responses are.
 
 Memory does not grow with the training data. A run that was stopped continues if you start it again.
 """

@@ -207,7 +207,7 @@ def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -
 
 
 def write_records(folder: Path, world: ShapesWorld, num_rows: int) -> None:
-    """Write the first items in this project's own format: records.jsonl and images/ in a new folder.
+    """Write the first items in this project's format: records.jsonl and images/ in a new folder.
 
     Raises:
         FileExistsError: If `folder` exists already.
@@ -291,8 +291,8 @@ def write_all(folder: Path, level: str, seed: int, num_rows: int) -> None:
 def _new_folder(folder: Path) -> Iterator[Path]:
     """Provide a temporary folder that becomes `folder` at the end, or is removed after an error."""
     exists_already = FileExistsError(
-        f"{folder} is there already, and existing files are not overwritten. Choose another folder, "
-        "or remove this one."
+        f"{folder} is there already, and existing files are not overwritten. Choose another "
+        "folder, or remove this one."
     )
     if folder.exists():
         raise exists_already

@@ -1,13 +1,15 @@
-"""An index of the images, questions and pairs of responses of benchmarks, to find them in training data.
+"""An index of the contents of benchmarks, to find them in training data.
+
+The contents are images, questions and pairs of responses.
 
 Texts. Two texts are equal if their words are equal. Words are runs of letters and digits (single
-characters in Chinese and Japanese), in NFKC form and lower case. Punctuation, signs, white space and
-left-over image markers do not count. Two texts are nearly equal if the Jaccard similarity of their
-shingles (the sets of hashes of three successive words) is high.
+characters in Chinese and Japanese), in NFKC form and lower case. Punctuation, signs, white space
+and left-over image markers do not count. Two texts are nearly equal if the Jaccard similarity of
+their shingles (the sets of hashes of three successive words) is high.
 
-Images. Two images are the same file if their bytes are equal, and have the same pixels if they decode
-to the same upright RGB. Two images are nearly the same if their perceptual hashes differ in few bits
-and their colour thumbnails are highly correlated. The hash is the 64-bit pHash of Zauner
+Images. Two images are the same file if their bytes are equal, and have the same pixels if they
+decode to the same upright RGB. Two images are nearly the same if their perceptual hashes differ in
+few bits and their colour thumbnails are highly correlated. The hash is the 64-bit pHash of Zauner
 (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the imagehash package
 defines it. Its bits tell which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma are above
 their median. Re-encoding and scaling change a few bits. Crops, mirror images and rotations are not
@@ -20,8 +22,8 @@ exactly. No result is below the limit, and fewer than one in a thousand at the l
 texts need no such look-up, because too few of their shingles occur in any entry.
 
 The perceptual hash of an image is compared with those of all entries at once. For seven thousand
-entries that takes 6 microseconds, against two milliseconds for decoding an image, and it is exact. An
-index by bands of the hash would have more to look at, in Python.
+entries that takes 6 microseconds, against two milliseconds for decoding an image, and it is exact.
+An index by bands of the hash would have more to look at, in Python.
 """
 
 import re
@@ -51,7 +53,8 @@ Thumbnail = npt.NDArray[np.uint8]
 SHINGLE = 3
 """Words of a shingle. One changed word in a text of n leaves a similarity of (n - 1) / (n + 5)."""
 EDGE = ("",) * (SHINGLE - 1)
-"""Empty words before and after a text, so that its first and last words are in three shingles too."""
+"""Empty words before and after a text, so that its first and last words are in three shingles
+too."""
 WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 """Odd multipliers (of xxHash) for the words of a shingle, so that their order counts."""
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
@@ -85,9 +88,9 @@ CORRELATION = 0.95
 """The least correlation of the thumbnails of near images. Re-encoded and halved photographs and
 charts stay above 0.98. Of 3,160 pairs of different charts from two templates none was above 0.9."""
 SIMILARITY = 0.8
-"""The least Jaccard similarity of near texts: one word in 25 may be another. Between 0.7 and 0.8 are
-different questions in the same frame ("Please first conduct reasoning, ... Question: Find the volume
-..." in VL-RewardBench)."""
+"""The least Jaccard similarity of near texts: one word in 25 may be another. Between 0.7 and 0.8
+are different questions in the same frame ("Please first conduct reasoning, ... Question: Find the
+volume ..." in VL-RewardBench)."""
 PERMUTATIONS = 128
 BANDS = 32
 ROWS = 4
@@ -112,7 +115,7 @@ def words(text: str) -> list[str]:
 
 
 def shingles(text_words: Sequence[str]) -> Hashes:
-    """Return the hashes of all runs of three words, with two empty words before and after the text."""
+    """Return the hashes of all runs of three words, with two empty words at both ends."""
     padded = " ".join([*EDGE, *text_words, *EDGE]).encode(errors="surrogatepass").split(b" ")
     word_hashes = np.fromiter(map(zlib.crc32, padded), np.uint64, len(padded))
     runs = np.lib.stride_tricks.sliding_window_view(word_hashes, SHINGLE) @ WEIGHTS
@@ -238,8 +241,8 @@ class Hit(NamedTuple):
     entry: int
     """The index of the entry in its table."""
     similarity: float
-    """1 for equal contents. It is the correlation of near images, and the Jaccard similarity of near
-    texts."""
+    """1 for equal contents. It is the correlation of near images, and the Jaccard similarity of
+    near texts."""
 
 
 class TextIndex:
@@ -257,7 +260,7 @@ class TextIndex:
             self._occurs[text.shingles >> (32 - OCCURS_BITS)] = True
 
     def find(self, text: TextFingerprint) -> Hit | None:
-        """Return the equal text, or else the most similar one; of equally similar ones the first."""
+        """Return the equal text, or else the most similar one, of several the first."""
         if text.key in self._index_by_key:
             return Hit(self.kind, self._index_by_key[text.key], 1.0)
         for part in text.parts:
@@ -294,7 +297,7 @@ class IndexedImage(NamedTuple):
 
 
 class ImageIndex:
-    """Distinct images. An image is found by its file, or else by its pixels, or else by similarity."""
+    """Distinct images. An image is found by its file, else by its pixels, else by similarity."""
 
     def __init__(self, images: Iterable[IndexedImage]) -> None:
         self.images = list(images)

@@ -1,7 +1,7 @@
 """The report of a search for overlap: records to leave out, the details of all matches, a table.
 
-A match of the search is a `Line`. Matches of texts that are common, such as "Yes." and "No.", are no
-reason to leave a record out.
+A match of the search is a `Line`. Matches of texts that are common, such as "Yes." and "No.", are
+no reason to leave a record out.
 """
 
 import json
@@ -21,21 +21,22 @@ from mmrm.data.storage.files import write_json_lines, write_whole
 from mmrm.eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
 
 COMMON = 5
-"""The number of contexts from which on a text is common. The contexts of a question are the different
-images that it is asked about ("Describe the image."), and those of a pair of responses the different
-questions that it answers ("Yes." and "No."), in the benchmarks and the training data together. A
-common text says nothing about the benchmark's row, and is no reason to leave a record out."""
+"""The number of contexts from which on a text is common. The contexts of a question are the
+different images that it is asked about ("Describe the image."), and those of a pair of responses
+the different questions that it answers ("Yes." and "No."), in the benchmarks and the training data
+together. A common text says nothing about the benchmark's row, and is no reason to leave a record
+out."""
 SHOWN_ROWS = 3
 """The most benchmark rows that the details name for a match."""
 EXAMPLES = 2
 """The most matches of each kind that are printed."""
 COUNTS = ("records", "unusable", *KINDS, "only_common_texts", "left_out")
-"""The counts of a source: its rows, the rows that it leaves out or that are broken, the records with
-a match of each kind, the records in which only common texts were found (they stay in the mixture),
-and the records to leave out."""
+"""The counts of a source: its rows, the rows that it leaves out or that are broken, the records
+with a match of each kind, the records in which only common texts were found (they stay in the
+mixture), and the records to leave out."""
 Line = dict[str, Any]
-"""A match as the search writes it. Its keys are record, source, fingerprint, kind, entry, similarity,
-context and excerpt."""
+"""A match as the search writes it. Its keys are record, source, fingerprint, kind, entry,
+similarity, context and excerpt."""
 Entry = tuple[str, int]
 """An entry of the index: the name of its table, and its index there."""
 
@@ -176,7 +177,7 @@ def _entry_of(line: Line) -> Entry:
 
 
 def _records(parts: Iterable[Path], sources: dict[str, Counter[str]]) -> Iterator[list[Line]]:
-    """Yield the matches of each record that has any, and count the rows of each part into `sources`."""
+    """Yield the matches of each record that has any, and count all rows into `sources`."""
     for part in parts:
         with part.open(encoding="utf-8") as file:
             head = json.loads(next(file))

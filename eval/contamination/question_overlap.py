@@ -1,4 +1,4 @@
-"""Questions that a model was trained on, found by content, so that no figure on unseen questions counts them.
+"""Finding the questions that a model was trained on, so that no figure on unseen ones counts them.
 
 Two questions are equal if their texts are, regardless of case and white space, and the contents of
 their images (`prompt_key`). Identities are not compared: they are labels, which two sources share
@@ -33,10 +33,10 @@ from mmrm.models.portable.conversations import read_conversation
 Keys = npt.NDArray[np.uint64]
 """Keys of prompts, as `prompt_key` returns them, of shape (prompts,)."""
 MOST_REPEATED = 0.25
-"""The share of repeated questions from which on a measurement is refused. Fewer repeated questions are
-left out. A generated source with its usual share of questions without an image repeats one in seven
-by chance. A file that repeats a quarter was not separated from the training data, and its remaining
-questions are a selection."""
+"""The share of repeated questions from which on a measurement is refused. Fewer repeated questions
+are left out. A generated source with its usual share of questions without an image repeats one in
+seven by chance. A file that repeats a quarter was not separated from the training data, and its
+remaining questions are a selection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class TrainingPrompts:
             path = self.add_run(recipe)
 
     def add_run(self, recipe: Path) -> str:
-        """Add the training data of a run with this recipe, and return the model that it starts from.
+        """Add the training data of a run with this recipe, and return its initial model.
 
         A recipe that cannot be read becomes a note.
         """
@@ -179,9 +179,9 @@ class TrainingPrompts:
         raise UserError(
             f"{name}: {len(repeated):,} of {len(questions):,} questions have been trained on, with "
             f"the same texts and images. The first, {questions[index].text!r:.80}, is one of "
-            f"{source}. A figure for questions that were not trained on must not contain them. Less "
-            f"than {MOST_REPEATED:.0%} would be left out and counted, and as many as here mean that "
-            f"the questions are not separate from the training data. {remedy}"
+            f"{source}. A figure for questions that were not trained on must not contain them. "
+            f"Less than {MOST_REPEATED:.0%} would be left out and counted, and as many as here "
+            f"mean that the questions are not separate from the training data. {remedy}"
         )
 
 
@@ -238,7 +238,7 @@ class _RecipePart(BaseModel):
 
 
 def _recipe_of(model: Path) -> Path | None:
-    """Return the recipe of the run that a checkpoint, or a link to one, belongs to; None without one."""
+    """Return the recipe of the run that a checkpoint, or a link to one, belongs to, if any."""
     for folder in (model.resolve(), model.resolve().parent):
         if (folder / RECIPE).is_file() and (folder / LAUNCHES).is_file():
             return folder / RECIPE

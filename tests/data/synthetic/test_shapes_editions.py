@@ -204,7 +204,7 @@ def test_nothing_is_written_over_and_nothing_half_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError, match="name another folder"):
+    with pytest.raises(FileExistsError, match="Choose another folder"):
         write_editions(tmp_path / "there", "demo", 0)
 
     def breaks(folder: Path, world: ShapesWorld, rows: int) -> None:
