@@ -52,8 +52,8 @@ class Source(Protocol):
 class SourceConfig(Section, ABC):
     """The keys that all sources share, and what rules and plans ask before opening a source.
 
-    A class for one type of source adds its own keys, sets the class variables below if its records
-    hold more than two responses to a prompt, and implements `open`.
+    A class for one type of source adds its own keys and implements `open`. It also sets the class
+    variables below that differ from a record of a prompt and two responses.
     """
 
     has_responses: ClassVar[bool] = True
