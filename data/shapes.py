@@ -1,15 +1,17 @@
-"""The embedded world: endless, labelled image preference data about simple scenes, made with Pillow.
+"""Draw and write the embedded world: endless, labelled image preference data about simple scenes.
 
 python data/shapes.py --sheet out.png [--level hard]     # examples for a person to look at
-python data/shapes.py --write FOLDER --rows 2000         # own-format files and the official benchmark formats
+python data/shapes.py --write FOLDER --rows 2000         # own-format files and official formats
 
-Every item is a function of (level, seed, split, index) alone. Splits share no scene.
+Each item depends on its level, seed, split and index alone. Splits share no scene. The images are
+made with Pillow.
 """
 
 import argparse
 import sys
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
@@ -19,38 +21,60 @@ from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 
+COLUMNS = 2
+"""Examples next to each other on a sheet."""
+FEWEST_LINES = 14
+"""The height of an example is at least that of so many lines, which leaves room for the image."""
+LINE_WIDTH = 82
+"""Characters of a line of text on a sheet."""
+
 
 def write_sheet(path: Path, level: str, seed: int) -> None:
-    """Write an image with two examples of each question type with an image, and one of each without."""
+    """Write an image with two examples of each type of image question, and one of each other."""
     from matplotlib.figure import Figure
 
     world = ShapesWorld(level, seed, "train")
-    kinds = [*(kind for kind in QUESTION_TYPES for _ in range(2)), *TEXT_TYPES]
+    kinds = []
+    for kind in QUESTION_TYPES:
+        kinds += [kind, kind]
+    kinds += TEXT_TYPES
     items = [world.item(index, (kind,)) for index, kind in enumerate(kinds)]
-    cells = [_lines(item) for item in items]
-    heights = [max(14, *map(len, cells[start : start + 2])) for start in range(0, len(cells), 2)]
+    texts = [_lines(item) for item in items]
+    heights = []
+    for start in range(0, len(items), COLUMNS):
+        lengths = [len(lines) for lines in texts[start : start + COLUMNS]]
+        heights.append(max(FEWEST_LINES, *lengths))
+
     figure = Figure((16, 0.2 * sum(heights)), layout="constrained")
-    grid = figure.subplots(len(heights), 4, height_ratios=heights, width_ratios=(2, 5, 2, 5))
+    grid = figure.subplots(
+        len(heights), 2 * COLUMNS, height_ratios=heights, width_ratios=(2, 5) * COLUMNS
+    )
     for panel in grid.flat:
         panel.set_axis_off()
-    for item, lines, (left, right) in zip(items, cells, grid.reshape(-1, 2), strict=True):
+    panels = grid.reshape(-1, 2)  # one row an example: the panels of its image and of its text
+    for item, lines, (image_panel, text_panel) in zip(items, texts, panels, strict=True):
         for image in item.images():
-            left.imshow(image, interpolation="nearest")
-        for number, (line, ink) in enumerate(lines):
-            right.annotate(
-                line,
-                (0, 1),
-                (0, -13 * number),
-                color=ink,
-                fontsize=9,
-                textcoords="offset points",
-                verticalalignment="top",
-            )
+            image_panel.imshow(image, interpolation="nearest")
+        _write_lines(text_panel, lines)
     figure.savefig(path)
 
 
+def _write_lines(panel: Any, lines: list[tuple[str, str]]) -> None:
+    """Write lines, each with its colour, from the top of a panel."""
+    for number, (line, colour) in enumerate(lines):
+        panel.annotate(
+            line,
+            (0, 1),
+            (0, -13 * number),
+            color=colour,
+            fontsize=9,
+            textcoords="offset points",
+            verticalalignment="top",
+        )
+
+
 def _lines(item: WorldItem) -> list[tuple[str, str]]:
-    """Return the words beside an image, line by line, with their colours."""
+    """Return the lines of text about an item, each with its colour."""
     paragraphs = [
         (f"{item.kind} ({item.category})", "gray"),
         (item.question, "black"),
@@ -60,16 +84,15 @@ def _lines(item: WorldItem) -> list[tuple[str, str]]:
         (f"critique of rejected: {item.critique(False)}", "firebrick"),
         (f"rationale: {item.rationale()}", "black"),
     ]
-    return [
-        (line, ink)
-        for text, ink in paragraphs
-        for part in text.split("\n")
-        for line in wrap(part, 82)
-    ]
+    lines = []
+    for text, colour in paragraphs:
+        for paragraph in text.split("\n"):
+            lines += [(line, colour) for line in wrap(paragraph, LINE_WIDTH)]
+    return lines
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, and write what it asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -84,7 +107,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.sheet is None and options.write is None:
-        parser.error("nothing to do: give --sheet FILE.png, --write FOLDER or both")
+        parser.error(
+            "neither --sheet nor --write is given. Give --sheet FILE.png, --write FOLDER or both"
+        )
 
     if options.sheet is not None:
         write_sheet(options.sheet, options.level, options.seed)

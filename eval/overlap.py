@@ -1,19 +1,21 @@
-"""Find the training records of which an image, a question or the pair of responses occurs in a benchmark.
+"""Find the training records whose image, question or pair of responses occurs in a benchmark.
 
-python eval/overlap.py recipes/basereward.yaml --benchmarks vl_rewardbench=hub mm_rlhf_rewardbench=hub --output overlap.txt
+python eval/overlap.py recipes/basereward.yaml --benchmarks vl_rewardbench=hub --output overlap.txt
 
-Prints counts by source and kind of match with some examples, and writes
+The command prints counts by source and kind of match with some examples, and writes two files.
 
-  overlap.txt     fingerprints of the records to leave out; in the recipe: `data: {filters: {leave_out: overlap.txt}}`
-  overlap.jsonl   every match: record, benchmark rows, kind, similarity, whether it is a reason to leave the record out
+  overlap.txt     fingerprints of the records to leave out
+  overlap.jsonl   every match: record, benchmark rows, kind, similarity, whether it is a reason
 
-Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from them. What counts as equal
-and nearly equal: eval/contamination/index.py. A record is left out if one of its images occurs in a
-benchmark, or one of its questions or its pair of responses, unless that text is a common one (COMMON in
-eval/contamination/overlap_report.py).
-A question inside a long instruction of a source's own is not recognised as the question; its image and responses are.
+To leave the records out, write `data: {filters: {leave_out: overlap.txt}}` into the recipe.
 
-Memory does not grow with the training data. A run that was stopped continues where it was if it is started again.
+Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from
+them. eval/contamination/index.py describes which contents are equal or nearly equal. A record is
+left out if one of its images, one of its questions or its pair of responses occurs in a benchmark,
+unless that text is a common one (COMMON in eval/contamination/overlap_report.py). A question inside
+a source's own long instruction is not recognised as the question; its image and responses are.
+
+Memory does not grow with the training data. A run that was stopped continues if you start it again.
 """
 
 import argparse
@@ -36,12 +38,12 @@ from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.benchmarks.registry import load
+from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from mmrm.eval.candidates import Example
 from mmrm.eval.cli import add_benchmarks, command
 from mmrm.eval.contamination.index import OverlapIndex
 from mmrm.eval.contamination.overlap_report import Overlap, report
-from mmrm.eval.contamination.search import Search, run
+from mmrm.eval.contamination.search import Search, run_search
 
 
 def find(
@@ -52,37 +54,48 @@ def find(
     about: Sequence[str],
     console: Console,
 ) -> Overlap:
-    """Look for all records of `sources` in the benchmark rows `examples`; write `output` and its .jsonl.
+    """Look for the benchmark rows `examples` in all records of `sources`.
 
-    The result depends neither on the number of workers nor on whether the run was interrupted.
-    Raises: ImageError for a benchmark's image that cannot be decoded.
+    Writes `output` and the details next to it (.jsonl). The result depends neither on the number of
+    workers nor on whether the run was interrupted.
+
+    Raises:
+        ImageError: If an image of a benchmark cannot be decoded.
     """
     index = OverlapIndex(examples)
-    own = code_digest("mmrm.eval.contamination.search", floors=("eval",))
-    key = digest(
-        " ".join(
-            [
-                code(),
-                own,
-                index.fingerprint,
-                *(f"{source.fingerprint()} {len(source)}" for source in sources),
-            ]
-        )
-    )
-    parts = output.with_name(f"{output.name}.parts")
-    found = run(Search(sources, index, parts / key), workers, console)
-    blank = (
-        [f"{index.blank} blank images, which identify nothing, were not compared"]
-        if index.blank
-        else []
-    )
-    overlap = report(found, index, output, [*about, *blank])
-    shutil.rmtree(parts)
+    # The matches of an interrupted run are used again if code, benchmarks and sources are the same.
+    search_code = code_digest("mmrm.eval.contamination.search", floors=("eval",))
+    identities = [code(), search_code, index.fingerprint]
+    for source in sources:
+        identities.append(f"{source.fingerprint()} {len(source)}")
+    folder = output.with_name(f"{output.name}.parts")
+    search = Search(sources, index, folder / digest(" ".join(identities)))
+    parts = run_search(search, workers, console)
+    remarks = list(about)
+    if index.blank:
+        remarks.append(f"{index.blank} blank images, which identify nothing, were not compared")
+    overlap = report(parts, index, output, remarks)
+    shutil.rmtree(folder)
     return overlap
 
 
+def load_examples(
+    configs: Sequence[BenchmarkConfig], console: Console
+) -> tuple[list[Example], list[str]]:
+    """Return the rows of all benchmarks, and a remark on the number of each; print their notes."""
+    examples: list[Example] = []
+    remarks: list[str] = []
+    for config in configs:
+        benchmark = load(config)
+        examples += benchmark.examples
+        remarks.append(f"{config.name}={benchmark.origin.location}: {len(benchmark.examples)} rows")
+        for note in (*benchmark.origin.notes, *benchmark.origin.unavailable):
+            console.print(f"{config.name}: {note}", style="yellow")
+    return examples, remarks
+
+
 def main() -> None:
-    """Read the command line, look for overlap, print the table."""
+    """Read the command line, look for overlap, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -92,28 +105,26 @@ def main() -> None:
         "--output",
         type=Path,
         required=True,
-        help="the file of fingerprints; details go beside it (.jsonl)",
+        help="the file of fingerprints; details are written next to it (.jsonl)",
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    details = options.output.with_suffix(".jsonl")
     if options.output.suffix == ".jsonl":
-        parser.error("--output must not end in .jsonl: that is the name of the details")
+        parser.error(
+            f"--output is {options.output}, and the details are written to a file of this name. "
+            "Choose a name that does not end in .jsonl."
+        )
     console = plain_console(width=max(160, plain_console().width))
     # Outputs that differ only in their endings share the file of details.
-    with command(), locked_file(options.output.with_suffix(".jsonl")):
+    with command(), locked_file(details):
         section = section_of(options.recipe)
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]
-        examples, about = list[Example](), [f"Records of {options.recipe} {WRITER} in"]
-        for config in options.benchmarks:
-            loaded = load(config)
-            examples += loaded.examples
-            about.append(f"{config.name}={loaded.origin.location}: {len(loaded.examples)} rows")
-            for note in (*loaded.origin.notes, *loaded.origin.unavailable):
-                console.print(f"{config.name}: {note}", style="yellow")
-        overlap = find(
-            sources, examples, options.output, options.workers, about, plain_console(stderr=True)
-        )
+        examples, remarks = load_examples(options.benchmarks, console)
+        about = [f"Records of {options.recipe} {WRITER} in", *remarks]
+        progress_console = plain_console(stderr=True)
+        overlap = find(sources, examples, options.output, options.workers, about, progress_console)
     console.print(overlap.table())
     for source in sources:
         if source.generated and overlap.sources[source.name]["left_out"]:
@@ -121,9 +132,7 @@ def main() -> None:
                 f"{source.name}: generated records cannot be left out by fingerprint.",
                 style="yellow",
             )
-    console.print(
-        f"Fingerprints: {options.output}; every match: {options.output.with_suffix('.jsonl')}"
-    )
+    console.print(f"Fingerprints: {options.output}; every match: {details}")
 
 
 if __name__ == "__main__":

@@ -80,13 +80,10 @@ NAMED_TWICE = {
 NOT_YET_REWRITTEN = {
     "data.browse",
     "data.display",
-    "data.synthetic",
     "eval.adapters",
     "eval.answers",
-    "eval.contamination",
     "eval.critique_ablation",
     "eval.judges",
-    "eval.overlap",
     "eval.overoptimisation",
     "eval.report",
     "eval.reporting",

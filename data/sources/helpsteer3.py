@@ -1,6 +1,7 @@
-"""HelpSteer3 (nvidia/HelpSteer3, configuration `preference`): 38,459 text-only pairs rated by people from -3 to 3.
+"""HelpSteer3 (nvidia/HelpSteer3): 38,459 text-only pairs rated by people from -3 to 3.
 
-A rating below zero prefers response 1, and a rating above zero response 2. Zero is a tie.
+The configuration `preference` is read. A rating below zero prefers response 1, and a rating above
+zero response 2. Zero is a tie.
 """
 
 from typing import Literal
@@ -33,8 +34,8 @@ class HelpSteer3Config(FilesConfig):
         rating = row.value("overall_preference", int)
         if not -3 <= rating <= 3:
             raise RecordError(
-                f"'overall_preference' is {rating}, and ratings of HelpSteer3 are between -3 and 3. "
-                "Correct the value, or remove the row."
+                f"'overall_preference' is {rating}, and ratings of HelpSteer3 are between -3 and "
+                "3. Correct the value, or remove the row."
             )
         chosen = row.text("response1")
         rejected = row.text("response2")

@@ -1,8 +1,8 @@
-"""MM-RLHF (yifanzhang114/MM-RLHF): 80k pairs over images and videos, many with a critique of each response.
+"""MM-RLHF (yifanzhang114/MM-RLHF): 80k pairs over images and videos.
 
-`dpo_pairs.jsonl` names an image or a video. A video is read as a folder of frames next to it: the
-video `x.mp4` as the folder `x`. `python data/frames.py IMAGES IMAGES --frames 8` writes such
-folders, if IMAGES is the folder of the images.
+Many pairs have a critique of each response. `dpo_pairs.jsonl` names an image or a video. A video is
+read as a folder of frames next to it: the video `x.mp4` as the folder `x`. `python data/frames.py
+IMAGES IMAGES --frames 8` writes such folders, if IMAGES is the folder of the images.
 """
 
 from pathlib import Path
@@ -73,8 +73,8 @@ class MmRlhfConfig(ImageFilesConfig):
             root = row.images.root
             raise ImageError(
                 f"{row.identity}: the video {video!r} has no folder of frames under {root}. "
-                f"Run `python data/frames.py {root} {root} --frames {self.frames}`, which cuts videos "
-                "into such folders, or set `videos: leave_out`."
+                f"Run `python data/frames.py {root} {root} --frames {self.frames}`, which cuts "
+                "videos into such folders, or set `videos: leave_out`."
             )
         count = min(self.frames, len(frames))
         images = []

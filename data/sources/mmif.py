@@ -1,8 +1,8 @@
-"""MMIF (ChrisDing1105/MMIF-23k): 22k to 23k pairs on following instructions about an image; a ShareGPT preference list.
+"""MMIF (ChrisDing1105/MMIF-23k): 22k to 23k pairs on following instructions about an image.
 
-Versions 1.0 and 2 of the set differ. Rows of the form {images, conversations, chosen: {from,
-value}, rejected: {from, value}} are read, and a row of another form is refused. BaseReward found
-that the set did not help, and left it out.
+The set is a ShareGPT preference list. Versions 1.0 and 2 of the set differ. Rows of the form
+{images, conversations, chosen: {from, value}, rejected: {from, value}} are read, and a row of
+another form is refused. BaseReward found that the set did not help, and left it out.
 """
 
 from typing import Literal

@@ -67,8 +67,9 @@ class MmprConfig(ImageFilesConfig):
         missing = [name for name, entry in subsets.items() if entry.annotation not in files]
         if missing:
             raise UserError(
-                f"source {self.label!r}: the annotation files of {', '.join(missing)} are neither in "
-                "annotations.zip nor unpacked. Fetch them, or leave these names out of `subsets`."
+                f"source {self.label!r}: the annotation files of {', '.join(missing)} are neither "
+                "in annotations.zip nor unpacked. Fetch them, or leave these names out of "
+                "`subsets`."
             )
         image_files = [path for path in located.files if path.name.startswith("images")]
         images = self.open_images(replace(located, files=image_files), cache)
@@ -101,8 +102,8 @@ class MmprConfig(ImageFilesConfig):
         unknown = [name for name in self.subsets if name not in entries]
         if unknown:
             raise UserError(
-                f"source {self.label!r}: `subsets` names {', '.join(unknown)}, which meta.json does "
-                f"not contain. Its subsets are {', '.join(entries)}."
+                f"source {self.label!r}: `subsets` names {', '.join(unknown)}, which meta.json "
+                f"does not contain. Its subsets are {', '.join(entries)}."
             )
         return {name: entry for name, entry in entries.items() if name in self.subsets}
 
@@ -216,9 +217,9 @@ def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[
                     continue
                 if name in files:
                     raise UserError(
-                        f"{archive} holds more than one file {name}, and extraction would leave only "
-                        "the last one. Write the archive again with each file once, or unpack it and "
-                        "check which file is right."
+                        f"{archive} holds more than one file {name}, and extraction would leave "
+                        "only the last one. Write the archive again with each file once, or unpack "
+                        "it and check which file is right."
                     )
                 files[name] = folder / name
                 if not files[name].exists():

@@ -1,6 +1,7 @@
 """Preference files as ms-swift reads them.
 
-    {"messages": [{"role": "user", "content": "<image>What is this?"}, {"role": "assistant", "content": "A cat."}],
+    {"messages": [{"role": "user", "content": "<image>What is this?"},
+                  {"role": "assistant", "content": "A cat."}],
      "rejected_response": "A dog.", "images": ["1.jpg"], "margin": 1.0}
 
 The last turn of `messages` is the chosen response. In place of `rejected_response` a row may hold

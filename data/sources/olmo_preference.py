@@ -1,4 +1,7 @@
-"""OLMo 2 preference mix (allenai/olmo-2-1124-7b-preference-mix): 378,341 text-only pairs (revision of January 2025)."""
+"""OLMo 2 preference mix (allenai/olmo-2-1124-7b-preference-mix): 378,341 text-only pairs.
+
+The number is that of the revision of January 2025.
+"""
 
 from dataclasses import replace
 from typing import Literal

@@ -1,6 +1,7 @@
-"""OmniAlign-V-DPO (PhoenixZ/OmniAlign-V-DPO): 150k pairs in one JSON-lines file a topic, images in images.tar.
+"""OmniAlign-V-DPO (PhoenixZ/OmniAlign-V-DPO): 150k pairs with images.
 
-BaseReward tried 120k of its pairs and left the set out.
+Each topic has a JSON-lines file, and the images are in images.tar. BaseReward tried 120k of its
+pairs and left the set out.
 """
 
 from typing import Literal, get_args

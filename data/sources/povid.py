@@ -1,8 +1,8 @@
-"""POVID (YiyangAiLab/POVID_preference_data_for_VLLMs): 17k pairs; the rejected answer had a hallucination put in.
+"""POVID (YiyangAiLab/POVID_preference_data_for_VLLMs): 17k pairs.
 
-The layout was not confirmed at the source: a JSON list of {id, image, conversations,
-rejected_conversations}, whose two conversations share the question, with images named as in COCO.
-A row of another form is refused.
+The rejected answer is the chosen one with a hallucination put in. The layout was not confirmed at
+the source: a JSON list of {id, image, conversations, rejected_conversations}, whose two
+conversations share the question, with images named as in COCO. A row of another form is refused.
 """
 
 from typing import Literal

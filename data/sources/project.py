@@ -1,6 +1,7 @@
 """The format of this project: one object a record, as JSON lines, a JSON list, parquet or Arrow.
 
-    {"images": ["cats/1.png"], "prompt": "Which colour is the cat?", "chosen": "Black.", "rejected": "White."}
+    {"images": ["cats/1.png"], "prompt": "Which colour is the cat?", "chosen": "Black.",
+     "rejected": "White."}
 
 `images` is a list of paths (relative to the image folder), data URIs, or structs {bytes, path}, and
 may be missing. `prompt` is a text, or a list of turns {role, content} whose content is a text or a

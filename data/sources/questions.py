@@ -1,17 +1,19 @@
-"""Questions with a known answer and no responses, one a row, for the RL of a policy and for evaluating it.
+"""Questions with a known answer and no responses, for the RL of a policy and its evaluation.
 
     {"images": ["1.png"], "prompt": "How many cats are there?", "answer": "2"}
 
 A recipe sets which columns hold what, so that a file with other names needs no conversion. The
 columns of MathVista and MMMU-Pro:
 
-    {type: questions, hub: AI4Math/MathVista, files: [data/testmini-*], prompt: query, choices: choices,
-     image_columns: [decoded_image]}
-    {type: questions, hub: MMMU/MMMU_Pro, files: [standard (10 options)/*], prompt: question, choices: options,
+    {type: questions, hub: AI4Math/MathVista, files: [data/testmini-*], prompt: query,
+     choices: choices, image_columns: [decoded_image]}
+    {type: questions, hub: MMMU/MMMU_Pro, files: [standard (10 options)/*], prompt: question,
+     choices: options,
      image_columns: [image_1, image_2, image_3, image_4, image_5, image_6, image_7]}
 
-Choices are a list, or a list written as Python or JSON text. They are shown below the question, with
-letters. The known answer is the letter, or the text of the choice. Images come before the question.
+Choices are a list, or a list written as Python or JSON text. They are shown below the question,
+with letters. The known answer is the letter, or the text of the choice. Images come before the
+question.
 """
 
 import ast
@@ -39,7 +41,8 @@ class QuestionsConfig(FormatConfig):
     prompt: str = "prompt"
     """The column of the question: a text, or turns {role, content}."""
     answer: str = "answer"
-    """The column of the known answer: a text, a number, or a list of texts each of which is right."""
+    """The column of the known answer: a text, a number, or a list of texts each of which is
+    right."""
     choices: str | None = None
     """The column of the choices, in rows that have some."""
     image_columns: list[str] = Field(default=["images", "image"])
@@ -47,8 +50,8 @@ class QuestionsConfig(FormatConfig):
     instruction: str = ""
     """A text below every question that tells how to write the answer."""
     verifier: Rule | None = None
-    """How a response is compared with the answer (eval/verifiers.py). Null takes multiple_choice for
-    a row with choices, numeric if the answer is a number, and exact otherwise."""
+    """How a response is compared with the answer (eval/verifiers.py). Null takes multiple_choice
+    for a row with choices, numeric if the answer is a number, and exact otherwise."""
     group: str | None = None
     """A column to group the questions by."""
 

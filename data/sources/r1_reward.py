@@ -1,4 +1,4 @@
-"""R1-Reward (yifanzhang114/R1-Reward-RL): prompts of a pairwise judge and which response is better; 17,261 rows.
+"""R1-Reward (yifanzhang114/R1-Reward-RL): 17,261 judged pairs of responses.
 
 A row holds `message`, a chat as JSON text whose user turn shows both responses under "[Response
 1]:" and "[Response 2]:", and `answer`, as ["<answer>2</answer>"]. In the SFT file, the last turn of
@@ -23,8 +23,8 @@ COMPARISON = re.compile(
     r"(?>(?P<one>.*?)(?:(?<!#)#++\s*)?\[Response 2\]:)(?P<two>.*)",
     re.DOTALL,
 )
-"""The user turn, for `match`. The groups are atomic: a text that repeats one mark and lacks the next
-one is read once, not once for each mark."""
+"""The user turn, for `match`. The groups are atomic: a text that repeats one mark and lacks the
+next one is read once, not once for each mark."""
 ANSWER = re.compile(r"<answer>\s*([12])\s*</answer>")
 THOUGHT = re.compile(r"(?>.*?<think>)(.*?)</think>", re.DOTALL)
 
@@ -82,8 +82,8 @@ class R1RewardConfig(FormatConfig):
             return (base64.b64decode(image, validate=True),)
         except ValueError as error:  # also for letters that are not ASCII
             raise ImageError(
-                f"{row.identity}: 'image' is not base64 ({error}). If it is a path, set `images` to "
-                "the folder that paths are relative to."
+                f"{row.identity}: 'image' is not base64 ({error}). If it is a path, set `images` "
+                "to the folder that paths are relative to."
             ) from error
 
 

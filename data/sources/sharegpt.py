@@ -1,7 +1,8 @@
 """ShareGPT preference files, as LLaMA-Factory reads them, and its Alpaca form.
 
-{"conversations": [{"from": "human", "value": "<image>What is this?"}], "chosen": {"from": "gpt", "value": "A cat."},
- "rejected": {"from": "gpt", "value": "A dog."}, "images": ["1.jpg"], "system": "…"}
+{"conversations": [{"from": "human", "value": "<image>What is this?"}],
+ "chosen": {"from": "gpt", "value": "A cat."}, "rejected": {"from": "gpt", "value": "A dog."},
+ "images": ["1.jpg"], "system": "…"}
 {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…", "images": ["1.jpg"]}
 """
 

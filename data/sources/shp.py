@@ -1,8 +1,8 @@
-"""Stanford Human Preferences (stanfordnlp/SHP): 348k text-only pairs of Reddit answers, by their votes.
+"""Stanford Human Preferences (stanfordnlp/SHP): 348k text-only pairs.
 
-Each domain has a folder with train.json, validation.json and test.json (JSON lines). One assumption
-was not confirmed at the source: labels = 1 prefers answer A. The scores must agree with the label,
-or the row is refused.
+The responses are answers on Reddit, compared by their votes. Each domain has a folder with
+train.json, validation.json and test.json (JSON lines). One assumption was not confirmed at the
+source: labels = 1 prefers answer A. The scores must agree with the label, or the row is refused.
 """
 
 from typing import Literal
@@ -37,9 +37,9 @@ class ShpConfig(FilesConfig):
         is_a_labelled = label == 1
         if label not in (0, 1) or is_a_labelled != (votes_of_a > votes_of_b):
             raise RecordError(
-                f"'labels' is {label}, and the answers have {votes_of_a} and {votes_of_b} votes. The "
-                "label must be 1 if answer A has more votes, and 0 if answer B has. Correct the row, "
-                "or remove it."
+                f"'labels' is {label}, and the answers have {votes_of_a} and {votes_of_b} votes. "
+                "The label must be 1 if answer A has more votes, and 0 if answer B has. Correct "
+                "the row, or remove it."
             )
         ratio = float(row.value("score_ratio", int | float))
         if ratio < self.minimum_ratio:

@@ -1,8 +1,14 @@
-"""TRL's preference formats, from the hub or a local copy: trl-lib/rlaif-v, trl-lib/ultrafeedback_binarized and a user's own.
+"""TRL's preference formats, such as trl-lib/rlaif-v, from the hub or a local copy.
 
-Explicit prompt:  {"images": […], "prompt": [{"role": "user", "content": …}], "chosen": [{assistant}], "rejected": [{assistant}]}
-Implicit prompt:  `chosen` and `rejected` hold the whole conversations; what they share is the prompt.
-Standard:         `prompt`, `chosen`, `rejected` are texts; without `prompt` the text that the two share is the prompt.
+A row may have one of three forms.
+
+    explicit prompt: {"prompt": [{"role": "user", "content": …}], "chosen": [{assistant}],
+                      "rejected": [{assistant}], "images": […]}
+    implicit prompt: `chosen` and `rejected` hold the whole conversations, and the turns that they
+                     share are the prompt
+    standard:        `prompt`, `chosen` and `rejected` are texts; without `prompt`, the text that
+                     the responses share is the prompt
+
 Images are in `images` (a list) or `image`. Other columns are not read.
 """
 
@@ -70,7 +76,7 @@ def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
     shared_text = chosen[:prompt_length]
     if not shared_text.strip():
         raise RecordError(
-            "there is no 'prompt', and 'chosen' and 'rejected' share no beginning that could be the "
-            "prompt. Add the column 'prompt', or remove the row."
+            "there is no 'prompt', and 'chosen' and 'rejected' share no beginning that could be "
+            "the prompt. Add the column 'prompt', or remove the row."
         )
     return user_turn(shared_text), chosen[prompt_length:], rejected[prompt_length:]

@@ -1,7 +1,7 @@
-"""Tulu 3 preference mixture (allenai/llama-3.1-tulu-3-8b-preference-mixture): 271k text-only pairs, some multi-turn.
+"""Tulu 3 preference mixture (allenai/llama-3.1-tulu-3-8b-preference-mixture): 271k text-only pairs.
 
-BaseReward trains on 65k pairs of the mixture, and does not publish which. `cap: 65000` draws as
-many.
+Some have several turns. BaseReward trains on 65k pairs of the mixture, and does not publish which.
+`cap: 65000` draws as many.
 """
 
 from typing import Literal

@@ -1,7 +1,8 @@
-"""UltraFeedback (openbmb/UltraFeedback): 64k text-only prompts with four responses, each rated on four aspects.
+"""UltraFeedback (openbmb/UltraFeedback): 64k text-only prompts with four responses.
 
-`pairs: all` is what BaseReward calls Ultra-All (300k), `pairs: hardest` Ultra-Hard (63k: of each prompt the pair with
-the largest gap). A response's score is the mean of its aspects.
+Each response is rated on four aspects. BaseReward calls `pairs: all` Ultra-All (300k), and `pairs:
+hardest` Ultra-Hard (63k: of each prompt the pair with the largest gap). A response's score is the
+mean of its aspects.
 """
 
 from typing import Literal

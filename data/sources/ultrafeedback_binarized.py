@@ -1,6 +1,6 @@
-"""UltraFeedback binarized (HuggingFaceH4/ultrafeedback_binarized): 61k text-only pairs with the two scores.
+"""UltraFeedback binarized (HuggingFaceH4/ultrafeedback_binarized): 61k text-only pairs.
 
-The source `trl` reads trl-lib/ultrafeedback_binarized.
+Each pair has the two scores. The source `trl` reads trl-lib/ultrafeedback_binarized.
 """
 
 from typing import Literal

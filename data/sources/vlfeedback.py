@@ -1,7 +1,8 @@
-"""VLFeedback (MMInstruction/VLFeedback): 80,258 prompts with four responses, each rated on three aspects.
+"""VLFeedback (MMInstruction/VLFeedback): 80,258 prompts with four responses.
 
-Ratings are texts. A response's score is the mean of its aspects; every two responses of different score are a pair.
-The parquet branch holds the images; the original JSON lines name them in `img_path`.
+Each response is rated on three aspects. Ratings are texts. A response's score is the mean of its
+aspects; every two responses of different score are a pair. The parquet branch holds the images; the
+original JSON lines name them in `img_path`.
 """
 
 from typing import Literal

@@ -1,9 +1,9 @@
-"""WildVision-Battle (WildVision/wildvision-battle): people's votes between two models' conversations about an image.
+"""WildVision-Battle (WildVision/wildvision-battle): people's votes about images.
 
-The values of `winner` were not confirmed at the source. model_a, model_b and ties (`tie…`,
-`bothbad…`) are read, and another value is refused. A battle becomes a pair only if its
-conversations differ in the last answer alone. With several turns, each model had its own
-conversation.
+A vote compares two models' conversations about an image. The values of `winner` were not confirmed
+at the source. model_a, model_b and ties (`tie…`, `bothbad…`) are read, and another value is
+refused. A battle becomes a pair only if its conversations differ in the last answer alone. With
+several turns, each model had its own conversation.
 """
 
 from typing import Literal

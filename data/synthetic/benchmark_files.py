@@ -1,16 +1,21 @@
-"""Files of the embedded world: records in this project's own format, and editions in the benchmarks' official formats.
+"""Files of the embedded world: records in this project's format, and editions of the benchmarks.
 
-A folder is written under another name and renamed when it is whole. The same arguments give the same rows. The editions:
+A folder is written under another name, and renamed when all its files are there. The same arguments
+give the same rows. The editions have the benchmarks' official formats:
 
-data/test-00000-of-00001.parquet      VL-RewardBench: the hub's columns, images inside
-all_data.json + images/               Multimodal RewardBench; text-only safety rows have Image "": our extension
-mm_reward_bench.jsonl + <section>/    MM-RLHF-RewardBench: several pairs an id, rows of an id together; no video
+data/test-00000-of-00001.parquet
+    VL-RewardBench: the hub's columns, with the images inside.
+all_data.json + images/
+    Multimodal RewardBench. Safety rows without an image have Image "", which is our extension.
+mm_reward_bench.jsonl + <section>/
+    MM-RLHF-RewardBench: several pairs an id, the rows of an id together, and no video.
 """
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,126 +32,169 @@ PAIRS = 3
 """Pairs an id in the MM-RLHF-RewardBench edition."""
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "editions"
 
-_Stock = tuple[str, ...]
-"""Rows of one origin: query source, category or section in the official file, form of the ids, and question types."""
-_VL_STOCKS: tuple[_Stock, ...] = (
-    ("WildVision", "wildvision-battle-{}", "description"),
-    ("RLAIF-V", "RLAIF-V-{}", "attribute"),
-    ("MathVerse", "mathverse_{}", "counting", "arithmetic"),
-    ("WildVision", "wildvision-battle-{}", "description", "place"),
-    ("RLHF-V", "RLHF-V-{}", "existence"),
-    ("MathVerse", "mathverse_{}", "comparison", "spatial"),
-    ("WildVision", "wildvision-battle-{}", "place"),
-    ("POVID", "hallucination_pair-{}", "existence", "attribute"),
-    ("MMMU-Pro", "mmmu_pro_{}", "counting", "comparison", "spatial", "arithmetic"),
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The rows of an edition that imitate one origin."""
+
+    group: str
+    """The query source, category or section in the official file."""
+    id_form: str
+    """The form of the ids, with a place for a number."""
+    kinds: tuple[str, ...]
+    """The question types of the rows."""
+
+
+VL_STOCKS = (
+    Stock("WildVision", "wildvision-battle-{}", ("description",)),
+    Stock("RLAIF-V", "RLAIF-V-{}", ("attribute",)),
+    Stock("MathVerse", "mathverse_{}", ("counting", "arithmetic")),
+    Stock("WildVision", "wildvision-battle-{}", ("description", "place")),
+    Stock("RLHF-V", "RLHF-V-{}", ("existence",)),
+    Stock("MathVerse", "mathverse_{}", ("comparison", "spatial")),
+    Stock("WildVision", "wildvision-battle-{}", ("place",)),
+    Stock("POVID", "hallucination_pair-{}", ("existence", "attribute")),
+    Stock("MMMU-Pro", "mmmu_pro_{}", ("counting", "comparison", "spatial", "arithmetic")),
 )
-_MULTIMODAL_STOCKS: tuple[_Stock, ...] = (
-    ("correctness", "visitbench_{:04}", "existence", "attribute", "place"),
-    ("preference", "nocaps_{:04}", "description"),
-    ("knowledge", "mmmu-s_{:04}", "reading"),
-    ("reasoning", "mathvista_{:04}", "counting", "comparison", "spatial", "arithmetic"),
-    ("reasoning", "EMMA-Coding_{:04}", "code"),
-    ("safety", "pairs_{:04}", "safety"),
-    ("vqa", "MMBench_{:04}", "attribute", "place"),
+MULTIMODAL_STOCKS = (
+    Stock("correctness", "visitbench_{:04}", ("existence", "attribute", "place")),
+    Stock("preference", "nocaps_{:04}", ("description",)),
+    Stock("knowledge", "mmmu-s_{:04}", ("reading",)),
+    Stock("reasoning", "mathvista_{:04}", ("counting", "comparison", "spatial", "arithmetic")),
+    Stock("reasoning", "EMMA-Coding_{:04}", ("code",)),
+    Stock("safety", "pairs_{:04}", ("safety",)),
+    Stock("vqa", "MMBench_{:04}", ("attribute", "place")),
 )
-_RLHF_STOCKS: tuple[_Stock, ...] = (
-    ("mcq", "mcq_{:04}", "attribute", "place"),
-    ("long", "long_{:04}", "description", "code"),
-    ("short", "short_{:04}", "existence", "counting", "spatial"),
-    ("safety", "safety_{:04}", "safety"),
+RLHF_STOCKS = (
+    Stock("mcq", "mcq_{:04}", ("attribute", "place")),
+    Stock("long", "long_{:04}", ("description", "code")),
+    Stock("short", "short_{:04}", ("existence", "counting", "spatial")),
+    Stock("safety", "safety_{:04}", ("safety",)),
 )
-_TEXT = {"dtype": "string", "_type": "Value"}
-_HUB_FEATURES: dict[str, dict[str, Any]] = {
-    "id": _TEXT,
-    "query": _TEXT,
-    "response": {"feature": _TEXT, "_type": "Sequence"},
+
+TEXT_COLUMN = {"dtype": "string", "_type": "Value"}
+HUB_FEATURES: dict[str, dict[str, Any]] = {
+    "id": TEXT_COLUMN,
+    "query": TEXT_COLUMN,
+    "response": {"feature": TEXT_COLUMN, "_type": "Sequence"},
     "image": {"_type": "Image"},
     "human_ranking": {"feature": {"dtype": "int64", "_type": "Value"}, "_type": "Sequence"},
-    "models": {"feature": _TEXT, "_type": "Sequence"},
-    **dict.fromkeys(("judge", "rationale", "query_source", "ground_truth"), _TEXT),
+    "models": {"feature": TEXT_COLUMN, "_type": "Sequence"},
+    **dict.fromkeys(("judge", "rationale", "query_source", "ground_truth"), TEXT_COLUMN),
 }
-"""How the `datasets` library notes the columns in a parquet file; it is what makes `image` an image again."""
+"""The types of the columns of VL-RewardBench in the form that the `datasets` library writes into a
+parquet file. They make `image` an image when it is read again."""
+
+RECORD_KEYS = (
+    *("prompt", "chosen", "rejected"),
+    *("chosen_critique", "rejected_critique", "rationale", "source", "category"),
+)
+"""The keys of a record that `write_records` writes next to its images."""
 
 
-def _items(
-    world: ShapesWorld, stocks: Sequence[_Stock], rows: int
-) -> Iterator[tuple[int, str, str, WorldItem, Rng]]:
-    """Yield number, group, form of the id, item and random draws of each row."""
-    for index in range(rows):
-        group, identity, *kinds = stocks[index % len(stocks)]
-        yield index, group, identity, world.item(index, kinds), Rng(index, world.seed)
+@dataclass(frozen=True, slots=True)
+class EditionRow:
+    """The item that a row of an edition is made of."""
+
+    index: int
+    stock: Stock
+    item: WorldItem
+    rng: Rng
+    """The row's own random numbers."""
 
 
-def write_vl_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
-    """Write VL-RewardBench's parquet file; the order of the responses is random, `human_ranking` goes with it."""
+def _edition_rows(
+    world: ShapesWorld, stocks: Sequence[Stock], num_rows: int
+) -> Iterator[EditionRow]:
+    """Yield the rows of an edition, from each of the stocks in turn."""
+    for index in range(num_rows):
+        stock = stocks[index % len(stocks)]
+        yield EditionRow(index, stock, world.item(index, stock.kinds), Rng(index, world.seed))
+
+
+def write_vl_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> None:
+    """Write VL-RewardBench's parquet file.
+
+    The order of the responses is random, and `human_ranking` follows it.
+    """
     import pyarrow as arrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-    found = []
-    for index, group, identity, item, rng in _items(world, _VL_STOCKS, rows):
-        chosen_first = rng.coin()
-        found.append(
+    records = []
+    for row in _edition_rows(world, VL_STOCKS, num_rows):
+        item = row.item
+        responses = [item.chosen, item.rejected]
+        ranking = [0, 1]
+        chosen_first = row.rng.coin()
+        if not chosen_first:
+            responses.reverse()
+            ranking.reverse()
+        records.append(
             {
-                "id": identity.format(index),
+                "id": row.stock.id_form.format(row.index),
                 "query": item.question,
-                "response": [item.chosen, item.rejected]
-                if chosen_first
-                else [item.rejected, item.chosen],
-                "image": {"bytes": png(*item.images()), "path": f"{index:04}.png"},
-                "human_ranking": [0, 1] if chosen_first else [1, 0],
+                "response": responses,
+                "image": {"bytes": png(*item.images()), "path": f"{row.index:04}.png"},
+                "human_ranking": ranking,
                 "models": ["shapes", "shapes"],
                 "judge": "shapes",
                 "rationale": item.rationale(chosen_first),
-                "query_source": group,
+                "query_source": row.stock.group,
                 "ground_truth": item.true.fact,
             }
         )
-    features = {"huggingface": json.dumps({"info": {"features": _HUB_FEATURES}})}
+    metadata = {"huggingface": json.dumps({"info": {"features": HUB_FEATURES}})}
     (folder / "data").mkdir()
     parquet.write_table(
-        arrow.Table.from_pylist(found, metadata=features),
+        arrow.Table.from_pylist(records, metadata=metadata),
         folder / "data" / "test-00000-of-00001.parquet",
     )
 
 
-def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
+def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> None:
     """Write Multimodal RewardBench's all_data.json and images."""
-    found = []
-    for index, group, identity, item, rng in _items(world, _MULTIMODAL_STOCKS, rows):
-        chosen_first = rng.coin()
-        found.append(
+    records = []
+    for row in _edition_rows(world, MULTIMODAL_STOCKS, num_rows):
+        item = row.item
+        first = item.rejected
+        second = item.chosen
+        better = "Output2"
+        if row.rng.coin():
+            first, second = second, first
+            better = "Output1"
+        data_set, _, _ = row.stock.id_form.partition("_")
+        images = _save(folder, f"images/{data_set}/{row.index:04}.png", item.images())
+        records.append(
             {
-                "Category": group,
-                "ID": identity.format(index // len(_MULTIMODAL_STOCKS)),
+                "Category": row.stock.group,
+                "ID": row.stock.id_form.format(row.index // len(MULTIMODAL_STOCKS)),
                 "Text": item.question,
-                "Image": "".join(
-                    _save(
-                        folder, f"images/{identity.partition('_')[0]}/{index:04}.png", item.images()
-                    )
-                ),
-                "Output1": item.chosen if chosen_first else item.rejected,
-                "Output2": item.rejected if chosen_first else item.chosen,
-                "Better": "Output1" if chosen_first else "Output2",
+                "Image": images[0] if images else "",
+                "Output1": first,
+                "Output2": second,
+                "Better": better,
             }
         )
-    (folder / "all_data.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (folder / "all_data.json").write_text(json.dumps(records, indent=1), encoding="utf-8")
 
 
-def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> None:
-    """Write MM-RLHF-RewardBench's mm_reward_bench.jsonl and images; `rows` is rounded up to whole ids.
+def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> None:
+    """Write MM-RLHF-RewardBench's mm_reward_bench.jsonl and images.
 
-    The pairs of an id differ in how the two answers are put. A request (safety) is shown with an image that has no part in it.
+    `num_rows` is rounded up to whole ids. The pairs of an id differ in the wording of the two
+    answers. A request (safety) has no image of its own, and is shown with an unrelated one.
     """
-    found = []
-    for index, group, identity, item, rng in _items(world, _RLHF_STOCKS, -(-rows // PAIRS)):
-        images = item.images() or world.item(index, ("place",)).images()
-        image = "".join(_save(folder, f"{group}/{index:04}.png", images))
-        for chosen, rejected in rng.sample(
-            list(product(item.true.phrasings, item.false.phrasings)), PAIRS
-        ):
-            found.append(
+    records = []
+    num_ids = -(-num_rows // PAIRS)
+    for row in _edition_rows(world, RLHF_STOCKS, num_ids):
+        item = row.item
+        images = item.images() or world.item(row.index, ("place",)).images()
+        (image,) = _save(folder, f"{row.stock.group}/{row.index:04}.png", images)
+        wordings = list(product(item.true.phrasings, item.false.phrasings))
+        for chosen, rejected in row.rng.sample(wordings, PAIRS):
+            records.append(
                 {
-                    "id": identity.format(index),
+                    "id": row.stock.id_form.format(row.index),
                     "image": image,
                     "prompt": item.question,
                     "chosen": chosen,
@@ -155,51 +203,56 @@ def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, rows: int) -> No
                     "rejected_reason": item.critique(False),
                 }
             )
-    write_json_lines(folder / "mm_reward_bench.jsonl", found)
+    write_json_lines(folder / "mm_reward_bench.jsonl", records)
 
 
-def write_records(folder: Path, world: ShapesWorld, rows: int) -> None:
-    """Write the first `rows` items in this project's own format: records.jsonl and images/ in one new folder.
+def write_records(folder: Path, world: ShapesWorld, num_rows: int) -> None:
+    """Write the first items in this project's format: records.jsonl and images/ in a new folder.
 
-    Raises: FileExistsError if `folder` is there already.
+    Raises:
+        FileExistsError: If `folder` exists already.
     """
-    kept = (
-        "prompt",
-        "chosen",
-        "rejected",
-        "chosen_critique",
-        "rejected_critique",
-        "rationale",
-        "source",
-        "category",
-    )
-    with _whole(folder) as new:
-        found = []
-        for index in range(rows):
+    with _new_folder(folder) as new:
+        records = []
+        for index in range(num_rows):
             item = world.item(index)
-            record, names = item.preference(), _save(new, f"images/{index:06}.png", item.images())
-            found.append({"images": names} | {name: getattr(record, name) for name in kept})
-        write_json_lines(new / "records.jsonl", found)
+            preference = item.preference()
+            record: dict[str, Any] = {"images": _save(new, f"images/{index:06}.png", item.images())}
+            for key in RECORD_KEYS:
+                record[key] = getattr(preference, key)
+            records.append(record)
+        write_json_lines(new / "records.jsonl", records)
 
 
 def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
     """Write an item's image, if it has one, as `name` below `folder`; return the names written."""
     for image in images:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(png(image))
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(image))
     return [name] * len(images)
 
 
+@dataclass(frozen=True, slots=True)
+class EditionWriter:
+    """The function that writes the edition of a benchmark, and the edition's number of rows."""
+
+    write: Callable[[Path, ShapesWorld, int], None]
+    num_rows: int
+
+
 EDITIONS = {
-    "vl_rewardbench": (write_vl_rewardbench, 540),
-    "multimodal_rewardbench": (write_multimodal_rewardbench, 560),
-    "mm_rlhf_rewardbench": (write_mm_rlhf_rewardbench, 360),
+    "vl_rewardbench": EditionWriter(write_vl_rewardbench, 540),
+    "multimodal_rewardbench": EditionWriter(write_multimodal_rewardbench, 560),
+    "mm_rlhf_rewardbench": EditionWriter(write_mm_rlhf_rewardbench, 360),
 }
-"""What writes an edition, and its number of rows."""
 
 
 def edition(name: str, level: str) -> Path:
-    """Return the folder of the edition `name` (a key of EDITIONS); it is written into the clone's cache when first asked for."""
+    """Return the folder of the edition `name`, a key of EDITIONS.
+
+    All editions of a level are written into the clone's cache when the first one is needed.
+    """
     folder = CACHE / f"{level}-{code_digest('mmrm.data.synthetic.benchmark_files')}"
     if not folder.is_dir():
         with suppress(FileExistsError):  # another process was first, with the same rows
@@ -210,40 +263,44 @@ def edition(name: str, level: str) -> Path:
 def write_editions(folder: Path, level: str, seed: int) -> None:
     """Write all editions into one new folder.
 
-    Raises: FileExistsError if `folder` is there already.
+    Raises:
+        FileExistsError: If `folder` exists already.
     """
-    with _whole(folder) as new:
-        for name, (write, rows) in EDITIONS.items():
+    with _new_folder(folder) as new:
+        for name, writer in EDITIONS.items():
             (new / name).mkdir()
-            write(new / name, ShapesWorld(level, seed + number(name), "benchmark"), rows)
+            world = ShapesWorld(level, seed + number(name), "benchmark")
+            writer.write(new / name, world, writer.num_rows)
 
 
-def write_all(folder: Path, level: str, seed: int, rows: int) -> None:
-    """Write `rows` training records, a tenth as many for validation, and all editions.
+def write_all(folder: Path, level: str, seed: int, num_rows: int) -> None:
+    """Write `num_rows` training records, a tenth as many for validation, and all editions.
 
-    Raises: FileExistsError if `folder` is there already.
+    Raises:
+        FileExistsError: If `folder` exists already.
     """
-    with _whole(folder) as new:
-        write_records(new / "train", ShapesWorld(level, seed, "train"), rows)
-        write_records(
-            new / "validation", ShapesWorld(level, seed, "validation"), max(1, rows // 10)
-        )
+    num_validation_rows = max(1, num_rows // 10)
+    with _new_folder(folder) as new:
+        write_records(new / "train", ShapesWorld(level, seed, "train"), num_rows)
+        validation = ShapesWorld(level, seed, "validation")
+        write_records(new / "validation", validation, num_validation_rows)
         write_editions(new / "editions", level, seed)
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder that becomes `folder` at the end, or vanishes with an error."""
-    there = FileExistsError(
-        f"{folder} is there already, and nothing is written over: name another folder, or remove this one"
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Provide a temporary folder that becomes `folder` at the end, or is removed after an error."""
+    exists_already = FileExistsError(
+        f"{folder} is there already, and existing files are not overwritten. Choose another "
+        "folder, or remove this one."
     )
     if folder.exists():
-        raise there
+        raise exists_already
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         new = Path(temporary) / folder.name
         new.mkdir()
         yield new
         if folder.exists():  # another process was faster
-            raise there
+            raise exists_already
         new.rename(folder)

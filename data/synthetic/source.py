@@ -1,4 +1,4 @@
-"""The embedded world of coloured shapes as a source: endless, drawn when asked for, nothing on disk."""
+"""The embedded world of coloured shapes as a source: endless, and drawn when it is read."""
 
 from __future__ import annotations
 

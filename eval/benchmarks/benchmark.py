@@ -1,7 +1,7 @@
 """The parts of a benchmark: its rows, its judge prompt, its official files and its scoring rules.
 
-A benchmark is a `Benchmark` in `BENCHMARKS` (registry.py). The functions at the end compute what the
-official predictions files and scorers of several benchmarks have in common.
+A benchmark is a `Benchmark` in `BENCHMARKS` (registry.py). The functions at the end compute what
+the official predictions files and scorers of several benchmarks have in common.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Record = dict[str, Any]
 PredictionRecords = Sequence[Record | None]
 """A whole predictions file. None is a line that holds null."""
 RowName = tuple[str, tuple[str, ...]]
-"""The name of a row: its id, which several rows may share, and texts that tell them apart. The texts
-are the better response and the other one, or the row's identity, or nothing."""
+"""The name of a row: its id, which several rows may share, and texts that tell them apart. The
+texts are the better response and the other one, or the row's identity, or nothing."""
 
 BUILT_IN = ("hub", *EMBEDDED)
 """Locations that are not paths."""
@@ -42,17 +42,17 @@ class Location(Section):
     revision: str | None = None
     """Commit, tag or branch on the hub; null takes the current one."""
     image_root: str | None = None
-    """Folder that the image paths of an official local file are relative to; null takes the folder of
-    that file."""
+    """Folder that the image paths of an official local file are relative to; null takes the folder
+    of that file."""
     type: str | None = None
-    """The type of source, as in `data.sources`, that reads a preference_folder; null recognises it by
-    the columns."""
+    """The type of source, as in `data.sources`, that reads a preference_folder; null recognises it
+    by the columns."""
     limit: Count | None = None
-    """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look, never
-    for a table."""
+    """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look,
+    never for a table."""
     frames: Count | None = None
-    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes as many
-    as its own script, 32."""
+    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes as
+    many as its own script, 32."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
@@ -63,8 +63,8 @@ class Location(Section):
             )
         if self.image_root is not None and self.location in BUILT_IN:
             raise ValueError(
-                f"`image_root` is {self.image_root!r}, and the location {self.location!r} has its own "
-                "images. Remove `image_root`, or set the location to a local path."
+                f"`image_root` is {self.image_root!r}, and the location {self.location!r} has its "
+                "own images. Remove `image_root`, or set the location to a local path."
             )
         return self
 
@@ -80,8 +80,8 @@ class PublishedEdition:
     items: int | None = None
     """Distinct ids, if several rows may share one."""
     ids: str = ""
-    """A file in the folder ids/ with the id of each row, one a line. It holds `#` and a digest if the
-    licence of the ids does not allow us to publish them."""
+    """A file in the folder ids/ with the id of each row, one a line. It holds `#` and a digest if
+    the licence of the ids does not allow us to publish them."""
     repeats: bool = False
     """True if rows may be equal in id and responses."""
 
@@ -110,10 +110,11 @@ class PairwisePrompt:
     """A benchmark's own judge prompt, and the settings with which its own script generates."""
 
     ask: Callable[[Example, Side], tuple[Message, ...]]
-    """Returns the conversation that shows an example with the given response first. It has one image
-    part for each image."""
+    """Returns the conversation that shows an example with the given response first. It has one
+    image part for each image."""
     read: Callable[[str], Side | None]
-    """Returns the position (0 first, 1 second) that a judgement names; None if it cannot be read."""
+    """Returns the position (0 first, 1 second) that a judgement names; None if it cannot be
+    read."""
     temperature: float | None
     """None: the official script keeps the API's default."""
     top_p: float | None
@@ -135,8 +136,8 @@ class FileFormat:
     """The format into which `convert` turns a line. Rules for that format then score it too."""
     convert: Callable[[Record], Record] | None = None
     row: Callable[[Record], RowName] | None = None
-    """Returns the name of the row that a line is about. None reads the columns of the official files
-    and of R1-Reward's."""
+    """Returns the name of the row that a line is about. None reads the columns of the official
+    files and of R1-Reward's."""
     votes: bool = False
     """True if each line is one vote, and a row may have several."""
     group: Callable[[Record], str] | None = None
@@ -155,8 +156,8 @@ class ScoringRule:
     reads: str
     """The predictions format that the rule scores, by its name in the benchmark's `files`."""
     score: Callable[[PredictionRecords], dict[str, Any]]
-    """Returns figures: `micro`, `macro`, `groups` (n, right, accuracy), and under `detail` everything
-    else that the script computes."""
+    """Returns figures: `micro`, `macro`, `groups` (n, right, accuracy), and under `detail`
+    everything else that the script computes."""
     differs: str = "nothing"
     """The differences from the released script, for `--help`."""
     at_votes: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
@@ -180,8 +181,8 @@ class Benchmark:
     """Raises UserError or RecordError if files are missing, in an unknown schema, or without their
     images."""
     look: Callable[[Location], object]
-    """Raises UserError if the local files that `load` would read are missing. Reads nothing, and does
-    not ask the hub."""
+    """Raises UserError if the local files that `load` would read are missing. Reads nothing, and
+    does not ask the hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
     """The functions that make the records of a predictions file, by the name of its format.
     `official` is the benchmark's own format."""
@@ -191,7 +192,8 @@ class Benchmark:
     prompt: PairwisePrompt | None = None
     """None if the benchmark publishes no prompt that shows both responses."""
     item: Callable[[Example], str] | None = None
-    """Returns the item of a row, if an accuracy over items with all rows right (Acc+) is defined."""
+    """Returns the item of a row, if an accuracy over items with all rows right (Acc+) is
+    defined."""
     files: Mapping[str, FileFormat] = field(default_factory=dict)
     """The formats of predictions files that are recognised, by the names that rules read. They are
     tried in this order."""
@@ -202,7 +204,7 @@ class Benchmark:
 
 
 def differences(examples: Sequence[Example], known: Sequence[PublishedEdition]) -> list[str]:
-    """Return the differences in number between the rows and the published edition nearest in size."""
+    """Return the differences in number from the published edition that is nearest in size."""
     num_rows = len(examples)
     rows_by_group = Counter(example.group for example in examples)
     nearest = min(known, key=lambda edition: abs(edition.rows - num_rows))
@@ -224,7 +226,7 @@ def differences(examples: Sequence[Example], known: Sequence[PublishedEdition]) 
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
-    """Return the two responses in an order drawn from their content, and the index of the chosen one.
+    """Return the responses in an order drawn from their content, and the index of the chosen one.
 
     This is for files that always list the winner first. A judge that follows the position must not
     profit from that.
@@ -284,7 +286,7 @@ def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> lis
 def figures_by_group(
     rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return `micro`, `macro` and `groups` of rows, given as their group and whether they are right.
+    """Return `micro`, `macro` and `groups` of rows (their group, and whether they are right).
 
     The groups are in the order of `groups`, then in the order in which they first occur.
     """
@@ -301,7 +303,7 @@ def figures_by_group(
 
 
 def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return n, right and accuracy of each group in `total`; the accuracy of an empty group is None."""
+    """Return n, right and accuracy of each group in `total`; None is that of an empty group."""
     figures: dict[str, dict[str, Any]] = {}
     for name, num_rows in total.items():
         accuracy = right[name] / num_rows if num_rows else None

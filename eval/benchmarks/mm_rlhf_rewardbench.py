@@ -5,11 +5,11 @@ Its figures are Acc over pairs, and Acc+ over items with every pair right.
 The rows are in a local `mm_reward_bench.jsonl`, or else train-*.parquet, with the images next to it
 (also in the embedded edition), or on the hub. Items about videos need folders of frames. The hub's
 repository has them, and `python data/frames.py VIDEOS OUT --frames 32` cuts them. If a folder holds
-more than `frames` (32) frames, as many are taken, evenly spaced. Items without frames are counted as
-unavailable.
+more than `frames` (32) frames, as many are taken, evenly spaced. Items without frames are counted
+as unavailable.
 
-The benchmark publishes no prompt that shows both responses. Its authors' critic scores each response
-alone, and the pairwise script of R1-Reward shows the winner first.
+The benchmark publishes no prompt that shows both responses. Its authors' critic scores each
+response alone, and the pairwise script of R1-Reward shows the winner first.
 """
 
 import json
@@ -161,8 +161,8 @@ def _group(path: str) -> str:
 def _frames(root: Path, reference: str, record: str, count: int) -> tuple[EncodedImage, ...]:
     """Return at most `count` evenly spaced frames of a video by name; none if they are missing.
 
-    A row names video/<name>, and the repository on the hub keeps the frames under images/<name>. The
-    frames of a file <name>.mp4 are in the folder <name>.
+    A row names video/<name>, and the repository on the hub keeps the frames under images/<name>.
+    The frames of a file <name>.mp4 are in the folder <name>.
     """
     path = Path(reference)
     if is_video_name(reference):

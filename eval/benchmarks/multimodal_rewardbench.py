@@ -1,9 +1,9 @@
 """Multimodal RewardBench (arXiv 2502.14191): the 4,711 released pairs.
 
 The paper has 5,211 pairs; the 500 of Hateful Memes were not released. The rows are in a local
-`all_data.json` as the official 0_download_data.py writes it, with the images next to it (also in the
-embedded edition), or in the copy on the hub. The data are under CC-BY-NC 4.0. The official figures
-are those of 2_get_accuracy.py at b4b92cd.
+`all_data.json` as the official 0_download_data.py writes it, with the images next to it (also in
+the embedded edition), or in the copy on the hub. The data are under CC-BY-NC 4.0. The official
+figures are those of 2_get_accuracy.py at b4b92cd.
 
 Benchmarks that publish no judge prompt use this one's words (`GENERAL_PROMPT`).
 """
@@ -143,7 +143,8 @@ def ask(example: Example, first: Side) -> tuple[Message, ...]:
 def ask_general(example: Example, first: Side) -> tuple[Message, ...]:
     """Return the official judge prompt around any conversation.
 
-    A single question is shown unchanged, and a longer conversation turn by turn, each with its role.
+    A single question is shown unchanged, and a longer conversation turn by turn, each with its
+    role.
     """
     if len(example.prompt) == 1:
         return _question_turn(example, first, "".join(texts(example.prompt)))
@@ -229,8 +230,8 @@ def official_score(records: PredictionRecords, reseeded: bool = False) -> dict[s
     """Return the figures of 2_get_accuracy.py.
 
     An unreadable judgement is A or B by a coin that is seeded with 123 once, with one draw for each
-    such line in file order. So the same judgements in another order give another figure. A coin that
-    is `reseeded` for each line always names A.
+    such line in file order. So the same judgements in another order give another figure. A coin
+    that is `reseeded` for each line always names A.
 
     Raises:
         PredictionsError: If the script could not read a line.
@@ -344,7 +345,8 @@ RULES = {
         differs="macro, the mean of the columns, is added",
     ),
     "lmms_eval": ScoringRule(
-        about="lmms-eval: as official, but the coin is seeded anew for each row and so always says A",
+        about="lmms-eval: as official, but the coin is seeded anew for each row and so always says "
+        "A",
         reads="official",
         score=partial(official_score, reseeded=True),
         differs="macro is added",

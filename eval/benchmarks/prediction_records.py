@@ -1,8 +1,9 @@
 """Reading the lines of predictions files that were made elsewhere.
 
-The functions check the values of a line, and the last ones make the file formats that all benchmarks
-share. A value of the wrong type, count or range is refused with its line. For example, `"rewards":
-"10"` is not a pair of numbers, although the characters 1 and 0 can be compared like one.
+The functions check the values of a line, and the last ones make the file formats that all
+benchmarks share. A value of the wrong type, count or range is refused with its line. For example,
+`"rewards": "10"` is not a pair of numbers, although the characters 1 and 0 can be compared like
+one.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def row_name(record: Record) -> RowName:
 def _own_as_rewards(record: Record) -> Record:
     """Return a line of `predictions.jsonl` in R1-Reward's format.
 
-    The result has the columns that the rules of any benchmark read. Votes become rewards: the number
-    of votes for the better response, and the number of all other votes.
+    The result has the columns that the rules of any benchmark read. Votes become rewards: the
+    number of votes for the better response, and the number of all other votes.
     """
     better = one_of(record["better"], (0, 1), "better")
     if record["scores"] is None:

@@ -90,8 +90,8 @@ def load(where: Location) -> LoadedBenchmark:
             )
     if num_left_out:
         notes.append(
-            f"{num_left_out} of {num_left_out + len(examples)} records are left out by the rules of "
-            f"`{config.type}`."
+            f"{num_left_out} of {num_left_out + len(examples)} records are left out by the rules "
+            f"of `{config.type}`."
         )
     notes += repeated(examples)
     benchmark = loaded(NAME, examples, where, where.location)
@@ -131,13 +131,13 @@ def repeated(examples: Sequence[Example]) -> list[str]:
     notes = []
     if num_repeated:
         notes.append(
-            f"{num_repeated:,} of {len(examples):,} records repeat the images, prompt and responses "
-            "of an earlier one; each counts."
+            f"{num_repeated:,} of {len(examples):,} records repeat the images, prompt and "
+            "responses of an earlier one; each counts."
         )
     if num_contradicted:
         notes.append(
-            f"{num_contradicted:,} contents occur with both labels, so that no judge can be right on "
-            "all their records."
+            f"{num_contradicted:,} contents occur with both labels, so that no judge can be right "
+            "on all their records."
         )
     return notes
 
@@ -151,8 +151,8 @@ def distinct(record: Preference) -> Preference:
     """Return the record; raise RecordError if its responses are equal."""
     if record.chosen == record.rejected:
         raise RecordError(
-            f"{record.identity}: both responses are the same text, and no judge can tell them apart. "
-            "Remove the record."
+            f"{record.identity}: both responses are the same text, and no judge can tell them "
+            "apart. Remove the record."
         )
     return record
 

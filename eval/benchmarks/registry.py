@@ -1,7 +1,8 @@
 """The benchmarks by name, and the section of a recipe that names one.
 
 To add a benchmark, write a file next to this one and add its row to `BENCHMARKS`. The file has the
-loader of the rows, the official judge prompt and the official score. eval/README.md lists the steps.
+loader of the rows, the official judge prompt and the official score. eval/README.md lists the
+steps.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class BenchmarkConfig(Location):
             )
         if self.type is not None and self.name != PREFERENCE_FOLDER.name:
             raise ValueError(
-                f"`type` is for {PREFERENCE_FOLDER.name}, and {self.name} has its own format. Remove "
-                "`type`."
+                f"`type` is for {PREFERENCE_FOLDER.name}, and {self.name} has its own format. "
+                "Remove `type`."
             )
         return self
 
 
 def load(config: BenchmarkConfig) -> LoadedBenchmark:
-    """Return the rows of the benchmark that `config` names; raise errors as `Benchmark.load` does."""
+    """Return the rows of the benchmark that `config` names; raise errors as its `load` does."""
     return BENCHMARKS[config.name].load(config)

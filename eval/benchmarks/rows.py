@@ -1,4 +1,4 @@
-"""Reading the rows and images of a benchmark from disk or the hub, and the checks for all benchmarks."""
+"""Reading the rows and images of a benchmark, and the checks that all benchmarks share."""
 
 import hashlib
 import json
@@ -99,8 +99,8 @@ def read_json_lines(path: Path) -> list[Record | None]:
                 ) from error
             if record is not None and not isinstance(record, dict):
                 raise UserError(
-                    f"{path}:{number}: found a JSON {type(record).__name__}; required is an object. "
-                    "Correct or remove the line."
+                    f"{path}:{number}: found a JSON {type(record).__name__}; required is an "
+                    "object. Correct or remove the line."
                 )
             records.append(record)
     return records
@@ -123,8 +123,8 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_rows(paths: Sequence[Path]) -> list[Row]:
     """Return the rows of files of one kind, all in memory.
 
-    Sources of training read parquet through a copy in Arrow, because they may not fit into memory. A
-    benchmark does fit.
+    Sources of training read parquet through a copy in Arrow, because they may not fit into memory.
+    A benchmark does fit.
     """
     if paths[0].suffix == ".parquet":
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -296,8 +296,8 @@ def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage,
         description = "null or missing" if value is None else f"a {type(value).__name__}"
         raise RecordError(
             f"{record}: the image is {description}; required is a path or a struct of bytes and "
-            "path. Without its image the row is another question. An empty text marks a row that is "
-            "text only by design."
+            "path. Without its image the row is another question. An empty text marks a row that "
+            "is text only by design."
         )
     return (under(root, value, record),), value
 
@@ -306,8 +306,8 @@ def under(root: Path, reference: str, record: str) -> Path:
     """Return the file or folder that `reference` names.
 
     It is looked for below `root`, below the folders `images` and `data` of `root`, and next to
-    `root`. The last serves a `root` that is itself the folder with which the reference begins. If it
-    is in none of these places, the first is returned, which `check_images` reports as missing.
+    `root`. The last serves a `root` that is itself the folder with which the reference begins. If
+    it is in none of these places, the first is returned, which `check_images` reports as missing.
 
     Raises:
         RecordError: If the reference is absolute or contains `..`.
@@ -315,9 +315,9 @@ def under(root: Path, reference: str, record: str) -> Path:
     parts = Path(reference).parts
     if not parts or ".." in parts or Path(reference).is_absolute():
         raise RecordError(
-            f"{record}: the path {reference!r} does not stay below the image folder {root}; required "
-            "is a relative path without '..'. Set image_root to the folder that the paths are "
-            "relative to."
+            f"{record}: the path {reference!r} does not stay below the image folder {root}; "
+            "required is a relative path without '..'. Set image_root to the folder that the paths "
+            "are relative to."
         )
     places = [root / reference, root / "images" / reference, root / "data" / reference]
     if root.resolve().name == parts[0]:
@@ -331,8 +331,8 @@ def under(root: Path, reference: str, record: str) -> Path:
 def user_turn(text: str, images: int, images_last: bool = False) -> tuple[Message, ...]:
     """Return one user turn of a text and images.
 
-    The images come before the text, as Qwen2.5-VL was trained, or after it, as official scripts send
-    them.
+    The images come before the text, as Qwen2.5-VL was trained, or after it, as official scripts
+    send them.
     """
     text_part: TextPart = {"type": "text", "text": text}
     image_parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
@@ -367,10 +367,10 @@ def loaded(
 ) -> LoadedBenchmark:
     """Return the rows with distinct keys, checked images, and notes on unavailable rows.
 
-    Rows are unavailable to every judge if a text holds a control token of Qwen2.5-VL, because a chat
-    template would make a turn or an image of it. If several rows have the same content, the keys of
-    all but the first end with -2, -3 and so on. Notes also state how the number of rows differs from
-    the published ones.
+    Rows are unavailable to every judge if a text holds a control token of Qwen2.5-VL, because a
+    chat template would make a turn or an image of it. If several rows have the same content, the
+    keys of all but the first end with -2, -3 and so on. Notes also state how the number of rows
+    differs from the published ones.
 
     Args:
         name: The name of the benchmark.

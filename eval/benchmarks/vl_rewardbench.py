@@ -125,8 +125,8 @@ def _query_pair(row: Row, identity: str) -> QueryPair:
     if ranking not in ([0, 1], [1, 0]) or not has_two_texts:
         raise RecordError(
             f"{identity}: human_ranking is {ranking} of {len(texts)} responses; required is [0, 1] "
-            f"or [1, 0] of two texts. The columns are {', '.join(sorted(row))}. Correct the row, or "
-            "fetch the file again."
+            f"or [1, 0] of two texts. The columns are {', '.join(sorted(row))}. Correct the row, "
+            "or fetch the file again."
         )
     better: Side = 0 if ranking == [0, 1] else 1
     return QueryPair(row["query"], (texts[0], texts[1]), better, is_order_drawn=False)
@@ -168,9 +168,9 @@ def read(text: str) -> Side | None:
 def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as inference_hf.py writes them, one record a vote.
 
-    cal.py can be run on them. Scores have no text, so the record of a scalar judge holds the sentence
-    that the official prompt asks for. Equal scores name no answer, and cal.py then leaves the row out
-    of its denominators.
+    cal.py can be run on them. Scores have no text, so the record of a scalar judge holds the
+    sentence that the official prompt asks for. Equal scores name no answer, and cal.py then leaves
+    the row out of its denominators.
     """
     records = []
     for example, row_scores in zip(examples, scores, strict=True):

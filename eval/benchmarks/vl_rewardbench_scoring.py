@@ -54,7 +54,8 @@ MOST_DIGITS = 4300
 VOTES = (1, 3, 5, 7, 9)
 """The numbers of votes an item, K, for which cal.py computes figures."""
 CLASSES = ("agree", "reject", "doesntMatch", "other")
-"""The outcomes of an item in cal.py. `other` means that no outcome has more than half of its votes."""
+"""The outcomes of an item in cal.py. `other` means that no outcome has more than half of its
+votes."""
 GROUP_NAMES = ("general", "hallucination", "reasoning")
 DATASETS = {
     "RLAIF": "rlaif-v",
@@ -99,7 +100,7 @@ def r1_group(identity: str) -> str:
 
 
 def unified_group(identity: str) -> str:
-    """Return the group by UnifiedReward's map, which lacks the prefix `hallucination`: 631/301/318."""
+    """Return the group by UnifiedReward's map, without the prefix `hallucination`: 631/301/318."""
     name = dataset(identity)
     return "general" if name == "povid" else GROUPS[name]
 
@@ -164,10 +165,10 @@ def official_score(records: PredictionRecords) -> dict[str, Any]:
     """Return the official figures. Those of the largest K that every item has votes for come first.
 
     `detail` holds everything that cal.py computes, under `k=1`, `k=3` and so on, and in `lines` the
-    characters that it prints. Null lines are skipped but take part in the shuffle, whose generator is
-    seeded once and continues from K to K. Accuracies are agree / (agree + reject): unreadable and
-    split items are not in the denominator. If the script divides by zero, the figure is None and
-    `fails` names what is empty.
+    characters that it prints. Null lines are skipped but take part in the shuffle, whose generator
+    is seeded once and continues from K to K. Accuracies are agree / (agree + reject): unreadable
+    and split items are not in the denominator. If the script divides by zero, the figure is None
+    and `fails` names what is empty.
 
     Raises:
         PredictionsError: If the script stops before it prints anything.
@@ -218,8 +219,8 @@ def _samples(records: PredictionRecords) -> list[VoteSample | None]:
     """Return the vote of each line, None for a null line. Records may be wrapped as `{"0": …}`.
 
     Raises:
-        PredictionsError: If cal.py stops at the file: it is empty, line 1 is null, or a wrapped file
-            has a line without the wrapper.
+        PredictionsError: If cal.py stops at the file: it is empty, line 1 is null, or a wrapped
+            file has a line without the wrapper.
     """
     if not records or records[0] is None:
         raise PredictionsError(
@@ -322,8 +323,9 @@ def _lines(figures: dict[str, Any], limit: int) -> list[str]:
     lines = [f"k={limit} ----------------", f"Number of total items: {figures['items']}"]
     for name in ("agree", "reject"):
         lines.append(
-            f"Number of {name} items: {classes[name]}, rate: {round(classes[name] / num_items, 4)}, "
-            f"normalized rate: {round(classes[name] / decided, 4)}"
+            f"Number of {name} items: {classes[name]}, rate: "
+            f"{round(classes[name] / num_items, 4)}, normalized rate: "
+            f"{round(classes[name] / decided, 4)}"
         )
     unread = classes["doesntMatch"]
     lines.append(f"Number of doesntMatch items: {unread}, rate: {round(unread / num_items, 4)}")
@@ -388,7 +390,7 @@ def lmms_score(records: PredictionRecords) -> dict[str, Any]:
 
 
 def _logged_row(record: Record) -> tuple[str, bool, bool]:
-    """Return the group of a logged row, whether it is right, and whether the pattern cannot read it."""
+    """Return the group of a logged row, if it is right, and if the pattern cannot read it."""
     logged = record["vlreward_score"]
     group = one_of(logged["category"], GROUP_NAMES, "category")
     is_right = bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score"))
@@ -433,7 +435,8 @@ RULES = {
         about="cal.py: unreadable and split items leave the denominator; groups 183/749/318",
         reads="official",
         score=official_score,
-        differs="a file on which it stops is refused, where it divides by zero a figure is left out",
+        differs="a file on which it stops is refused, where it divides by zero a figure is left "
+        "out",
         at_votes=at_votes,
     ),
     "all_rows": ScoringRule(
@@ -451,8 +454,8 @@ RULES = {
         differs="micro is added; an answer is not read again, its logged score counts",
     ),
     "r1_reward": ScoringRule(
-        about="R1-Reward's get_acc.py (BaseReward's tables too): groups 484/448/318, all rows, ties "
-        "wrong",
+        about="R1-Reward's get_acc.py (BaseReward's tables too): groups 484/448/318, all rows, "
+        "ties wrong",
         reads="rewards",
         score=partial(rewards_score, group=r1_group),
         differs="it takes rewards[:1] and stops; here [:2]",
@@ -464,7 +467,8 @@ RULES = {
         differs="as r1_reward; that script stores [1, 0] for a tie, here it stays one and counts",
     ),
     "unified_reward": ScoringRule(
-        about="UnifiedReward's qwen script: groups 631/301/318, all rows, ties and unreadable wrong",
+        about="UnifiedReward's qwen script: groups 631/301/318, all rows, ties and unreadable "
+        "wrong",
         reads="rewards",
         score=partial(rewards_score, group=unified_group),
         differs="it reads answers' texts; here their rewards",

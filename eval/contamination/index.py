@@ -1,23 +1,29 @@
-"""Whether something of a training record occurs in some benchmarks: their images, questions and pairs of responses, indexed.
+"""An index of the contents of benchmarks, to find them in training data.
 
-Texts. Two texts are equal if their words are: runs of letters and digits (of Chinese and Japanese, single characters), in
-NFKC form and lower case. Punctuation, signs, white space and left-over image markers do not count. Two texts are nearly
-equal if the Jaccard similarity of their shingles (the sets of hashes of three successive words) is high.
+The contents are images, questions and pairs of responses.
 
-Images. Two images are the same file if the bytes are, and have the same pixels if they decode to the same upright RGB.
-Nearly the same are those whose perceptual hashes differ in few bits and whose colour thumbnails are highly correlated. The
-hash is the 64-bit pHash of Zauner (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the
-imagehash package defines it: which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma lie above their median.
-Re-encoding and scaling change a few bits; crops, mirror images and rotations are not found. The thumbnails tell apart what
-the hash cannot: charts of one template, drawings on one background, images that differ in colour.
+Texts. Two texts are equal if their words are equal. Words are runs of letters and digits (single
+characters in Chinese and Japanese), in NFKC form and lower case. Punctuation, signs, white space
+and left-over image markers do not count. Two texts are nearly equal if the Jaccard similarity of
+their shingles (the sets of hashes of three successive words) is high.
 
-Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and locality-sensitive hashing
-(datasketch), and the Jaccard similarity of what that proposes is computed exactly: nothing below the limit is returned, and
-fewer than one in a thousand at the limit is missed. Most texts never get that far, since too few of their shingles occur in
-any entry at all.
+Images. Two images are the same file if their bytes are equal, and have the same pixels if they
+decode to the same upright RGB. Two images are nearly the same if their perceptual hashes differ in
+few bits and their colour thumbnails are highly correlated. The hash is the 64-bit pHash of Zauner
+(Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the imagehash package
+defines it. Its bits tell which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma are above
+their median. Re-encoding and scaling change a few bits. Crops, mirror images and rotations are not
+found. The thumbnails tell apart what the hash cannot: charts of one template, drawings on one
+background, images that differ in colour.
 
-Perceptual hashes are compared with all entries' at once. For seven thousand that takes 6 microseconds, against two
-milliseconds for decoding an image, and it is exact; an index by bands of the hash has more to look at, in Python.
+Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and
+locality-sensitive hashing (datasketch), and the Jaccard similarity of its proposals is computed
+exactly. No result is below the limit, and fewer than one in a thousand at the limit is missed. Most
+texts need no such look-up, because too few of their shingles occur in any entry.
+
+The perceptual hash of an image is compared with those of all entries at once. For seven thousand
+entries that takes 6 microseconds, against two milliseconds for decoding an image, and it is exact.
+An index by bands of the hash would have more to look at, in Python.
 """
 
 import re
@@ -40,122 +46,28 @@ from mmrm.data.storage.files import content_digest, digest, hash64
 from mmrm.eval.candidates import Example
 
 Hashes = npt.NDArray[np.uint32]
+"""Hashes of shingles, distinct and ascending, of shape (shingles,)."""
 Thumbnail = npt.NDArray[np.uint8]
+"""An RGB image of shape (32, 32, 3)."""
+
 SHINGLE = 3
 """Words of a shingle. One changed word in a text of n leaves a similarity of (n - 1) / (n + 5)."""
 EDGE = ("",) * (SHINGLE - 1)
+"""Empty words before and after a text, so that its first and last words are in three shingles
+too."""
 WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 """Odd multipliers (of xxHash) for the words of a shingle, so that their order counts."""
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
+"""Characters of Chinese and Japanese, which are written without spaces between words."""
 WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 SIDE = 32
-"""Pixels a side of the thumbnail from which the hash is computed."""
+"""Pixels a side of the thumbnail that the perceptual hash is computed from."""
 BLANK = 2.0
-"""Levels (of 255) of standard deviation in the thumbnail below which an image is blank."""
+"""An image is blank if the standard deviation of its thumbnail is below this many levels of 255."""
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Rec. 601, as Pillow converts to grey."""
+"""The weights of red, green and blue in Rec. 601, as Pillow converts to grey."""
 COSINES = np.cos(np.pi / SIDE * np.outer(np.arange(8), np.arange(SIDE) + 0.5)).astype(np.float32)
-"""The first 8 rows of the DCT-II matrix, unscaled."""
-
-
-def words(text: str) -> list[str]:
-    """Return the words of `text` as they are compared."""
-    folded = compatibility_form(LEFT_OVER_MARKER.sub(" ", text)).casefold()
-    return WORD.findall(compatibility_form(folded))
-
-
-def shingles(found: Sequence[str]) -> Hashes:
-    """Return the distinct hashes of all runs of three words, ascending, with two empty words before and behind the text."""
-    padded = " ".join([*EDGE, *found, *EDGE]).encode(errors="surrogatepass").split(b" ")
-    hashes = np.fromiter(map(zlib.crc32, padded), np.uint64, len(padded))
-    runs = np.lib.stride_tricks.sliding_window_view(hashes, SHINGLE) @ WEIGHTS
-    return np.unique((runs >> np.uint64(32)).astype(np.uint32))
-
-
-@dataclass(frozen=True, slots=True)
-class TextFingerprint:
-    """A question, or a pair of responses in no order."""
-
-    key: int
-    """64 bits, equal for equal words."""
-    parts: tuple[Hashes, ...]
-    """The shingles of the question, or those of each response."""
-
-    @property
-    def shingles(self) -> Hashes:
-        """Those of all parts."""
-        return np.unique(np.concatenate(self.parts))
-
-
-def fingerprint_text(*texts: str) -> TextFingerprint | None:
-    """Return one question, or two responses whichever is preferred, as they are compared; None unless all have words."""
-    found = [words(text) for text in texts]
-    if not all(found):
-        return None
-    return TextFingerprint(
-        hash64("\n".join(sorted(map(" ".join, found)))), tuple(map(shingles, found))
-    )
-
-
-def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
-    """Return the Jaccard similarity of two texts; of two pairs, that of the less similar responses, in the better assignment."""
-    straight = min(map(jaccard, one.parts, other.parts))
-    return max(straight, min(map(jaccard, one.parts, reversed(other.parts))))
-
-
-def jaccard(one: Hashes, other: Hashes) -> float:
-    """Return the share of the shingles of both that they have in common."""
-    common = len(np.intersect1d(one, other, assume_unique=True))
-    return common / (len(one) + len(other) - common)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFingerprint:
-    """What is compared of an image that is not the same file."""
-
-    hash: int
-    """The perceptual hash, 64 bits."""
-    thumbnail: Thumbnail
-    """RGB, (32, 32, 3)."""
-
-
-def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | None:
-    """Return what is compared of an image; None if it is blank, which identifies nothing.
-
-    Raises: ImageError naming `record` if it cannot be decoded.
-    """
-    decoded = decode(image, record)
-    thumbnail = np.asarray(
-        decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    )
-    if _centred(thumbnail).std() < BLANK:
-        return None
-    return ImageFingerprint(perceptual_hash(thumbnail.astype(np.float32) @ LUMA), thumbnail)
-
-
-def correlation(one: Thumbnail, other: Thumbnail) -> float:
-    """Return the correlation of two thumbnails that are not blank, -1 to 1, each channel around its own mean."""
-    left, right = _centred(one), _centred(other)
-    return float((left * right).sum() / np.sqrt((left**2).sum() * (right**2).sum()))
-
-
-def _centred(thumbnail: Thumbnail) -> npt.NDArray[np.float32]:
-    pixels = thumbnail.astype(np.float32)
-    centred: npt.NDArray[np.float32] = pixels - pixels.mean((0, 1))
-    return centred
-
-
-def perceptual_hash(luma: npt.NDArray[np.float32]) -> int:
-    """Return the 64-bit pHash of a luma plane of shape (32, 32); the first bit is the mean's, row by row."""
-    lowest = COSINES @ luma @ COSINES.T
-    return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
-
-
-def pixel_key(image: EncodedImage, record: str) -> str:
-    """Return a digest that is equal for equal pixels; raises ImageError naming `record` if it cannot be decoded."""
-    pixels = decode(image, record)
-    return content_digest(f"{pixels.size}".encode() + pixels.tobytes())
-
+"""The first 8 rows of the DCT-II matrix, unscaled, of shape (8, 32)."""
 
 KINDS = (
     "image_file",
@@ -166,64 +78,209 @@ KINDS = (
     "pair",
     "pair_near",
 )
+"""The kinds of matches. The word before `_` is the table of the index."""
 IMAGE_KINDS = KINDS[:3]
 DISTANCE = 8
-"""Bits of 64 in which the hashes of near images may differ: re-encoding at quality 20 and halving the size stay within,
-as does the share that PDQ, a longer hash of the same kind, recommends (31 of 256)."""
+"""The most bits of 64 in which the hashes of near images may differ. Re-encoding at quality 20 and
+halving the size stay within it, as does the share that PDQ, a longer hash of the same kind,
+recommends (31 of 256)."""
 CORRELATION = 0.95
-"""Of the thumbnails of near images, at least. Re-encoded and halved photographs and charts stay above 0.98; of 3,160 pairs
-of different charts from two templates none came above 0.9."""
+"""The least correlation of the thumbnails of near images. Re-encoded and halved photographs and
+charts stay above 0.98. Of 3,160 pairs of different charts from two templates none was above 0.9."""
 SIMILARITY = 0.8
-"""Jaccard similarity of near texts, at least: one word in 25 may be another. Between 0.7 and 0.8 lie different questions in the
-same frame ("Please first conduct reasoning, ... Question: Find the volume ..." in VL-RewardBench)."""
-PERMUTATIONS, BANDS, ROWS = 128, 32, 4
-"""A text of similarity s is proposed with probability 1 - (1 - s^4)^32: 0.999 at 2/3, which is the least that the joint
-shingles of two pairs have if their responses reach 0.8 one by one."""
+"""The least Jaccard similarity of near texts: one word in 25 may be another. Between 0.7 and 0.8
+are different questions in the same frame ("Please first conduct reasoning, ... Question: Find the
+volume ..." in VL-RewardBench)."""
+PERMUTATIONS = 128
+BANDS = 32
+ROWS = 4
+"""MinHash signatures of 128 numbers in 32 bands of 4. A text of similarity s is proposed with
+probability 1 - (1 - s^4)^32. That is 0.999 at 2/3, the least that the joint shingles of two pairs
+have if their responses reach 0.8 one by one."""
 OCCURS_BITS = 24
 """Bits of a shingle's hash by which it is noted as occurring: 16 MB for millions of shingles."""
 REMEMBERED = 1 << 17
-"""Images whose matches are kept, since many records of a source share an image."""
+"""The number of images whose matches are kept, because many records of a source share an image."""
+EXCERPT = 160
+"""The most characters of a text in a report."""
+
+
+# Texts
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in the form in which they are compared."""
+    folded = compatibility_form(LEFT_OVER_MARKER.sub(" ", text)).casefold()
+    return WORD.findall(compatibility_form(folded))
+
+
+def shingles(text_words: Sequence[str]) -> Hashes:
+    """Return the hashes of all runs of three words, with two empty words at both ends."""
+    padded = " ".join([*EDGE, *text_words, *EDGE]).encode(errors="surrogatepass").split(b" ")
+    word_hashes = np.fromiter(map(zlib.crc32, padded), np.uint64, len(padded))
+    runs = np.lib.stride_tricks.sliding_window_view(word_hashes, SHINGLE) @ WEIGHTS
+    return np.unique((runs >> np.uint64(32)).astype(np.uint32))
+
+
+@dataclass(frozen=True, slots=True)
+class TextFingerprint:
+    """A question, or a pair of responses in no order, as it is compared."""
+
+    key: int
+    """64 bits, equal for equal words."""
+    parts: tuple[Hashes, ...]
+    """The shingles of the question, or those of each response."""
+
+    @property
+    def shingles(self) -> Hashes:
+        """The shingles of all parts."""
+        return np.unique(np.concatenate(self.parts))
+
+
+def fingerprint_text(*texts: str) -> TextFingerprint | None:
+    """Return the fingerprint of one question, or of two responses in either order.
+
+    None means that one of the texts has no words.
+    """
+    words_by_text = [words(text) for text in texts]
+    if not all(words_by_text):
+        return None
+    joined = sorted(" ".join(text_words) for text_words in words_by_text)
+    parts = tuple(shingles(text_words) for text_words in words_by_text)
+    return TextFingerprint(hash64("\n".join(joined)), parts)
+
+
+def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
+    """Return the Jaccard similarity of two texts.
+
+    The similarity of two pairs is that of the less similar responses, in the better assignment.
+    """
+    straight = min(map(jaccard, one.parts, other.parts))
+    crossed = min(map(jaccard, one.parts, reversed(other.parts)))
+    return max(straight, crossed)
+
+
+def jaccard(one: Hashes, other: Hashes) -> float:
+    """Return the share of the shingles of both that they have in common."""
+    num_common = len(np.intersect1d(one, other, assume_unique=True))
+    return num_common / (len(one) + len(other) - num_common)
+
+
+# Images
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFingerprint:
+    """The properties by which an image is compared with images that are not the same file."""
+
+    hash: int
+    """The perceptual hash, 64 bits."""
+    thumbnail: Thumbnail
+
+
+def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | None:
+    """Return the fingerprint of an image; None if it is blank, and so identifies nothing.
+
+    Raises:
+        ImageError: If it cannot be decoded. The message names `record`.
+    """
+    decoded = decode(image, record)
+    thumbnail = np.asarray(
+        decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    )
+    if _centred(thumbnail).std() < BLANK:
+        return None
+    luma = thumbnail.astype(np.float32) @ LUMA
+    return ImageFingerprint(perceptual_hash(luma), thumbnail)
+
+
+def correlation(one: Thumbnail, other: Thumbnail) -> float:
+    """Return the correlation of two thumbnails that are not blank, from -1 to 1.
+
+    Each channel is taken around its own mean.
+    """
+    left = _centred(one)
+    right = _centred(other)
+    return float((left * right).sum() / np.sqrt((left**2).sum() * (right**2).sum()))
+
+
+def _centred(thumbnail: Thumbnail) -> npt.NDArray[np.float32]:
+    """Return a thumbnail less the mean of each channel, of shape (32, 32, 3)."""
+    pixels = thumbnail.astype(np.float32)
+    centred: npt.NDArray[np.float32] = pixels - pixels.mean((0, 1))
+    return centred
+
+
+def perceptual_hash(luma: npt.NDArray[np.float32]) -> int:
+    """Return the 64-bit pHash of a luma plane of shape (32, 32).
+
+    The first bit is that of the mean, and the others follow row by row.
+    """
+    lowest = COSINES @ luma @ COSINES.T
+    return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
+
+
+def pixel_key(image: EncodedImage, record: str) -> str:
+    """Return a digest that is equal for equal pixels.
+
+    Raises:
+        ImageError: If the image cannot be decoded. The message names `record`.
+    """
+    pixels = decode(image, record)
+    return content_digest(f"{pixels.size}".encode() + pixels.tobytes())
+
+
+# Indices
 
 
 class Hit(NamedTuple):
-    """An entry of an index that was found, and how alike it is: 1 is equal; of near images, the correlation."""
+    """An entry of an index that was found."""
 
     kind: str
     """One of KINDS."""
     entry: int
+    """The index of the entry in its table."""
     similarity: float
+    """1 for equal contents. It is the correlation of near images, and the Jaccard similarity of
+    near texts."""
 
 
 class TextIndex:
-    """Distinct texts: found again exactly, else the most similar one."""
+    """Distinct texts. A text is found if it is equal to one of them, or nearly equal."""
 
     def __init__(self, kind: str, texts: Iterable[TextFingerprint]) -> None:
-        self.kind, self.texts = kind, list(texts)
-        self._by_key = {text.key: number for number, text in enumerate(self.texts)}
+        self.kind = kind
+        self.texts = list(texts)
+        self._index_by_key = {text.key: index for index, text in enumerate(self.texts)}
         self._occurs = np.zeros(1 << OCCURS_BITS, np.bool_)
         self._empty = MinHash(num_perm=PERMUTATIONS, hashfunc=int)
         self._similar = MinHashLSH(num_perm=PERMUTATIONS, params=(BANDS, ROWS))
-        for number, text in enumerate(self.texts):
-            self._similar.insert(number, self._signature(text))
+        for index, text in enumerate(self.texts):
+            self._similar.insert(index, self._signature(text))
             self._occurs[text.shingles >> (32 - OCCURS_BITS)] = True
 
     def find(self, text: TextFingerprint) -> Hit | None:
-        """Return the equal text, else the most similar one within the limit (of several, the first), else None."""
-        if text.key in self._by_key:
-            return Hit(self.kind, self._by_key[text.key], 1.0)
-        for part in (
-            text.parts
-        ):  # what occurs in any text at all; the share within one text cannot be larger
-            if np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)]) < SIMILARITY * len(part):
+        """Return the equal text, or else the most similar one, of several the first."""
+        if text.key in self._index_by_key:
+            return Hit(self.kind, self._index_by_key[text.key], 1.0)
+        for part in text.parts:
+            # The share of shingles that occur in one text is at most the share that occur in any.
+            num_occurring = np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)])
+            if num_occurring < SIMILARITY * len(part):
                 return None
-        proposed = self._similar.query(self._signature(text))
-        best, number = max(
-            ((similarity(text, self.texts[number]), -number) for number in proposed),
-            default=(0.0, 0),
-        )
-        return Hit(f"{self.kind}_near", -number, round(best, 4)) if best >= SIMILARITY else None
+        best_similarity = 0.0
+        best_index = 0
+        for index in sorted(self._similar.query(self._signature(text))):
+            text_similarity = similarity(text, self.texts[index])
+            if text_similarity > best_similarity:
+                best_similarity = text_similarity
+                best_index = index
+        if best_similarity < SIMILARITY:
+            return None
+        return Hit(f"{self.kind}_near", best_index, round(best_similarity, 4))
 
     def _signature(self, text: TextFingerprint) -> MinHash:
+        """Return the MinHash signature of a text's shingles."""
         signature = self._empty.copy()
         signature.update_batch(text.shingles.tolist())
         return signature
@@ -233,59 +290,63 @@ class IndexedImage(NamedTuple):
     """An image of a benchmark that is not blank."""
 
     file: str
-    """As `content_digest` returns it."""
+    """The digest of the file, as `content_digest` returns it."""
     pixels: str
-    """As `pixel_key` returns it."""
+    """The digest of the pixels, as `pixel_key` returns it."""
     fingerprint: ImageFingerprint
 
 
 class ImageIndex:
-    """Distinct images: found again by file, else by pixels, else the most alike."""
+    """Distinct images. An image is found by its file, else by its pixels, else by similarity."""
 
     def __init__(self, images: Iterable[IndexedImage]) -> None:
         self.images = list(images)
-        self._by_file = {one.file: number for number, one in enumerate(self.images)}
-        self._hashes = np.array([one.fingerprint.hash for one in self.images], np.uint64)
-        self._remembered: dict[str, Hit | None] = {}
+        self._index_by_file = {image.file: index for index, image in enumerate(self.images)}
+        self._hashes = np.array([image.fingerprint.hash for image in self.images], np.uint64)
+        self._hit_by_file: dict[str, Hit | None] = {}
 
     def find(self, image: EncodedImage, record: str) -> tuple[str, Hit | None]:
-        """Return the digest of the image's encoded content, and what was found.
+        """Return the digest of the image's encoded content, and the entry that was found.
 
-        Raises: ImageError naming `record` if it cannot be decoded.
+        Raises:
+            ImageError: If the image cannot be decoded. The message names `record`.
         """
         try:
-            key = content_digest(image)
+            file = content_digest(image)
         except OSError as error:
-            raise ImageError(f"{record}: an image cannot be read ({error}).") from error
-        if key not in self._remembered:
-            if len(self._remembered) >= REMEMBERED:
-                self._remembered.clear()
-            self._remembered[key] = self._look_up(key, image, record)
-        return key, self._remembered[key]
+            raise ImageError(
+                f"{record}: an image cannot be read ({error}). Check that the file is there."
+            ) from error
+        if file not in self._hit_by_file:
+            if len(self._hit_by_file) >= REMEMBERED:
+                self._hit_by_file.clear()
+            self._hit_by_file[file] = self._look_up(file, image, record)
+        return file, self._hit_by_file[file]
 
-    def _look_up(self, key: str, image: EncodedImage, record: str) -> Hit | None:
-        if key in self._by_file:
-            return Hit("image_file", self._by_file[key], 1.0)
-        found = fingerprint_image(image, record)
-        if found is None:
+    def _look_up(self, file: str, image: EncodedImage, record: str) -> Hit | None:
+        """Return the entry that an image is found as; `file` is the digest of its content."""
+        if file in self._index_by_file:
+            return Hit("image_file", self._index_by_file[file], 1.0)
+        fingerprint = fingerprint_image(image, record)
+        if fingerprint is None:
             return None
-        close = np.flatnonzero(
-            np.bitwise_count(self._hashes ^ np.uint64(found.hash)) <= DISTANCE
-        ).tolist()
-        scored = (
-            (correlation(found.thumbnail, self.images[number].fingerprint.thumbnail), -number)
-            for number in close
-        )
-        best, number = max(scored, default=(0.0, 0))
-        if best < CORRELATION:
+        num_different = np.bitwise_count(self._hashes ^ np.uint64(fingerprint.hash))
+        close_indices = np.flatnonzero(num_different <= DISTANCE).tolist()
+        best_correlation = 0.0
+        best_index = 0
+        for index in close_indices:
+            thumbnail = self.images[index].fingerprint.thumbnail
+            image_correlation = correlation(fingerprint.thumbnail, thumbnail)
+            if image_correlation > best_correlation:
+                best_correlation = image_correlation
+                best_index = index
+        if best_correlation < CORRELATION:
             return None
         pixels = pixel_key(image, record)
-        same = [number for number in close if self.images[number].pixels == pixels]
-        return (
-            Hit("image_pixels", same[0], 1.0)
-            if same
-            else Hit("image_near", -number, round(best, 4))
-        )
+        for index in close_indices:
+            if self.images[index].pixels == pixels:
+                return Hit("image_pixels", index, 1.0)
+        return Hit("image_near", best_index, round(best_correlation, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,79 +356,107 @@ class IndexEntry:
     content: Any = field(repr=False)
     """An `IndexedImage` or a `TextFingerprint`."""
     excerpt: str
+    """The beginning of a text; empty for an image."""
     rows: dict[str, None] = field(default_factory=dict)
-    """The identities of all rows that hold it, an ordered set as `contexts` is."""
+    """The identities of all rows that hold the content, as an ordered set."""
     contexts: dict[str, None] = field(default_factory=dict)
-    """What the content stands with in the benchmarks; see `OverlapIndex.matches`."""
+    """The contexts of the content in the benchmarks, as an ordered set. See `TextContent`."""
 
     def add(self, row: str, context: str) -> None:
-        """Note a row that holds the content."""
-        self.rows[row] = self.contexts[context] = None
+        """Note a row that holds the content, and its context there."""
+        self.rows[row] = None
+        self.contexts[context] = None
+
+
+class TextContent(NamedTuple):
+    """A question or a pair of responses, and what it belongs to in its record."""
+
+    table: str
+    """`question` or `pair`."""
+    fingerprint: TextFingerprint
+    text: str
+    context: str
+    """The digests of the images that a question is about, or the keys of the questions that a pair
+    answers."""
 
 
 class OverlapIndex:
     """All images, questions and pairs of responses of some benchmarks."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
-        """Index the rows; raises ImageError for an image that cannot be decoded."""
+        """Index the rows; raise ImageError for an image that cannot be decoded."""
         tables: dict[str, dict[object, IndexEntry]] = {"image": {}, "question": {}, "pair": {}}
         self.blank = 0
-        """Blank images, which are not in the index."""
+        """The number of blank images, which are not in the index."""
         for example in examples:
-            row, names = example.identity, list(map(content_digest, example.images))
-            for image, name in zip(example.images, names, strict=True):
-                if name not in tables["image"]:
-                    found = fingerprint_image(image, row)
-                    if found is None:
+            row = example.identity
+            files = [content_digest(image) for image in example.images]
+            for image, file in zip(example.images, files, strict=True):
+                if file not in tables["image"]:
+                    fingerprint = fingerprint_image(image, row)
+                    if fingerprint is None:
                         self.blank += 1
                         continue
-                    tables["image"][name] = IndexEntry(
-                        IndexedImage(name, pixel_key(image, row), found), ""
-                    )
-                tables["image"][name].add(row, "")
-            for table, text, content, context in _texts(example.prompt, example.responses, names):
-                tables[table].setdefault(text.key, IndexEntry(text, excerpt(content))).add(
-                    row, context
-                )
+                    indexed = IndexedImage(file, pixel_key(image, row), fingerprint)
+                    tables["image"][file] = IndexEntry(indexed, "")
+                tables["image"][file].add(row, "")
+            for content in _text_contents(example.prompt, example.responses, files):
+                new_entry = IndexEntry(content.fingerprint, excerpt(content.text))
+                table = tables[content.table]
+                entry = table.setdefault(content.fingerprint.key, new_entry)
+                entry.add(row, content.context)
         self.entries = {name: list(table.values()) for name, table in tables.items()}
         self.fingerprint = digest(repr(tables))
-        """Changes with the contents of the rows."""
+        """A digest that changes with the contents of the rows."""
         self._images = ImageIndex(entry.content for entry in self.entries["image"])
-        self._texts = {
-            kind: TextIndex(kind, (entry.content for entry in self.entries[kind]))
-            for kind in ("question", "pair")
-        }
+        self._texts = {}
+        for kind in ("question", "pair"):
+            fingerprints = [entry.content for entry in self.entries[kind]]
+            self._texts[kind] = TextIndex(kind, fingerprints)
 
     def matches(self, record: Preference) -> list[tuple[Hit, str]]:
-        """Return what of a record occurs in the benchmarks: its images, its user turns, its two responses.
+        """Return the entries that occur in a record: its images, user turns and pair of responses.
 
-        Beside each hit stands what the content belongs to: a question to its images, a pair of responses to its question.
-        Raises: ImageError if an image cannot be decoded.
+        Each hit is returned with the context of the content in the record, once. See `TextContent`.
+
+        Raises:
+            ImageError: If an image cannot be decoded.
         """
-        images = [self._images.find(image, record.identity) for image in record.images]
-        asked = _texts(
-            record.prompt, (record.chosen, record.rejected), [name for name, _ in images]
-        )
-        found = [(hit, "") for _, hit in images]
-        found += [(self._texts[table].find(text), context) for table, text, _, context in asked]
-        return [(hit, context) for hit, context in dict.fromkeys(found) if hit is not None]
+        matches: dict[tuple[Hit, str], None] = {}
+        files = []
+        for image in record.images:
+            file, hit = self._images.find(image, record.identity)
+            files.append(file)
+            if hit is not None:
+                matches[hit, ""] = None
+        for content in _text_contents(record.prompt, (record.chosen, record.rejected), files):
+            hit = self._texts[content.table].find(content.fingerprint)
+            if hit is not None:
+                matches[hit, content.context] = None
+        return list(matches)
 
 
-def _texts(
+def _text_contents(
     prompt: Sequence[Message], responses: Sequence[str], images: Sequence[str]
-) -> list[tuple[str, TextFingerprint, str, str]]:
-    """Return table, fingerprint, content and context of each text that has words: the questions, the pair of responses."""
-    asked = [(fingerprint_text(content), content) for content in questions(prompt)]
-    found = [
-        ("question", text, content, " ".join(images)) for text, content in asked if text is not None
-    ]
-    keys = " ".join(f"{text.key:016x}" for _, text, _, _ in found)
+) -> list[TextContent]:
+    """Return the questions and the pair of responses of a record, if they have words.
+
+    `images` are the digests of the record's images.
+    """
+    contents: list[TextContent] = []
+    for question in questions(prompt):
+        fingerprint = fingerprint_text(question)
+        if fingerprint is not None:
+            contents.append(TextContent("question", fingerprint, question, " ".join(images)))
+    question_keys = " ".join(f"{content.fingerprint.key:016x}" for content in contents)
     pair = fingerprint_text(*responses)
-    return [*found, ("pair", pair, " | ".join(responses), keys)] if pair else found
+    if pair is not None:
+        contents.append(TextContent("pair", pair, " | ".join(responses), question_keys))
+    return contents
 
 
 def table_of(kind: str) -> str:
-    """Return `image`, `question` or `pair`."""
+    """Return the table of a kind of match: `image`, `question` or `pair`."""
     return kind.partition("_")[0]
 
 
@@ -376,7 +465,9 @@ def questions(prompt: Sequence[Message]) -> list[str]:
     return [" ".join(texts([message])) for message in prompt if message["role"] == "user"]
 
 
-def excerpt(content: str) -> str:
+def excerpt(text: str) -> str:
     """Return the beginning of a text on one line, in characters that can be written as UTF-8."""
-    line = " ".join(content.split()).encode(errors="replace").decode()
-    return line if len(line) <= 160 else line[:159] + "…"
+    line = " ".join(text.split()).encode(errors="replace").decode()
+    if len(line) > EXCERPT:
+        line = line[: EXCERPT - 1] + "…"
+    return line

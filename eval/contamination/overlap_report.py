@@ -1,10 +1,14 @@
-"""What is made of the matches: which records to leave out, the file of fingerprints, the details, the table."""
+"""The report of a search for overlap: records to leave out, the details of all matches, a table.
+
+A match of the search is a `Line`. Matches of texts that are common, such as "Yes." and "No.", are
+no reason to leave a record out.
+"""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,133 +21,163 @@ from mmrm.data.storage.files import write_json_lines, write_whole
 from mmrm.eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
 
 COMMON = 5
-"""Different images that a question is asked of, or different questions that a pair of responses answers (in the benchmarks
-and the training data together), from which on it is common ("Describe the image.", "Yes." and "No."): it says nothing
-about the benchmark's row, and is no reason to leave a record out."""
-SHOWN_ROWS, EXAMPLES = 3, 2
-"""Benchmark rows that the details name for a match; matches of each kind that are printed."""
+"""The number of contexts from which on a text is common. The contexts of a question are the
+different images that it is asked about ("Describe the image."), and those of a pair of responses
+the different questions that it answers ("Yes." and "No."), in the benchmarks and the training data
+together. A common text says nothing about the benchmark's row, and is no reason to leave a record
+out."""
+SHOWN_ROWS = 3
+"""The most benchmark rows that the details name for a match."""
+EXAMPLES = 2
+"""The most matches of each kind that are printed."""
 COUNTS = ("records", "unusable", *KINDS, "only_common_texts", "left_out")
-"""What is counted of a source: its rows, those that it leaves out or that are broken, records with a match of each kind,
-records of which only common texts were found (they stay in the mixture), and records to leave out."""
+"""The counts of a source: its rows, the rows that it leaves out or that are broken, the records
+with a match of each kind, the records in which only common texts were found (they stay in the
+mixture), and the records to leave out."""
 Line = dict[str, Any]
-"""A match as the search writes it: record, source, fingerprint, kind, entry, similarity, context, excerpt."""
+"""A match as the search writes it. Its keys are record, source, fingerprint, kind, entry,
+similarity, context and excerpt."""
+Entry = tuple[str, int]
+"""An entry of the index: the name of its table, and its index there."""
 
 
 @dataclass
 class Overlap:
-    """What was found in all sources."""
+    """The matches in all sources."""
 
     sources: dict[str, Counter[str]] = field(default_factory=dict)
-    """Source to its `COUNTS`."""
+    """The `COUNTS` of each source."""
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """Of the records to leave out, with a remark for people."""
+    """The fingerprints of the records to leave out, each with a remark for people."""
     examples: dict[str, list[Line]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    """The details of a few matches of each kind."""
 
     def table(self) -> RenderableType:
         """Return the counts by source and kind, and a few examples of each kind."""
         columns = [Column(name.replace("_", " "), justify="right") for name in COUNTS]
         title = "Training records of which something occurs in a benchmark"
         table = Table(Column("source", overflow="fold"), *columns, title=title)
-        whole = {"all": sum(self.sources.values(), Counter())} if len(self.sources) > 1 else {}
-        for name, count in {**self.sources, **whole}.items():
-            table.add_row(name, *(f"{count[what]:,}" for what in COUNTS))
-        shown = []
-        for line in chain.from_iterable(self.examples.values()):
-            more = (
-                f" and {line['benchmark_row_count'] - 1} more"
-                if line["benchmark_row_count"] > 1
-                else ""
-            )
-            texts = (
-                f"\n    {line['excerpt']}\n    {line['benchmark_excerpt']}"
-                if line["benchmark_excerpt"]
-                else ""
-            )
-            found = f"{line['kind']} {line['similarity']:.2f}: {line['record']} is {line['benchmark_rows'][0]}"
-            shown.append(Text(found + more + texts))
-        return Group(table, *shown)
+        counts_by_row = dict(self.sources)
+        if len(self.sources) > 1:
+            counts_by_row["all"] = sum(self.sources.values(), Counter())
+        for name, counts in counts_by_row.items():
+            table.add_row(name, *(f"{counts[column]:,}" for column in COUNTS))
+        examples = []
+        for details in self.examples.values():
+            examples += [_example_text(detail) for detail in details]
+        return Group(table, *examples)
+
+
+def _example_text(detail: Line) -> Text:
+    """Return a match for people: its kind, its record, its rows, and both texts."""
+    text = (
+        f"{detail['kind']} {detail['similarity']:.2f}: {detail['record']} is "
+        f"{detail['benchmark_rows'][0]}"
+    )
+    num_more = detail["benchmark_row_count"] - 1
+    if num_more > 0:
+        text += f" and {num_more} more"
+    if detail["benchmark_excerpt"]:
+        text += f"\n    {detail['excerpt']}\n    {detail['benchmark_excerpt']}"
+    return Text(text)
 
 
 def report(
     parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequence[str]
 ) -> Overlap:
-    """Write the fingerprints to `output` and the details beside it (.jsonl), from the files that the search wrote.
+    """Write the fingerprints to `output`, and the details next to it (.jsonl).
 
-    Each of `parts` begins with a line {source, records, unusable}; the lines of a record stand together. `about` goes into
-    the head of the file. Both files appear whole or not at all.
+    Both files appear whole or not at all.
+
+    Args:
+        parts: The files that the search wrote. Each begins with a line {source, records, unusable},
+            and the lines of a record follow one another.
+        index: The index that the search used.
+        output: The file of fingerprints.
+        about: Lines for the head of that file.
     """
-    overlap, common = Overlap(), _common(parts, index)
-    details = (
-        one
-        for found in _records(parts, overlap.sources)
-        for one in _details(found, index, common, overlap)
-    )
+    overlap = Overlap()
+    common = _common_entries(parts, index)
+    details = _all_details(parts, index, common, overlap)
     write_json_lines(output.with_suffix(".jsonl"), details)
-    left_out = sum(count["left_out"] for count in overlap.sources.values())
-    head = [SCHEME, *about, f"{left_out} records; for the recipe: data.filters.leave_out"]
-    lines = [
-        *(f"# {line}" for line in head),
-        *(f"{found}  # {remark}" for found, remark in overlap.fingerprints.items()),
-    ]
+    num_left_out = sum(counts["left_out"] for counts in overlap.sources.values())
+    head = [SCHEME, *about, f"{num_left_out} records; for the recipe: data.filters.leave_out"]
+    lines = [f"# {line}" for line in head]
+    for fingerprint, remark in overlap.fingerprints.items():
+        lines.append(f"{fingerprint}  # {remark}")
     write_whole(output, "\n".join(lines) + "\n")
     return overlap
 
 
-def _common(parts: Sequence[Path], index: OverlapIndex) -> set[tuple[str, int]]:
-    """Return the entries that are common. Records that show a benchmark's image do not count: that is overlap."""
-    contexts = {
-        (table, number): set(list(entry.contexts)[:COMMON])
-        for table, entries in index.entries.items()
-        for number, entry in enumerate(entries)
-    }
+def _common_entries(parts: Sequence[Path], index: OverlapIndex) -> set[Entry]:
+    """Return the entries that are common.
+
+    Records that show a benchmark's image do not count, because they are overlap themselves.
+    """
+    contexts_by_entry: dict[Entry, set[str]] = {}
+    for table, entries in index.entries.items():
+        for number, entry in enumerate(entries):
+            contexts_by_entry[table, number] = set(list(entry.contexts)[:COMMON])
     for lines in _records(parts, {}):
-        if not any(line["kind"] in IMAGE_KINDS for line in lines):
-            for line in lines:
-                found = contexts[_place(line)]
-                if len(found) < COMMON:
-                    found.add(line["context"])
-    return {place for place, found in contexts.items() if len(found) >= COMMON}
+        if any(line["kind"] in IMAGE_KINDS for line in lines):
+            continue
+        for line in lines:
+            contexts = contexts_by_entry[_entry_of(line)]
+            if len(contexts) < COMMON:
+                contexts.add(line["context"])
+    return {entry for entry, contexts in contexts_by_entry.items() if len(contexts) >= COMMON}
+
+
+def _all_details(
+    parts: Sequence[Path], index: OverlapIndex, common: set[Entry], overlap: Overlap
+) -> Iterator[Line]:
+    """Count all matches into `overlap`, and yield the details of each."""
+    for lines in _records(parts, overlap.sources):
+        yield from _details(lines, index, common, overlap)
 
 
 def _details(
-    lines: Sequence[Line], index: OverlapIndex, common: set[tuple[str, int]], overlap: Overlap
+    lines: Sequence[Line], index: OverlapIndex, common: set[Entry], overlap: Overlap
 ) -> Iterator[Line]:
-    """Count the matches of one record into `overlap`, and yield what is written of each."""
-    first, reasons = lines[0], [line for line in lines if _place(line) not in common]
-    overlap.sources[first["source"]].update(
-        {line["kind"] for line in lines} | {"left_out" if reasons else "only_common_texts"}
-    )
+    """Count the matches of one record into `overlap`, and yield the details of each."""
+    first = lines[0]
+    reasons = [line for line in lines if _entry_of(line) not in common]
+    counted = {line["kind"] for line in lines}
+    counted.add("left_out" if reasons else "only_common_texts")
+    overlap.sources[first["source"]].update(counted)
     if reasons:
         kinds = ", ".join(dict.fromkeys(line["kind"] for line in reasons))
         overlap.fingerprints.setdefault(first["fingerprint"], f"{first['record']}: {kinds}")
     for line in lines:
-        table, number = _place(line)
+        table, number = _entry_of(line)
         entry = index.entries[table][number]
+        is_common = (table, number) in common
         detail = {
-            name: line[name]
-            for name in ("record", "source", "fingerprint", "kind", "similarity", "excerpt")
-        }
-        detail |= {
+            "record": line["record"],
+            "source": line["source"],
+            "fingerprint": line["fingerprint"],
+            "kind": line["kind"],
+            "similarity": line["similarity"],
+            "excerpt": line["excerpt"],
             "benchmark_excerpt": entry.excerpt,
             "benchmark_rows": list(entry.rows)[:SHOWN_ROWS],
-        }
-        detail |= {
             "benchmark_row_count": len(entry.rows),
-            "common": line not in reasons,
+            "common": is_common,
             "left_out": bool(reasons),
         }
         examples = overlap.examples[line["kind"]]
-        if line in reasons and len(examples) < EXAMPLES:
+        if not is_common and len(examples) < EXAMPLES:
             examples.append(detail)
         yield detail
 
 
-def _place(line: Line) -> tuple[str, int]:
+def _entry_of(line: Line) -> Entry:
+    """Return the entry of the index that a match is about."""
     return table_of(line["kind"]), line["entry"]
 
 
 def _records(parts: Iterable[Path], sources: dict[str, Counter[str]]) -> Iterator[list[Line]]:
-    """Yield the matches of each record that has any; count the rows that were looked at into `sources`."""
+    """Yield the matches of each record that has any, and count all rows into `sources`."""
     for part in parts:
         with part.open(encoding="utf-8") as file:
             head = json.loads(next(file))

@@ -1,4 +1,4 @@
-"""Questions that a model was trained on, found by content, so that no figure on unseen questions counts them.
+"""Finding the questions that a model was trained on, so that no figure on unseen ones counts them.
 
 Two questions are equal if their texts are, regardless of case and white space, and the contents of
 their images (`prompt_key`). Identities are not compared: they are labels, which two sources share
@@ -31,18 +31,20 @@ from mmrm.eval.results.run_folder import PROVENANCE, RECIPE
 from mmrm.models.portable.conversations import read_conversation
 
 Keys = npt.NDArray[np.uint64]
+"""Keys of prompts, as `prompt_key` returns them, of shape (prompts,)."""
 MOST_REPEATED = 0.25
-"""Share of the questions from which on repeated ones are refused and no longer left out. A generated
-source with its usual share of questions without an image repeats one in seven by chance; a file that
-repeats a quarter was not separated from the training data, and what is left of it is a selection."""
+"""The share of repeated questions from which on a measurement is refused. Fewer repeated questions
+are left out. A generated source with its usual share of questions without an image repeats one in
+seven by chance. A file that repeats a quarter was not separated from the training data, and its
+remaining questions are a selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of a measurement, as far as it is compared."""
+    """The properties of a question by which it is compared."""
 
     key: int
-    """As `prompt_key` returns it."""
+    """The key of its content, as `prompt_key` returns it."""
     rule: str | None
     """The rule by which its answers are verified; None if the question declares none."""
     text: str
@@ -50,21 +52,25 @@ class Question:
 
     @classmethod
     def of_record(cls, record: Preference) -> Question:
-        """Return a record of a source; raise ImageError for an image that cannot be read."""
+        """Return the question of a record.
+
+        Raises:
+            ImageError: If an image cannot be read.
+        """
         rule = None if record.truth is None else record.truth.rule
         return cls(prompt_key(record), rule, " ".join(texts(record.prompt)))
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Question:
-        """Return the question of a row of eval/sample.py, or of a file that was made from one.
+        """Return the question of a row that eval/sample.py wrote, or of a row made from it.
 
-        The key is that of the source's record. Rows of earlier versions have no column `key`; their
-        images are what the file holds, which is the record's own file unless it had to be converted.
+        The key is that of the source's record. Rows of earlier versions have no column `key`, and
+        get one from their images. These are the record's own files unless they had to be converted.
         """
         prompt = row["prompt"]
         text = prompt if isinstance(prompt, str) else " ".join(texts(prompt))
         key = int(row["key"], 16) if "key" in row else _key_of_content(row)
-        return cls(key, row.get("verifier"), text)
+        return cls(key, rule=row.get("verifier"), text=text)
 
 
 @dataclass
@@ -74,21 +80,20 @@ class TrainingPrompts:
     keys_by_source: dict[str, Keys] = field(default_factory=dict)
     """Distinct keys, by the name of the source in messages."""
     notes: dict[str, None] = field(default_factory=dict)
-    """Models and sources that could not be compared, each with its reason, once and in order."""
+    """Models and sources that could not be compared, each with its reason, as an ordered set."""
     _seen: set[str] = field(default_factory=set)
     """Digests of the `data` sections that were added."""
 
     def add(self, source: str, keys: Sequence[int] | Keys) -> None:
-        """Add prompts of a source, or of a round of on-policy pairs, to those known under its name."""
-        known = self.keys_by_source.get(source, np.empty(0, np.uint64))
-        self.keys_by_source[source] = np.union1d(known, np.asarray(keys, np.uint64))
+        """Add prompts of a source, or of a round of on-policy pairs, under its name."""
+        earlier_keys = self.keys_by_source.get(source, np.empty(0, np.uint64))
+        self.keys_by_source[source] = np.union1d(earlier_keys, np.asarray(keys, np.uint64))
 
     def add_recipe(self, data: MixtureConfig, name: str, *, fetch: bool) -> None:
         """Add every record of a recipe's sources, whatever its filters and epochs draw from them.
 
-        A source that was never read before is read through once, as training does it. Unless
-        `fetch` is True, sources on the hub are not fetched for this and become a note, as do
-        sources that cannot be opened.
+        A source that was never read before is read once, as training does. Unless `fetch` is True,
+        sources on the hub are not fetched and become a note, as do sources that cannot be opened.
         """
         if data.digest in self._seen:
             return
@@ -106,16 +111,16 @@ class TrainingPrompts:
                 self.note(f"{label}: {error}")
 
     def add_model(self, path: str) -> None:
-        """Add what the recipes of a checkpoint say that it was trained on, back to the first backbone.
+        """Add the training data of a checkpoint and of the models that it was trained from.
 
-        The recipe is that of the run folder in which the checkpoint is. A model without one becomes
-        a note, unless it is the embedded backbone, whose scenes are of a split of their own.
+        The data are those of the recipe in the checkpoint's run folder. A model without a recipe
+        becomes a note, unless it is the embedded backbone, whose scenes are in their own split.
         """
         seen: set[Path] = set()
         while path != "embedded":
             recipe = _recipe_of(Path(path).expanduser())
             if recipe is None:
-                self.note(f"{path}: there is no recipe that tells what it was trained on")
+                self.note(f"{path}: there is no recipe that names its training data")
                 return
             if recipe in seen:
                 return
@@ -123,7 +128,7 @@ class TrainingPrompts:
             path = self.add_run(recipe)
 
     def add_run(self, recipe: Path) -> str:
-        """Add what a run with this recipe is trained on, and return the model that it starts from.
+        """Add the training data of a run with this recipe, and return its initial model.
 
         A recipe that cannot be read becomes a note.
         """
@@ -139,55 +144,66 @@ class TrainingPrompts:
         return section.backbone.path
 
     def note(self, reason: str) -> None:
-        """Note what could not be compared."""
+        """Note that a model or a source could not be compared."""
         self.notes[reason] = None
 
     def repeated(self, questions: Sequence[Question]) -> dict[int, str]:
         """Return the indices of the questions that are among the prompts, each with a source."""
         keys = np.array([question.key for question in questions], np.uint64)
-        found: dict[int, str] = {}
-        for source, trained in self.keys_by_source.items():
-            for index in np.flatnonzero(np.isin(keys, trained)).tolist():
-                found.setdefault(index, source)
-        return found
+        source_by_index: dict[int, str] = {}
+        for source, trained_keys in self.keys_by_source.items():
+            for index in np.flatnonzero(np.isin(keys, trained_keys)).tolist():
+                source_by_index.setdefault(index, source)
+        return source_by_index
 
     def questions_to_leave_out(
         self, questions: Sequence[Question], name: str, remedy: str
     ) -> dict[int, str]:
         """Return the repeated questions, which a figure on unseen questions leaves out.
 
-        The message of the error begins with `name` and ends with the sentence `remedy`.
+        Args:
+            questions: The questions of the measurement.
+            name: The name of the measurement, with which the error's message begins.
+            remedy: The sentence with which the error's message ends.
 
-        Raises: UserError if MOST_REPEATED of the questions or more are repeated.
+        Returns:
+            The indices of the repeated questions, each with a source.
+
+        Raises:
+            UserError: If MOST_REPEATED of the questions or more are repeated.
         """
-        found = self.repeated(questions)
-        if not found or len(found) < MOST_REPEATED * len(questions):
-            return found
-        index, source = next(iter(found.items()))
+        repeated = self.repeated(questions)
+        if not repeated or len(repeated) < MOST_REPEATED * len(questions):
+            return repeated
+        index, source = next(iter(repeated.items()))
         raise UserError(
-            f"{name}: {len(found):,} of {len(questions):,} questions have been trained on, the "
-            f"same texts and images: the first, {questions[index].text!r:.80}, is one of {source}. A "
-            "figure for questions that were not trained on must not contain them. Less than "
-            f"{MOST_REPEATED:.0%} would be left out and counted; so many mean that the questions "
-            f"are not separate from the training data. {remedy}"
+            f"{name}: {len(repeated):,} of {len(questions):,} questions have been trained on, with "
+            f"the same texts and images. The first, {questions[index].text!r:.80}, is one of "
+            f"{source}. A figure for questions that were not trained on must not contain them. "
+            f"Less than {MOST_REPEATED:.0%} would be left out and counted, and as many as here "
+            f"mean that the questions are not separate from the training data. {remedy}"
         )
 
 
 def read_questions(file: Path) -> list[Question]:
-    """Return the questions of a file of eval/sample.py, or of one that was made from it."""
+    """Return the questions of a file that eval/sample.py wrote, or of a file made from it."""
     return [Question.of_row(row) for row in rows_of(file)]
 
 
 def questions_of_source(source: str, option: str) -> list[Question]:
     """Return all questions of a source, given in YAML as the value of the command's `option`.
 
-    Raises: UserError if it is no source, or as `Mixture` does.
+    Raises:
+        UserError: If it is not a source, or as `Mixture` does.
     """
     try:
         section = {"sources": [YAML(typ="safe", pure=True).load(source)]}
         mixture = Mixture(MixtureConfig.model_validate(section))
     except YAMLError as error:
-        raise UserError(f"{option}: {source!r:.200} is no YAML: {error}") from error
+        raise UserError(
+            f"{option}: {source!r:.200} cannot be read as YAML ({error}). Write the source as in "
+            "`data.sources` of a recipe."
+        ) from error
     except ValidationError as error:
         raise UserError(f"{option}: {format_validation_error(error)}") from error
     return [Question.of_record(mixture[index]) for index in range(len(mixture))]
@@ -196,10 +212,12 @@ def questions_of_source(source: str, option: str) -> list[Question]:
 def rows_of(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of JSON lines."""
     with file.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
+        for line in lines:
+            yield json.loads(line)
 
 
 def _key_of_content(row: Mapping[str, Any]) -> int:
+    """Return the key of a row from its prompt and its images."""
     turns, images = read_conversation(row["prompt"], row.get("images") or [])
     prompt: Any = tuple(turns)
     encoded = tuple(image for image in images if isinstance(image, bytes | Path))
@@ -207,6 +225,8 @@ def _key_of_content(row: Mapping[str, Any]) -> int:
 
 
 class _Backbone(BaseModel):
+    """The setting of a recipe's backbone that is read."""
+
     path: str = "embedded"
 
 
@@ -218,7 +238,7 @@ class _RecipePart(BaseModel):
 
 
 def _recipe_of(model: Path) -> Path | None:
-    """Return the recipe of the run that a checkpoint, or a link to one, belongs to; None without one."""
+    """Return the recipe of the run that a checkpoint, or a link to one, belongs to, if any."""
     for folder in (model.resolve(), model.resolve().parent):
         if (folder / RECIPE).is_file() and (folder / PROVENANCE).is_file():
             return folder / RECIPE

@@ -1,4 +1,8 @@
-"""The search itself: blocks of training rows, looked up in worker processes; what is found goes into one file a block."""
+"""The search for overlap: blocks of training rows are looked up in worker processes.
+
+The matches of each block are written to a file of its own, so that a search that was stopped
+continues with the missing blocks.
+"""
 
 import json
 import time
@@ -11,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import validate
+from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.row_index import pair_key
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.files import mapped, write_whole
-from mmrm.eval.contamination.index import OverlapIndex, excerpt, questions, table_of
+from mmrm.eval.contamination.index import Hit, OverlapIndex, excerpt, questions, table_of
 from mmrm.eval.contamination.overlap_report import Line
 
 BLOCK = 1024
@@ -26,61 +30,70 @@ class Block(NamedTuple):
     """Rows of one source."""
 
     source: int
+    """The index of the source."""
     rows: range
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Everything that a worker needs."""
+    """A search for the entries of an index in some sources. Worker processes receive a copy."""
 
     sources: Sequence[Source]
     index: OverlapIndex
     folder: Path
+    """The folder of the files of matches."""
 
     def file(self, block: Block) -> Path:
         """Return the file of a block's matches."""
         return self.folder / f"{block.source}-{block.rows.start}.jsonl"
 
-    def run(self, block: Block) -> int:
-        """Look up the records of a block, write the matches, return the number of rows."""
+    def search_block(self, block: Block) -> int:
+        """Look up the records of a block, write their matches, and return the number of rows."""
         source = self.sources[block.source]
-        found: list[Line] = []
-        unusable = 0
+        matches: list[Line] = []
+        num_unusable = 0
         for row in block.rows:
             try:
                 record = validate(source.record(row))
-                matches = self.index.matches(record)
+                hits = self.index.matches(record)
             except RecordError:
-                unusable += 1
+                num_unusable += 1
                 continue
-            for hit, context in matches:
-                pair = table_of(hit.kind) == "pair"
-                line = {
-                    "record": record.identity,
-                    "source": source.name,
-                    "fingerprint": f"{pair_key(record):016x}",
-                }
-                shown = (
-                    f"{record.chosen} | {record.rejected}" if pair else questions(record.prompt)[-1]
-                )
-                found.append(
-                    {**line, "context": context, "excerpt": excerpt(shown), **hit._asdict()}
-                )
-        lines = [{"source": source.name, "records": len(block.rows), "unusable": unusable}, *found]
-        write_whole(self.file(block), "".join(json.dumps(line) + "\n" for line in lines))
+            for hit, context in hits:
+                matches.append(_line(record, source.name, hit, context))
+        head = {"source": source.name, "records": len(block.rows), "unusable": num_unusable}
+        lines = [json.dumps(line) + "\n" for line in (head, *matches)]
+        write_whole(self.file(block), "".join(lines))
         return len(block.rows)
 
 
-def run(search: Search, workers: int, console: Console) -> list[Path]:
-    """Run all blocks that are not there yet, with their progress and rate; return the files of all, in the order of the rows."""
-    blocks = [
-        Block(number, range(start, min(start + BLOCK, len(source))))
-        for number, source in enumerate(search.sources)
-        for start in range(0, len(source), BLOCK)
-    ]
+def _line(record: Preference, source: str, hit: Hit, context: str) -> Line:
+    """Return the line of a match: an entry of the index, and its context in the record."""
+    responses = f"{record.chosen} | {record.rejected}"
+    is_pair = table_of(hit.kind) == "pair"
+    text = responses if is_pair else questions(record.prompt)[-1]
+    return {
+        "record": record.identity,
+        "source": source,
+        "fingerprint": f"{pair_key(record):016x}",
+        "context": context,
+        "excerpt": excerpt(text),
+        "kind": hit.kind,
+        "entry": hit.entry,
+        "similarity": hit.similarity,
+    }
+
+
+def run_search(search: Search, workers: int, console: Console) -> list[Path]:
+    """Search all blocks whose file is missing, and return the files of all, in the order of rows.
+
+    The console shows the progress and the rate.
+    """
+    blocks = _blocks(search.sources)
     missing = [block for block in blocks if not search.file(block).exists()]
-    total = sum(map(len, search.sources))
-    before = done = total - sum(len(block.rows) for block in missing)
+    total = sum(len(source) for source in search.sources)
+    num_before = total - sum(len(block.rows) for block in missing)
+    num_done = num_before
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -88,14 +101,23 @@ def run(search: Search, workers: int, console: Console) -> list[Path]:
         TimeRemainingColumn(),
     )
     started = time.monotonic()
-    # no thread of its own: worker processes are forked while the bar is shown
+    # The bar has no thread, because worker processes are forked while it is shown.
     progress = Progress(*columns, console=console, auto_refresh=False)
-    with progress, mapped(search.run, missing, workers) as found:
-        task = progress.add_task("looking for overlap", total=total, completed=before)
-        for rows in found:
-            done += rows
-            rate = (done - before) / (time.monotonic() - started)
+    with progress, mapped(search.search_block, missing, workers) as results:
+        task = progress.add_task("looking for overlap", total=total, completed=num_before)
+        for num_rows in results:
+            num_done += num_rows
+            rate = (num_done - num_before) / (time.monotonic() - started)
             progress.update(
-                task, completed=done, description=f"{rate:,.0f} records/s", refresh=True
+                task, completed=num_done, description=f"{rate:,.0f} records/s", refresh=True
             )
-    return list(map(search.file, blocks))
+    return [search.file(block) for block in blocks]
+
+
+def _blocks(sources: Sequence[Source]) -> list[Block]:
+    """Return the rows of all sources in blocks."""
+    blocks = []
+    for number, source in enumerate(sources):
+        for start in range(0, len(source), BLOCK):
+            blocks.append(Block(number, range(start, min(start + BLOCK, len(source)))))
+    return blocks

@@ -103,9 +103,9 @@ def response(turns: Any) -> str:
     num_images = placeholders([message])
     if num_images:
         raise RecordError(
-            f"a response holds {num_images} image parts. Images in responses are not supported yet; "
-            "required is text of the assistant. Leave the record out, or remove the images from its "
-            "responses."
+            f"a response holds {num_images} image parts. Images in responses are not supported "
+            "yet; required is text of the assistant. Leave the record out, or remove the images "
+            "from its responses."
         )
     return without_markers(text_of(message), "a response")
 

@@ -143,8 +143,8 @@ class SourceRow:
         if isinstance(value, dict) and value.get("path"):
             return self.image(value["path"])
         raise ImageError(
-            f"{self.identity}: an image is {_kind(value)}; required is a path, a data URI, bytes, or a "
-            "struct of bytes and path. Correct the value, or remove the row."
+            f"{self.identity}: an image is {_kind(value)}; required is a path, a data URI, bytes, "
+            "or a struct of bytes and path. Correct the value, or remove the row."
         )
 
     def stored_image(self, name: str) -> EncodedImage:
@@ -157,8 +157,8 @@ class SourceRow:
         value = self.columns.get(name)
         if not isinstance(value, dict) or not value.get("bytes"):
             raise ImageError(
-                f"{self.identity}: {name!r} is {_kind(value)}; required is an image struct with its "
-                "bytes. Fetch the data set with its images, or remove the row."
+                f"{self.identity}: {name!r} is {_kind(value)}; required is an image struct with "
+                "its bytes. Fetch the data set with its images, or remove the row."
             )
         return self.image(value["bytes"])
 
@@ -197,20 +197,21 @@ class FilesConfig(SourceConfig):
     hub: str | None = None
     """The data set's id on the hub."""
     revision: str | None = None
-    """Commit, tag or branch on the hub. Null takes the newest; the data card states which it was."""
+    """Commit, tag or branch on the hub. Null takes the newest; the data card states which it
+    was."""
     limits: Limits = DEFAULTS
 
     @model_validator(mode="after")
     def _place_given(self) -> FilesConfig:
         if self.path is None and self.hub is None:
             raise ValueError(
-                f"source {self.label!r}: neither `path` nor `hub` is set. Give `path` (a local file "
-                "or folder) or `hub` (a data set's id)."
+                f"source {self.label!r}: neither `path` nor `hub` is set. Give `path` (a local "
+                "file or folder) or `hub` (a data set's id)."
             )
         if self.path is not None and self.revision is not None:
             raise ValueError(
-                f"source {self.label!r}: `revision` is {self.revision!r} and `path` is set, and only "
-                "a data set on the hub has revisions. Remove one of the two."
+                f"source {self.label!r}: `revision` is {self.revision!r} and `path` is set, and "
+                "only a data set on the hub has revisions. Remove one of the two."
             )
         return self
 
@@ -343,7 +344,8 @@ class ImageFilesConfig(FilesConfig):
     """Files whose rows name images that are elsewhere."""
 
     images: str | None = None
-    """The folder that image paths are relative to and may not leave, or an archive (a zip, also in parts, or a tar).
+    """The folder that image paths are relative to and may not leave, or an archive (a zip, also in
+    parts, or a tar).
 
     Null takes the data set's archives of images, or else the folder of the data set or file.
     """
@@ -396,10 +398,10 @@ def refuse_media_columns(columns: Mapping[str, Any]) -> None:
     for name in RESPONSE_IMAGES:
         if columns.get(name):
             raise RecordError(
-                f"the record holds images of a response under {name!r}. Images in responses are not "
-                "supported yet; required is one prompt with all images in `images`, and responses of "
-                f"text. Leave the record out, or remove {name!r} if both responses are about the same "
-                "images."
+                f"the record holds images of a response under {name!r}. Images in responses are "
+                "not supported yet; required is one prompt with all images in `images`, and "
+                f"responses of text. Leave the record out, or remove {name!r} if both responses "
+                "are about the same images."
             )
     for name in OTHER_MEDIA:
         if columns.get(name):
@@ -464,7 +466,7 @@ class TableSource:
             raise RecordError(message[:MESSAGE]) from error
 
     def fingerprint(self) -> str:
-        """Return the fingerprints of the table's files and of the archive of images, and the settings."""
+        """Return the fingerprints of the table and of an archive of images, and the settings."""
         parts = [self.rows.fingerprint(), self.config.settings]
         # A folder has no fingerprint, because reading the state of all its files takes minutes.
         if isinstance(self.images, Archive):
@@ -542,8 +544,8 @@ def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"the data set {hub} cannot be fetched from the hub ({type(error).__name__}: {error}). "
-            "Check the id, the revision, the network and (for a gated set) the login, or set `path` "
-            "to a local copy."
+            "Check the id, the revision, the network and (for a gated set) the login, or set "
+            "`path` to a local copy."
         ) from error
     return Path(folder)
 

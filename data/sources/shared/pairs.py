@@ -1,4 +1,4 @@
-"""The base of sources with several scored responses to a prompt, and what every source of scores needs."""
+"""The base of sources with several scored responses to a prompt, and functions for scores."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -29,7 +29,8 @@ class PairsConfig(FilesConfig):
     """Rows of up to four `completions`, rated on several aspects: as many records as pairs."""
 
     pairs: Literal["all", "hardest"] = "all"
-    """All pairs, or of each prompt the one pair with the largest gap (as BaseReward's UltraFeedback-Hard)."""
+    """All pairs, or of each prompt the one pair with the largest gap (as BaseReward's
+    UltraFeedback-Hard)."""
     minimum_gap: NonNegativeFloat = 0
     """Smallest difference of the mean ratings (1 to 5)."""
 

@@ -1,4 +1,4 @@
-"""The two classes behind every source: `Source`, its records by index, and `SourceConfig`, its keys.
+"""The two classes behind every source: `Source` for its records, `SourceConfig` for its keys.
 
 A recipe lists sources under `data.sources`. Each entry is a `SourceConfig`, told apart by `type`,
 and opens the `Source` that the mixture draws records from.
@@ -28,8 +28,8 @@ class Source(Protocol):
     revision: str
     """The commit on the hub, or `local`."""
     generated: bool
-    """True if a generator of this project makes the records. Such records are right by construction,
-    so they are not all read before training."""
+    """True if a generator of this project makes the records. Such records are right by
+    construction, so they are not all read before training."""
 
     def __len__(self) -> int:
         """Return the number of rows, including those that will be left out."""
@@ -50,10 +50,10 @@ class Source(Protocol):
 
 
 class SourceConfig(Section, ABC):
-    """The keys that all sources share, and the answers that rules and plans need before opening one.
+    """The keys that all sources share, and what rules and plans ask before opening a source.
 
-    A class for one type of source adds its own keys, sets the class variables below if its records
-    hold more than two responses to a prompt, and implements `open`.
+    A class for one type of source adds its own keys and implements `open`. It also sets the class
+    variables below that differ from a record of a prompt and two responses.
     """
 
     has_responses: ClassVar[bool] = True
@@ -67,7 +67,8 @@ class SourceConfig(Section, ABC):
 
     type: str
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    """In the data card and in stages; null takes the type. Two sources of one mixture must differ."""
+    """In the data card and in stages; null takes the type. Two sources of one mixture must
+    differ."""
     weight: Ratio = 1.0
     """Share of the epoch relative to the other sources, on top of the share that the size gives."""
     cap: Records | None = None
@@ -82,7 +83,7 @@ class SourceConfig(Section, ABC):
 
     @property
     def settings(self) -> str:
-        """The keys that decide how rows become records, as JSON: all but the name and the shares."""
+        """The keys that decide how rows become records, as JSON: all but name and shares."""
         return self.model_dump_json(exclude={"name", "weight", "cap", "repeat"})
 
     @property

@@ -43,7 +43,7 @@ RECIPES = [
         ),
         (
             {"sources": [{"type": "project", "path": "a", "revision": "1"}]},
-            "a local `path` has none",
+            "only a data set on the hub has revisions",
         ),
         (
             {"sources": [{"type": "shapes", "level": "nope", "rows": 1}]},

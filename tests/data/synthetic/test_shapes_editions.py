@@ -20,6 +20,7 @@ from mmrm.data.synthetic import benchmark_files as editions
 from mmrm.data.synthetic.benchmark_files import (
     EDITIONS,
     PAIRS,
+    EditionWriter,
     edition,
     write_all,
     write_editions,
@@ -65,7 +66,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 
 def test_vl_rewardbench_has_the_hub_columns_and_groups(folder: Path) -> None:
     rows = _parquet(folder)
-    assert len(rows) == EDITIONS["vl_rewardbench"][1]
+    assert len(rows) == EDITIONS["vl_rewardbench"].num_rows
     texts, others = (
         {"id", "query", "judge", "rationale", "query_source", "ground_truth"},
         {"response", "image", "human_ranking", "models"},
@@ -205,14 +206,14 @@ def test_nothing_is_written_over_and_nothing_half_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError, match="name another folder"):
+    with pytest.raises(FileExistsError, match="Choose another folder"):
         write_editions(tmp_path / "there", "demo", 0)
 
     def breaks(folder: Path, world: ShapesWorld, rows: int) -> None:
         (folder / "half").write_text("half")
         raise RuntimeError("power cut")
 
-    monkeypatch.setitem(EDITIONS, "vl_rewardbench", (breaks, 1))
+    monkeypatch.setitem(EDITIONS, "vl_rewardbench", EditionWriter(breaks, 1))
     with pytest.raises(RuntimeError):
         write_editions(tmp_path / "new", "demo", 0)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

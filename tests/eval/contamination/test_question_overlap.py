@@ -138,7 +138,7 @@ def test_a_model_is_followed_to_where_it_began(tmp_path: Path) -> None:
     trained_on.add_model(str(tmp_path / "2" / "checkpoint-5"))
     assert list(trained_on.keys_by_source) == [f"{tmp_path}/{n}, source shapes" for n in (2, 1)]
     assert list(trained_on.notes) == [
-        "/models/released: there is no recipe that tells what it was trained on"
+        "/models/released: there is no recipe that names its training data"
     ]
     embedded = TrainingPrompts()
     embedded.add_model("embedded")
