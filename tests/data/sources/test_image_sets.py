@@ -417,7 +417,7 @@ def test_mmpr_takes_its_images_from_elsewhere(tmp_path: Path) -> None:
 def test_mmpr_with_a_part_missing_says_so(tmp_path: Path) -> None:
     mmpr_files(tmp_path / "set", unpacked=False)
     (tmp_path / "set" / "images.zip_ac").unlink()
-    with pytest.raises(UserError, match="Are all its parts there"):
+    with pytest.raises(UserError, match="Check that all its parts are there"):
         source_of(tmp_path, "mmpr")
 
 

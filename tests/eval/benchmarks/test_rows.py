@@ -141,7 +141,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     names = ["id", "text", "text"]
     table = pa.Table.from_arrays([pa.array([1]), pa.array(["one"]), pa.array(["two"])], names=names)
     pq.write_table(table, tmp_path / "rows.parquet")
-    with pytest.raises(UserError, match=r"rows\.parquet: the column 'text' stands there twice"):
+    with pytest.raises(UserError, match=r"rows\.parquet: the column 'text' occurs twice"):
         read_rows([tmp_path / "rows.parquet"])
 
 

@@ -297,7 +297,7 @@ def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
         judge_config(tmp_path)
     for content, said in (
         ("[1", "judge.yaml:1 .*cannot be read as YAML"),
-        ("[1]", "is a mapping"),
+        ("[1]", "has to be a mapping"),
         ("a: 1", "type\n.*this key is required; one of scalar, critic, "),
         (
             "type: oracle",

@@ -258,7 +258,7 @@ def test_a_file_without_a_record_is_refused(name: str, text: str, tmp_path: Path
         ),
         (
             b'{"id": "a", "rewards": [1, 0]}',
-            "read. They give different figures: name the ones you mean, for example --rules all",
+            "read. They give different figures, so name the rules that you mean, for example --rules all",
         ),
     ],
 )
