@@ -23,7 +23,8 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.chart import Axis, Chart
+from mmrm.data.display.axis import Axis
+from mmrm.data.display.chart import Bar, Chart, Series
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.errors import LeftOut, RecordError, UserError
@@ -127,17 +128,16 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
         f"{unit}, logarithmic",
         ticks if len(ticks) > 1 else ends,
     )
-    chart = Chart(
-        title, x, Axis.counts(int(counts.max()), of), value=f"median {np.median(values):,.0f}"
-    )
+    bars = []
     for start, end, count in zip(
         edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
     ):
-        left, right = math.log10(start), math.log10(end)
         which = f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
         fact = f"{which}: {count:,}" if count else ""
-        chart.path([(left, 0.0), (left, count), (right, count), (right, 0.0)], "bar right", fact)
-    return chart
+        bars.append(Bar(math.log10(start), math.log10(end), count, fact))
+    y = Axis.counts(int(counts.max()), of)
+    series = Series("right", bars=tuple(bars))
+    return Chart(title, x, y, (series,), value=f"median {np.median(values):,.0f}")
 
 
 def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import command
 from mmrm.eval.reporting.comparison_page import list_page
 from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_content import read_run, read_sweep

@@ -21,17 +21,18 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.cli import add_shared, command, processes, task_of
+from mmrm.eval.cli import add_shared, processes, task_of
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge_card import recorded
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.reporting.sweep_report import best_of, draw, in_full, log, markdown, rows
 from mmrm.eval.results.result_store import Standing, Store, step_of, summarise
-from mmrm.eval.results.summary_table import percent, write_rows
+from mmrm.eval.results.summary_table import accuracy_text, write_rows
 from mmrm.eval.suite.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
 from mmrm.eval.suite.suite import Suite, journal_in
 from mmrm.models.distributed import gather, locked_by_first_rank, rank, world_size
@@ -185,7 +186,7 @@ class Sweep:
                 self.store.finish(
                     mark, {**about, "protocol": protocol.model_dump(), "scoring": scoring_version()}
                 )
-                self.console.print(f"{path}, {name}: {percent(result.micro)}")
+                self.console.print(f"{path}, {name}: {accuracy_text(result.micro)}")
         return ""
 
 

@@ -122,7 +122,9 @@ def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
     chosen = chosen_checkpoint(folder)
     if results := read_results(chosen):
         console.print(
-            results_table(results, title=f"{folder}: best is {chosen.name}", baselines=baselines)
+            results_table(
+                results, title=f"{folder}: best is {chosen.name}", baselines=baselines
+            ).rich()
         )
     places = {
         "weights": chosen,

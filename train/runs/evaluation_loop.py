@@ -73,7 +73,9 @@ def evaluation(method: Method) -> Evaluate | None:
         )
         if rank() == 0 and results:
             console.print(
-                results_table(results, title=f"step {step}", baselines=recipe.evaluation.baselines)
+                results_table(
+                    results, title=f"step {step}", baselines=recipe.evaluation.baselines
+                ).rich()
             )
         spent = judge.spent if isinstance(judge, WritingJudge) else JudgingCost()
         cost = spent.figures() if spent.judgements else {}

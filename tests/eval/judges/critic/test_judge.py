@@ -16,7 +16,6 @@ from mmrm.data.preference import Message, text
 from mmrm.data.prompts import with_critique
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.eval.candidates import Example, Verdict, as_example
-from mmrm.eval.critique_ablation import checked
 from mmrm.eval.critique_ablation import main as ablation
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
@@ -26,6 +25,7 @@ from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueEncoder, critic_j
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.writing import JudgingCost
 from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.studies.critique_ablation import checked
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
