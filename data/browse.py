@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
-from mmrm.data.errors import LeftOut, RecordError, UserError
+from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture
@@ -209,30 +210,28 @@ def main() -> None:
     options = parser.parse_args()
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
-    try:
+    with command():
         section = section_of(options.recipe)
         if options.find:  # the more of them are unusable, the more reason to look
             section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
         mixture = Mixture(section)
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
-    if options.out is not None:
-        together = pairs_together_of(options.recipe)
-        html = page(mixture, options.samples, options.recipe.stem, together)
-        write_whole(options.out, html)
-        print(f"wrote {options.out}")
-    if options.find:
-        counts: Counter[str] = Counter()
-        for suspicion in suspicious(mixture.parts):
-            counts[suspicion.kind] += 1
-            print(*suspicion, sep=": ")
-        print(
-            "in all: "
-            + (
-                ", ".join(f"{count} {kind}" for kind, count in counts.items())
-                or "nothing suspicious"
-            )
-        )
+        if options.out is not None:
+            together = pairs_together_of(options.recipe)
+            html = page(mixture, options.samples, options.recipe.stem, together)
+            write_whole(options.out, html)
+            print(f"wrote {options.out}")
+        if options.find:
+            print_suspicious(mixture)
+
+
+def print_suspicious(mixture: Mixture) -> None:
+    """Print every suspicious record, and how many there are of each kind."""
+    counts: Counter[str] = Counter()
+    for suspicion in suspicious(mixture.parts):
+        counts[suspicion.kind] += 1
+        print(*suspicion, sep=": ")
+    totals = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    print(f"in all: {totals or 'nothing suspicious'}")
 
 
 if __name__ == "__main__":

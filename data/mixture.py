@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
-from mmrm.data.errors import UserError
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import CACHE, Mixture
 from mmrm.data.preparation.recipe_section import (
@@ -46,18 +46,26 @@ def main() -> None:
     options = parser.parse_args()
     if not options.plan and options.recipe.suffix in (".yaml", ".yml"):
         parser.error("nothing to do: give --plan")
-    try:
-        if not options.plan:
-            place = options.recipe.expanduser().absolute()
-            for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
-                print(line)
+    with command():
+        if options.plan:
+            plan(options.recipe, options.save)
             return
-        image_tokens, note = image_tokens_of_recipe(options.recipe)
-        mixture = Mixture(section_of(options.recipe), image_tokens)
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
-    card = mixture.card(pairs_together_of(options.recipe))
-    target = options.save or mixture.config.cache_folder / f"{options.recipe.stem}.card.json"
+        place = options.recipe.expanduser().absolute()
+        for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
+            print(line)
+
+
+def plan(recipe: Path, save: Path | None) -> None:
+    """Prepare the data of a recipe, and print and save its data card.
+
+    Args:
+        recipe: The recipe.
+        save: The file of the card; None puts it into the cache under the name of the recipe.
+    """
+    image_tokens, note = image_tokens_of_recipe(recipe)
+    mixture = Mixture(section_of(recipe), image_tokens)
+    card = mixture.card(pairs_together_of(recipe))
+    target = save or mixture.config.cache_folder / f"{recipe.stem}.card.json"
     card.save(target)
     console = plain_console(width=max(120, plain_console().width))
     console.print(card.table(), card.tenths(), card.origins())

@@ -13,6 +13,7 @@ from textwrap import wrap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
@@ -86,10 +87,11 @@ def main() -> None:
     if options.sheet is None and options.write is None:
         parser.error("nothing to do: give --sheet FILE.png, --write FOLDER or both")
 
-    if options.sheet is not None:
-        write_sheet(options.sheet, options.level, options.seed)
-    if options.write is not None:
-        write_all(options.write, options.level, options.seed, options.rows)
+    with command():
+        if options.sheet is not None:
+            write_sheet(options.sheet, options.level, options.seed)
+        if options.write is not None:
+            write_all(options.write, options.level, options.seed, options.rows)
 
 
 if __name__ == "__main__":

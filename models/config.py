@@ -1,14 +1,13 @@
 """Settings of the backbone and of the reward head; imports no torch, so that a recipe is checked in a moment."""
 
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from mmrm.data.config.section import Section, Temperature, Tokens
+from mmrm.data.display.console import say_on_first_rank
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import control_token
 from mmrm.data.prompts import CRITIQUE_REQUEST
@@ -41,11 +40,7 @@ def checkpoint_at(path: str) -> str:
             f"{folder} is a run folder with {', '.join(inside)} and without a `best` (its recipe sets no evaluation.best_metric, "
             f"or nothing was evaluated yet): give one of these, such as {folder / inside[-1]}."
         )
-    if os.environ.get("RANK", "0") == "0":
-        print(
-            f"{folder} is a run folder: taking its best checkpoint, {folder / 'best'}",
-            file=sys.stderr,
-        )
+    say_on_first_rank(f"{folder} is a run folder: taking its best checkpoint, {folder / 'best'}")
     return str(folder / "best")
 
 

@@ -17,18 +17,21 @@ PORTABLE_MODEL = "mmrm.models.portable.reward"
 """The module that defines IncompleteCheckpointError. It travels with checkpoints, so that its error
 cannot be a UserError."""
 
+IN_USE = 2
+"""Exit status for an output that another process is writing."""
+
 
 @contextmanager
-def command(*, refusal: int = 1, in_use: int = 2) -> Iterator[None]:
+def command(*, refusal: int = 1) -> Iterator[None]:
     """End the process with a message for an error that a user can correct.
 
     Other errors are faults of this project, and end with their traceback. With several ranks the
     message contains the rank.
 
     Args:
-        refusal: Exit status for a `UserError`. The status of all other errors is 1.
-        in_use: Exit status for an output that another process is writing. It has its own status
-            because nothing is wrong then.
+        refusal: Exit status for a `UserError`, except one: an output that another process is
+            writing ends with status 2, because nothing is wrong then. All other errors end with
+            status 1.
     """
     try:
         yield
@@ -36,7 +39,7 @@ def command(*, refusal: int = 1, in_use: int = 2) -> Iterator[None]:
         message = f"error: {rank_prefix()}{error}"
         status = 1
         if isinstance(error, InUseError):
-            status = in_use
+            status = IN_USE
         elif isinstance(error, UserError):
             status = refusal
         if status == 1:

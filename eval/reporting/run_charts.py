@@ -178,17 +178,11 @@ def _training_chart(
     ]
     if has_chance:
         series.append(level(x, CHANCE, GUESSING))
-    last_value = form(next(iter(names_by_curve))[-1][1])
-    return [
-        Chart(
-            title,
-            x,
-            y,
-            tuple(series),
-            caption=f"Values that are not finite: {num_lost}." if num_lost else "",
-            value=last_value if len(names_by_curve) == 1 else "",
-        )
-    ]
+    caption = f"Values that are not finite: {num_lost}." if num_lost else ""
+    last_value = ""
+    if len(names_by_curve) == 1:
+        last_value = form(next(iter(names_by_curve))[-1][1])
+    return [Chart(title, x, y, tuple(series), caption=caption, value=last_value)]
 
 
 def _constant_series(

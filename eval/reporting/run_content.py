@@ -184,14 +184,16 @@ def read_run(folder: Path) -> Content:
     for checkpoint in evaluated:
         if checkpoint.name == best:
             shown = checkpoint
-    is_best = shown.name == best
+    why_shown = "the last with results"
+    if shown.name == best:
+        why_shown = "the best of the run by its recipe"
     provenance = read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
     return Content(
         title,
         _about_run(provenance, len(saved)),
         checkpoints,
         shown,
-        "the best of the run by its recipe" if is_best else "the last with results",
+        why_shown,
         problems,
         provenance=provenance,
         recipe=(folder / RECIPE).read_text(encoding="utf-8") if run else "",

@@ -230,8 +230,8 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
 def test_a_run_writes_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mmrm.train.throughput.SMALL", TINY)
-    monkeypatch.setattr("mmrm.train.studies.speed.measure.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("mmrm.train.studies.speed.throughput.SMALL", TINY)
+    monkeypatch.setattr("mmrm.train.studies.speed.throughput.matrix_rate", lambda *_: 1e9)
     main(
         [
             "--pairs",
