@@ -29,8 +29,8 @@ BOTTOM = 43
 CHARACTER = 7
 """Width in pixels of a digit at the axes: 12 pixels high, in common system fonts."""
 
-STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
-"""Styles of lines on a page; the style sheet gives each its own colour and dash pattern."""
+NUM_STYLES = 6
+"""Numbered styles of a page; the style sheet gives each its own colour and dash pattern."""
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colours of lines in a PNG file: Okabe and Ito's, which colour-blind readers can tell apart."""
 SIZES = {"dot": 3.5, "small": 2.5, "star": 6.0}
@@ -70,7 +70,7 @@ class Series:
     style: str
     """`s0`, `s1` and so on, `level` and `level blind`, and of bars `right` and `wrong`.
 
-    Pages have the six styles of STYLES. A PNG file has a colour for any number after the `s`.
+    On a page the numbered styles repeat after NUM_STYLES. In a PNG file each has its own colour.
     """
     name: str = ""
     """The name in the legend; a series without a name is not in it."""
@@ -84,14 +84,21 @@ class Series:
     """True if the intervals of the dots are along the x axis."""
 
     @property
+    def page_style(self) -> str:
+        """The style on a page, which has only some of the numbered styles."""
+        if not self.style[1:].isdecimal():
+            return self.style
+        return f"s{int(self.style[1:]) % NUM_STYLES}"
+
+    @property
     def line_class(self) -> str:
         """The class of the line in a drawing."""
-        return self.style if self.style.startswith("level") else f"line {self.style}"
+        return self.style if self.style.startswith("level") else f"line {self.page_style}"
 
     @property
     def legend_class(self) -> str:
         """The class of the sample in the legend, which is a dot if the series has no line."""
-        return f"dot {self.style}" if self.dots and not self.line else self.line_class
+        return f"dot {self.page_style}" if self.dots and not self.line else self.line_class
 
     def whisker(self, dot: Dot) -> tuple[Point, ...]:
         """Return the ends of the interval of a dot; nothing if it has no interval."""
@@ -183,28 +190,28 @@ class _Drawing:
 
     def _draw_series(self, series: Series) -> None:
         if series.band:
-            self._draw_path(series.band, f"band {series.style}")
+            self._draw_path(series.band, f"band {series.page_style}")
         if series.line:
             self._draw_path(series.line, series.line_class)
         for bar in series.bars:
             corners = [(bar.left, 0.0), (bar.left, bar.height)]
             corners += [(bar.right, bar.height), (bar.right, 0.0)]
-            self._draw_path(corners, f"bar {series.style}", bar.fact)
+            self._draw_path(corners, f"bar {series.page_style}", bar.fact)
         for dot in series.dots:
             self._draw_dot(series, dot)
 
     def _draw_dot(self, series: Series, dot: Dot) -> None:
         whisker = series.whisker(dot)
         if whisker:
-            self._draw_path(whisker, f"whisker {series.style}")
+            self._draw_path(whisker, f"whisker {series.page_style}")
         x, y = self._pixels((dot.x, dot.y))
         if series.shape == "cross":
             shape = Markup('<path class="line {}" d="M{:.1f},{:.1f}l8,8m0,-8l-8,8">{}</path>')
-            self.elements.append(shape.format(series.style, x - 4, y - 4, _tooltip(dot.fact)))
+            self.elements.append(shape.format(series.page_style, x - 4, y - 4, _tooltip(dot.fact)))
             return
         shape = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}">{}</circle>')
         radius = SIZES[series.shape]
-        self.elements.append(shape.format(series.style, x, y, radius, _tooltip(dot.fact)))
+        self.elements.append(shape.format(series.page_style, x, y, radius, _tooltip(dot.fact)))
 
     def _draw_path(self, points: Iterable[Point], style: str, fact: str = "") -> None:
         places = "L".join("{:.1f},{:.1f}".format(*self._pixels(point)) for point in points)

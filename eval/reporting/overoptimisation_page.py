@@ -7,7 +7,7 @@ page of a list of runs, and the picture show the same.
 from collections.abc import Mapping, Sequence
 
 from mmrm.data.display.axis import Axis
-from mmrm.data.display.chart import STYLES, Chart
+from mmrm.data.display.chart import Chart
 from mmrm.data.display.format import MISSING, interval, percent, signed, with_minus_signs
 from mmrm.data.display.table import Column, Table
 from mmrm.eval.reporting.run_charts import Score, lines, score_text
@@ -159,8 +159,9 @@ def kl_charts(points: Sequence[JsonRow], curve: Sequence[JsonRow]) -> list[Chart
         scores_by_name[words] = [(line["n"], _score_of_line(line, name)) for line in curve]
     x = Axis.numbers([line["n"] for line in curve], "n")
     y = Axis.shares(_heights(scores_by_name))
-    # In the picture all charts share a legend, so that this one has its own colours.
-    series = lines(x, scores_by_name, score_text, STYLES[3:])
+    # In the picture all charts share a legend, so that this one has colours that no other has.
+    num_lines = len(charts[0].series)
+    series = lines(x, scores_by_name, score_text, first_style=num_lines)
     charts.append(Chart("n answers of the start", x, y, tuple(series)))
     return charts
 

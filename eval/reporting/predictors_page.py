@@ -5,10 +5,9 @@ Markdown, its picture, and the page of a list of runs show the same.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 from mmrm.data.display.axis import Axis
-from mmrm.data.display.chart import STYLES, Chart, Dot, Series, level
+from mmrm.data.display.chart import Chart, Dot, Series, level
 from mmrm.data.display.format import (
     MISSING,
     interval,
@@ -151,10 +150,10 @@ def _scatter(models: Sequence[JsonRow], paradigms: Sequence[str], gain: str, fig
     for model in models:
         heights += [100 * value for value in model[gain]]
     series = []
-    for style, paradigm in zip(cycle(STYLES), paradigms):
+    for number, paradigm in enumerate(paradigms):
         dots = [_dot(model, gain, figure) for model in models if model["paradigm"] == paradigm]
         if dots:
-            series.append(Series(style, paradigm, dots=tuple(dots)))
+            series.append(Series(f"s{number}", paradigm, dots=tuple(dots)))
     series.append(level(x, 0.0, "no gain"))
     return Chart(f"{GAINS[gain]} by {figure}", x, Axis.numbers(heights, "points"), tuple(series))
 

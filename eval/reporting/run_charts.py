@@ -11,13 +11,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from mmrm.data.display.axis import Axis, Point
-from mmrm.data.display.chart import STYLES, Bar, Chart, Dot, Series, level
+from mmrm.data.display.chart import Bar, Chart, Dot, Series, level
 from mmrm.data.display.format import (
     interval,
     short_number,
@@ -173,8 +172,8 @@ def _training_chart(
     x = Axis.numbers(steps, "step")
     has_legend = len(curve_by_name) > 1
     series = [
-        _training_series(style, ", ".join(names), curve_points, form, has_legend)
-        for style, (curve_points, names) in zip(cycle(STYLES), names_by_curve.items())
+        _training_series(f"s{number}", ", ".join(names), curve_points, form, has_legend)
+        for number, (curve_points, names) in enumerate(names_by_curve.items())
     ]
     if has_chance:
         series.append(level(x, CHANCE, GUESSING))
@@ -344,7 +343,7 @@ def lines(
     x: Axis,
     points_by_name: Mapping[str, Sequence[tuple[float, Score]]],
     form: Callable[[Score], str],
-    styles: Sequence[str] = STYLES,
+    first_style: int = 0,
 ) -> list[Series]:
     """Return a line for each name through scores at values of the x axis, with their intervals.
 
@@ -352,16 +351,16 @@ def lines(
         x: The x axis; its label is part of the sentence about each point.
         points_by_name: The points of each line.
         form: Returns the text of a score.
-        styles: Styles of the lines, which are repeated if there are more lines.
+        first_style: The number of the style of the first line.
     """
     series = []
-    for style, (name, scores) in zip(cycle(styles), points_by_name.items()):
+    for number, (name, scores) in enumerate(points_by_name.items(), start=first_style):
         dots = [
             _dot(place, score, f"{name}, {x.label} {short_number(place)}: {form(score)}")
             for place, score in scores
         ]
         line = tuple((place, score[0]) for place, score in scores)
-        series.append(Series(style, name, line=line, dots=tuple(dots)))
+        series.append(Series(f"s{number}", name, line=line, dots=tuple(dots)))
     return series
 
 

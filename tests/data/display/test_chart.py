@@ -109,6 +109,16 @@ def test_a_drawing_has_all_marks_in_their_order() -> None:
     ]
 
 
+def test_styles_repeat_on_a_page_and_not_in_a_file() -> None:
+    styles = [f"s{number}" for number in range(14)]
+    pages = [Series(style).page_style for style in styles]
+    assert pages == [f"s{number % 6}" for number in range(14)]
+    assert len(set(colours(styles).values()) - {"grey", PALETTE[0], PALETTE[1]}) == 14
+    assert [Series(style).page_style for style in ("level blind", "right")] == [
+        *("level blind", "right")
+    ]
+
+
 def test_an_interval_may_be_along_the_x_axis() -> None:
     upright = Series("s0", dots=(Dot(5, 0.5, 0.4, 0.6),))
     across = Series("s0", dots=(Dot(5, 0.5, 4, 6),), has_horizontal_intervals=True)
