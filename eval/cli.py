@@ -32,7 +32,7 @@ SETTING = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
 """Separator of the settings of a benchmark. Other commas belong to a path."""
 
 TIMEOUT = timedelta(hours=12)
-"""How long ranks wait for one another. One of them may download a benchmark, or wait for an endpoint."""
+"""How long ranks wait for one another; one may download a benchmark or wait for an endpoint."""
 
 
 def refuse_existing(output: Path) -> None:

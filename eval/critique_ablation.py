@@ -1,11 +1,11 @@
-"""Measure what a critic's critiques are worth: its scores without one, after its own, after true ones.
+"""Measure the worth of a critic's critiques: scores without one, after its own, after true ones.
 
 python eval/critique_ablation.py runs/shapes/critic/best --rows 600 --scalar runs/shapes/naive/best
 deepspeed eval/critique_ablation.py runs/shapes/critic/best --samples 4 --temperature 0.7
 
 Prints the accuracy of each on the embedded world, how true the written critiques are (read back and
-compared with what holds in the scenes), and what a judgement costs beside the scalar judge's. Writes
-the same as JSON, by default to CHECKPOINT/eval/critique_ablation.json.
+compared with what holds in the scenes), and what a judgement costs beside the scalar judge's.
+Writes the same as JSON, by default to CHECKPOINT/eval/critique_ablation.json.
 """
 
 import argparse

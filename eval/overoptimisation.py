@@ -1,24 +1,25 @@
 """Measure RL by a reward model: true accuracy and score of a policy against the KL from its start.
 
-python eval/overoptimisation.py runs/shapes/policy                  # start, every checkpoint, best-of-n
+python eval/overoptimisation.py runs/shapes/policy               # start and every checkpoint
 python eval/overoptimisation.py runs/shapes/policy runs/shapes/policy_shuffled --samples 8
-python eval/overoptimisation.py runs/shapes/ablations/rewards       # a list of train/ablate.py: all its runs
+python eval/overoptimisation.py runs/shapes/ablations/rewards    # all runs of a list
 
 All RUNs start from the same policy and are measured on the same questions (the first of their
-evaluation.questions) by one judge (the reward's first, or --judge). Beside the checkpoints stands what
-the start reaches without training: best of n by the judge, pass@n and the majority of n, for every n
-up to --samples, each estimated without bias from the same answers. The seeds of a variant of a list are
-one line. Answers that a run gave to the same questions at its saves are used again. Questions are
-compared by content with the data that the runs, their start and the judge were trained on. Those that
-were trained on are left out and counted. If a quarter were, the command ends before any work is done.
+evaluation.questions) by one judge (the reward's first, or --judge). Beside the checkpoints stands
+what the start reaches without training: best of n by the judge, pass@n and the majority of n, for
+every n up to --samples, each estimated without bias from the same answers. The seeds of a variant
+of a list are one line. Answers that a run gave to the same questions at its saves are used again.
+Questions are compared by content with the data that the runs, their start and the judge were
+trained on. Those that were trained on are left out and counted. If a quarter were, the command ends
+before any work is done.
 
-A difference is paired: the same questions. Its interval is over questions for a run with one seed, and
-then speaks of this policy alone; over questions and trainings for three seeds or more; two seeds have
-none. Intervals of differences hold at 95 % for all of them together. The last line of a run says
-"sharpening" if sampled answers became better, and the greedy one did not.
+A difference is paired: the same questions. Its interval is over questions for a run with one seed,
+and then speaks of this policy alone; over questions and trainings for three seeds or more; two
+seeds have none. Intervals of differences hold at 95 % for all of them together. The last line of a
+run says "sharpening" if sampled answers became better, and the greedy one did not.
 
-Into --output (default RUN/overoptimisation) go figures.json, picture.png and points/, with a file for
-each checkpoint, which a second call does not repeat.
+Into --output (default RUN/overoptimisation) go figures.json, picture.png and points/, with a file
+for each checkpoint, which a second call does not repeat.
 """
 
 from __future__ import annotations

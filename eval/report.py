@@ -1,9 +1,11 @@
-"""Write a report: one HTML page about a run, a sweep or a list of runs that needs no other file and no network.
+"""Write a report: one HTML page about a run, a sweep or a list of runs.
 
-python eval/report.py runs/shapes/naive                      # writes runs/shapes/naive/report.html
+python eval/report.py runs/shapes/naive                # writes runs/shapes/naive/report.html
 python eval/report.py runs/shapes/naive --output naive.html
-python eval/report.py runs/shapes/ablations/rewards          # the folder of a list of train/ablate.py
-python eval/report.py runs/shapes/naive --watch              # writes it again whenever the run goes on
+python eval/report.py runs/shapes/ablations/rewards    # the folder of a list of train/ablate.py
+python eval/report.py runs/shapes/naive --watch        # writes it again whenever the run goes on
+
+The page needs no other file and no network.
 """
 
 import argparse
@@ -101,8 +103,8 @@ def states(folder: Path) -> dict[Path, tuple[int, int]]:
 def goes_on(folder: Path) -> bool:
     """Return True if a run has not yet ended, or is not there yet.
 
-    The last line of a complete log is the Trainer's `train_runtime`. A run of a version without a log
-    file counts as ended.
+    The last line of a complete log is the Trainer's `train_runtime`. A run of a version without a
+    log file counts as ended.
     """
     log = folder / LOG
     if log.is_file():

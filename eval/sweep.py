@@ -1,13 +1,14 @@
 """Evaluate many checkpoints on many benchmarks, data-parallel, and never one of them twice.
 
-deepspeed eval/sweep.py runs/a runs/b/checkpoint-* --benchmarks vl_rewardbench=hub multimodal_rewardbench=hub
+deepspeed eval/sweep.py runs/a runs/b/checkpoint-* --benchmarks vl_rewardbench=hub
 python eval/sweep.py runs/shapes/naive --output runs/shapes/sweep --wandb reward-models
 
-A run folder stands for all its checkpoints. YAML files (ensembles, endpoints) are judges too. Into the
-folder that --output names go sweep.csv, sweep.json, sweep.md, sweep.png, and results/<fingerprint>/ with
-`<benchmark>.json` and `<benchmark>/predictions.jsonl`. The fingerprint is of the weights, the
-benchmark's rows, the protocol and the scoring code. A stored result is not computed again, so that a
-killed sweep is continued by the same command, also in the middle of a result.
+A run folder stands for all its checkpoints. YAML files (ensembles, endpoints) are judges too. Into
+the folder that --output names go sweep.csv, sweep.json, sweep.md, sweep.png, and
+results/<fingerprint>/ with `<benchmark>.json` and `<benchmark>/predictions.jsonl`. The fingerprint
+is of the weights, the benchmark's rows, the protocol and the scoring code. A stored result is not
+computed again, so that a killed sweep is continued by the same command, also in the middle of a
+result.
 """
 
 import argparse
@@ -107,7 +108,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     standings = [
         Standing(judge, name, mark, store.result(mark, name)) for judge, name, mark in entries
     ]
-    # Only judges that compare have orders and votes, so that a sweep of both kinds has two protocols.
+    # Only judges that compare have orders and votes: a sweep of both kinds has two protocols.
     protocols = dict.fromkeys(standing.result.done for standing in standings)
     protocol = "; ".join(protocols) or suite.protocol.label
     summary = summarise(standings, broken, store, protocol)
@@ -227,7 +228,7 @@ class Sweep:
 
 
 def expand(places: Sequence[Path]) -> list[Path]:
-    """Return every judge once: a run folder stands for its checkpoints in the order of their steps."""
+    """Return every judge once; a run folder stands for its checkpoints, ordered by step."""
     judge_by_resolved_path: dict[Path, Path] = {}
     for place in places:
         checkpoints: list[tuple[int, Path]] = []

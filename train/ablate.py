@@ -1,13 +1,14 @@
-"""Train every variant of a list with several seeds, and put what they reach into one table with intervals.
+"""Train every variant of a list with several seeds, and compare them in tables with intervals.
 
-python train/ablate.py recipes/ablations/shapes_head.yaml --dry-run      # what would be run; needs nothing
-python train/ablate.py recipes/ablations/shapes_head.yaml --seeds 0 1 2  # the embedded edition, on a CPU
+python train/ablate.py recipes/ablations/shapes_head.yaml --dry-run      # prints the plan
+python train/ablate.py recipes/ablations/shapes_head.yaml --seeds 0 1 2  # on a CPU
 python train/ablate.py recipes/ablations/head.yaml --launcher "deepspeed --num_gpus 8"
 
-A list is a recipe with `variants` (train/studies/ablation/variants.py). Each run is a process of its
-own, in FOLDER/VARIANT/SEED, with its console in log.txt. Complete runs are not repeated, a killed one
-continues from its last checkpoint, a failed one is reported and the others go on. The exit status is
-then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv, .json and .png.
+A list is a recipe with `variants` (train/studies/ablation/variants.py). Each run is a process of
+its own, in FOLDER/VARIANT/SEED, with its console in log.txt. Complete runs are not repeated, a
+killed one continues from its last checkpoint, a failed one is reported and the others go on. The
+exit status is then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv, .json and
+.png.
 """
 
 import argparse

@@ -1,25 +1,26 @@
-r"""Rounds of on-policy pairs: a policy answers, its answers become pairs, the reward model goes on learning.
+r"""Rounds of on-policy pairs: a policy answers, and the reward model learns from its answers.
 
 python train/on_policy.py recipes/shapes/naive_on_policy.yaml --policy embedded --rounds 1 \
-    --questions '{type: shapes, level: demo, split: train, rows: 500, seed: 4{round}, text_only: 0.0}' \
-    --max-new-tokens 48
+    --max-new-tokens 48 --questions \
+    '{type: shapes, level: demo, split: train, rows: 500, seed: 4{round}, text_only: 0.0}'
 
-RECIPE trains a reward model (train/rm.py) from the one that its `backbone.path` names, with a source
-`name: on_policy` whose path this command fills in. Of a round, FOLDER/round-N has samples.jsonl
-(eval/sample.py), scored.jsonl (eval/score.py, by the reward model as it stands), pairs.jsonl
-(eval/select_responses.py) and reward_model/. Right answers are preferred to wrong ones, by the verdicts
-of eval/sample.py: the source of the questions declares how each answer is verified, and a --verifier
-that contradicts it is refused. With --judge the best answer is preferred to the worst by that judge's
-scores. With --policy-recipe each round then trains the policy by its new reward model (train/rl.py; the
-reward's first term gets its path), and the next round asks this policy. `{round}` in --questions stands
-for the number of the round, so that each asks new ones.
+RECIPE trains a reward model (train/rm.py) from the one that its `backbone.path` names, with a
+source `name: on_policy` whose path this command fills in. Of a round, FOLDER/round-N has
+samples.jsonl (eval/sample.py), scored.jsonl (eval/score.py, by the reward model as it stands),
+pairs.jsonl (eval/select_responses.py) and reward_model/. Right answers are preferred to wrong ones,
+by the verdicts of eval/sample.py: the source of the questions declares how each answer is verified,
+and a --verifier that contradicts it is refused. With --judge the best answer is preferred to the
+worst by that judge's scores. With --policy-recipe each round then trains the policy by its new
+reward model (train/rl.py; the reward's first term gets its path), and the next round asks this
+policy. `{round}` in --questions stands for the number of the round, so that each asks new ones.
 
-After the last round the policy answers once more, so that every reward model is measured on questions
-that it was not trained on. AUC is how often a right answer has a higher score than a wrong one to the
-same question. Questions are compared by content, text and images, with those of earlier rounds and with
-the records of RECIPE and of the recipes behind its reward model. Those that repeat are left out of the
-figures and counted. If a quarter of a round's repeat, the command ends before any work is done.
-rounds.json has the table. A killed command is continued by the same command.
+After the last round the policy answers once more, so that every reward model is measured on
+questions that it was not trained on. AUC is how often a right answer has a higher score than a
+wrong one to the same question. Questions are compared by content, text and images, with those of
+earlier rounds and with the records of RECIPE and of the recipes behind its reward model. Those that
+repeat are left out of the figures and counted. If a quarter of a round's repeat, the command ends
+before any work is done. rounds.json has the table. A killed command is continued by the same
+command.
 """
 
 import argparse

@@ -1,34 +1,36 @@
 r"""Measure the gain of reward models for a policy, and the figures that go with it.
 
-python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0 1 --policy embedded \
-    --questions '{type: shapes, level: demo, split: benchmark, rows: 1000, seed: 2, text_only: 0.0}' \
-    --max-new-tokens 48 --policy-recipe recipes/shapes/policy_short.yaml \
+python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0 1 \
+    --policy embedded --max-new-tokens 48 --questions \
+    '{type: shapes, level: demo, split: benchmark, rows: 1000, seed: 2, text_only: 0.0}' \
+    --policy-recipe recipes/shapes/policy_short.yaml \
     --pays naive-5 naive-20 naive-60 naive-200 naive-200-few naive-200-grey critic-20 critic-60
 
 LIST is one of train/ablate.py, which trains its reward models and evaluates them on the benchmarks.
-Each then scores the same answers of the policy, sampled once (eval/sample.py, eval/score.py). A judge
-that compares takes N (N - 1) judgements a question for its tournament, so that it scores those to the
-first --compared questions. What a model is worth is
+Each then scores the same answers of the policy, sampled once (eval/sample.py, eval/score.py). A
+judge that compares takes N (N - 1) judgements a question for its tournament, so that it scores
+those to the first --compared questions. What a model is worth is
 
     best-of-N gain   accuracy of its best of N answers minus that of a sampled one
     RL gain          of --pays, first seed: accuracy of the policy after --policy-recipe with this
                      model in its reward (the first term's path) minus the start's, on the recipe's
                      first questions, greedy and sampled
 
-and its figures are accuracy and calibration (ECE) on each benchmark, order consistency of a judge, and
-AUC: how often a right answer has the higher score of a right and a wrong one to the same question.
-Accuracies count half a point for a tie, or for two orders of a judge that disagree, so that guessing is
-50 % for every kind of model. Pearson's and Spearman's coefficients are over the means of at least six
-variants, with Fisher's 95 % intervals, and stand also without each variant in turn. AUC and best-of-N
-gain come from the same answers, so AUC of one half of the questions predicts the gain on the other half.
+and its figures are accuracy and calibration (ECE) on each benchmark, order consistency of a judge,
+and AUC: how often a right answer has the higher score of a right and a wrong one to the same
+question. Accuracies count half a point for a tie, or for two orders of a judge that disagree, so
+that guessing is 50 % for every kind of model. Pearson's and Spearman's coefficients are over the
+means of at least six variants, with Fisher's 95 % intervals, and stand also without each variant in
+turn. AUC and best-of-N gain come from the same answers, so AUC of one half of the questions
+predicts the gain on the other half.
 
-Into predictors/ of the list's folder go samples and policies, predictors.json, .md and .png. A killed
-command is continued by the same command; scores of answers that have changed since, or of a model that
-has, are computed again.
+Into predictors/ of the list's folder go samples and policies, predictors.json, .md and .png. A
+killed command is continued by the same command; scores of answers that have changed since, or of a
+model that has, are computed again.
 
-Questions are compared by content, text and images, with the records that the list's models are trained
-on, and those of --policy-recipe with its own. Questions that are trained on are left out of all figures
-and counted. If a quarter are, the command ends before any work is done.
+Questions are compared by content, text and images, with the records that the list's models are
+trained on, and those of --policy-recipe with its own. Questions that are trained on are left out of
+all figures and counted. If a quarter are, the command ends before any work is done.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Train one recipe as StableReinforce and as plain Reinforce++, several seeds each, and plot the outcome.
+"""Train one recipe as StableReinforce and as plain Reinforce++, and plot the outcome.
 
 python train/stress.py recipes/shapes/judge_stress.yaml --seeds 0 1 2
 python train/stress.py recipes/shapes/judge_stress.yaml optim.max_steps=100 --seeds 0

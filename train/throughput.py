@@ -1,9 +1,9 @@
-"""Measure speed in one process: stock transformers, packed rows without sharing, prompt and image shared.
+"""Measure speed in one process: stock transformers, packed rows, shared prompts and images.
 
 python train/throughput.py                       # the embedded shape on a CPU, 7B on a CUDA device
 python train/throughput.py --shape 3b --pairs 8 --json throughput.json
 python train/throughput.py --step                # a whole step, optimizer and loader included
-python train/throughput.py --loader --shape 7b   # the loader alone: no model, so any shape on any machine
+python train/throughput.py --loader --shape 7b   # the loader alone, on any machine
 
 All variants run the same random weights and the same pairs (train/studies/speed/workload.py). MFU
 counts every token and patch once, against the rate of large matrix products in this process: what a

@@ -17,7 +17,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The values along one direction of a chart, from `low` on the left or at the bottom to `high`."""
+    """One direction of a chart, from `low` on the left or at the bottom to `high`."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class Axis:
 
     @classmethod
     def shares(cls, values: Collection[float] = (0.0, 1.0), label: str = "") -> Axis:
-        """Return an axis in percent around shares of 1, at least one, that stays inside 0 and 100 %."""
+        """Return an axis in percent around shares of 1 that stays inside 0 and 100 %."""
         low, high = _around(values)
         low = max(low, 0.0)
         high = min(high, 1.0)
@@ -76,7 +76,7 @@ def _around(values: Collection[float]) -> Point:
 
 
 def _round_ticks(low: float, high: float, least_step: float = 0.0) -> tuple[float, list[float]]:
-    """Return a step of 1, 2 or 5 times a power of ten, and its 2 to 7 multiples from low to high."""
+    """Return a step of 1, 2 or 5 times a power of ten, and its multiples from low to high."""
     wanted_step = max((high - low) / 6, least_step)
     power = 10.0 ** math.floor(math.log10(wanted_step))
     # The factor allows for rounding: 0.3 / 0.1 is not exactly 3.

@@ -281,7 +281,7 @@ def share_bar(
 
 
 def save_png(charts: Sequence[Chart], path: Path) -> None:
-    """Write charts side by side to one PNG file; a name that several of them have is listed once."""
+    """Write charts side by side to one PNG file, with one legend for all of them."""
     from matplotlib.figure import Figure
 
     height = 4.8 * max(chart.height for chart in charts) / HEIGHT

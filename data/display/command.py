@@ -1,4 +1,4 @@
-"""The end of a command: an error that a user can correct ends it with a message, not a traceback."""
+"""The end of a command: a message without a traceback for errors that a user can correct."""
 
 from __future__ import annotations
 

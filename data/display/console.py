@@ -17,8 +17,8 @@ def plain_console(
 ) -> Console:
     """Return a console that reads no markup and no emoji codes, also in tables.
 
-    Names, categories and paths are a user's. With markup, rich raises an exception for a benchmark's
-    group `[/red]`, and prints nothing for `[red]`.
+    Names, categories and paths are a user's. With markup, rich raises an exception for a
+    benchmark's group `[/red]`, and prints nothing for `[red]`.
     """
     return Console(
         width=width,
@@ -31,7 +31,7 @@ def plain_console(
 
 
 def wide_console(file_width: int, *, highlight: bool = True) -> Console:
-    """Return a console that is as wide as the terminal, and `file_width` wide without a terminal."""
+    """Return a console as wide as the terminal, or `file_width` wide without a terminal."""
     return plain_console(width=None if sys.stdout.isatty() else file_width, highlight=highlight)
 
 

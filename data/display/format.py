@@ -7,7 +7,7 @@ MISSING = "–"
 
 
 def percent(share: float | None) -> str:
-    """Return a share of 1 in percent with one decimal and without a percent sign: 0.831 is "83.1"."""
+    """Return a share of 1 in percent with one decimal and without a sign: 0.831 is "83.1"."""
     return MISSING if share is None else f"{100 * share:.1f}"
 
 
@@ -34,7 +34,7 @@ def interval(
 
 
 def whole_percent(share: float) -> str:
-    """Return a share of 1 with a percent sign, and a decimal only if it needs one: "50 %", "12.5 %"."""
+    """Return a share of 1 with a percent sign, and a decimal if needed: "50 %", "12.5 %"."""
     in_percent = 100 * share
     if abs(in_percent - round(in_percent)) < 1e-6:
         return f"{in_percent:.0f} %"

@@ -47,7 +47,7 @@ def render(template: Path, script: str = "", **values: Any) -> str:
 
 
 def thumbnail(image: Image.Image, longest: int) -> str:
-    """Return an image as a data URI, after shrinking it to at most `longest` pixels on either side."""
+    """Return an image as a data URI, shrunk to at most `longest` pixels on either side."""
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=80, method=2, lossless=max(image.size) <= TINY)

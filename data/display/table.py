@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import rich.table
 from markupsafe import Markup
+from rich.console import JustifyMethod
 from rich.text import Text
 
 from mmrm.data.display.format import with_minus_signs
@@ -37,7 +38,7 @@ class Table:
     section_ends: tuple[int, ...] = ()
     """Indices of rows below which the console shows a rule."""
     row_styles: tuple[str, ...] = ()
-    """A style of rich for the first cell of each row, such as "bold"; without them all are plain."""
+    """Styles of rich for the first cell of each row, such as "bold"; empty for plain cells."""
 
     def without(self, column: str) -> "Table":
         """Return the table without the column of this name."""
@@ -54,8 +55,8 @@ class Table:
             show_header=any(column.name for column in self.columns),
         )
         for column in self.columns:
-            justify = "right" if column.is_number else "left"
-            table.add_column(column.name, justify=justify, style=column.style)  # type: ignore[arg-type]
+            justify: JustifyMethod = "right" if column.is_number else "left"
+            table.add_column(column.name, justify=justify, style=column.style)
         for index, (first, *others) in enumerate(self.rows):
             style = self.row_styles[index] if self.row_styles else ""
             table.add_row(Text(first, style), *others, end_section=index in self.section_ends)

@@ -28,8 +28,8 @@ from mmrm.eval.results.predictions import item_codes
 SHOWN = 6
 """Questions shown of a set.
 
-These are the first one, and those with right and wrong answers of which the score prefers a wrong one
-most.
+These are the first one, and those with right and wrong answers of which the score prefers a wrong
+one most.
 """
 SAMPLED = 3
 """Different sampled answers shown of a question, from the highest score to the lowest."""
@@ -128,7 +128,7 @@ def _lines(file: Path) -> list[JsonRow]:
 
 
 def _changes(answers: Mapping[int, Sequence[JsonRow]]) -> dict[int, dict[str, Difference]]:
-    """Return the paired differences of the steps with answers to the same questions as the first."""
+    """Return the paired differences of steps that answered the same questions as the first."""
     if not answers:
         return {}
     (_, first_rows), *others = answers.items()
@@ -153,7 +153,7 @@ def _changes(answers: Mapping[int, Sequence[JsonRow]]) -> dict[int, dict[str, Di
 
 
 def _is_same_question(row: JsonRow, other: JsonRow) -> bool:
-    """Return False if both rows of one identity hold the content of their question, and it differs."""
+    """Return False if two rows of one identity have different contents of their question."""
     keys = {one["key"] for one in (row, other) if "key" in one}
     return len(keys) < 2
 

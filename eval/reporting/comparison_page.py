@@ -1,7 +1,7 @@
 """Tables and charts of the variants of a list of runs, and the page of the list.
 
-train/ablate.py and train/predictors.py print and draw the same tables and charts. The page reads the
-files that these commands and eval/overoptimisation.py leave in the list's folder.
+train/ablate.py and train/predictors.py print and draw the same tables and charts. The page reads
+the files that these commands and eval/overoptimisation.py leave in the list's folder.
 """
 
 from collections.abc import Mapping, Sequence

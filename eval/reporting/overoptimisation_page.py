@@ -123,7 +123,7 @@ def answers_table(points: Sequence[JsonRow], num_answers: int) -> Table:
 
 
 def curve_table(curve: Sequence[JsonRow]) -> Table:
-    """Return the table of what n answers of the start reach, for n that double and the largest n."""
+    """Return what n answers of the start reach, for n that double and the largest n."""
     heads = ("n", "KL at most", "score", *(f"{name} [95 %]" for name in BEST_OF.values()))
     rows = []
     for line in curve:
@@ -167,7 +167,7 @@ def kl_charts(points: Sequence[JsonRow], curve: Sequence[JsonRow]) -> list[Chart
 
 
 def _best_of_n(curve: Sequence[JsonRow], name: str) -> list[tuple[float, Score]]:
-    """Return a figure of the best of n answers of the start, at the KL divergence of choosing it."""
+    """Return a figure of the best of n answers of the start, at its KL divergence."""
     return [(line["kl_at_most"], _score_of_line(line, name)) for line in curve]
 
 

@@ -142,8 +142,8 @@ def _next_to(
 def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the checkpoints with results, next to the one that is shown; nothing for a single one.
 
-    A checkpoint has a cell for each benchmark: its accuracy with interval, and its paired difference
-    from the checkpoint that is shown, in words.
+    A checkpoint has a cell for each benchmark: its accuracy with interval, and its paired
+    difference from the checkpoint that is shown, in words.
     """
     evaluated = [checkpoint for checkpoint in content.checkpoints if checkpoint.outcomes]
     if len(evaluated) < 2:

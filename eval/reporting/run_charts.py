@@ -19,6 +19,7 @@ from mmrm.data.display.axis import Axis, Point
 from mmrm.data.display.chart import Bar, Chart, Dot, Series, level
 from mmrm.data.display.format import (
     interval,
+    percent,
     short_number,
     signed_points,
     whole_percent,
@@ -70,7 +71,7 @@ FRACTIONS = (
 LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Patterns of counters, of figures of evaluations, and of figures of the whole run."""
 POINTS = 200
-"""Points of a line. A longer series is cut into as many stretches, whose means and ranges are drawn."""
+"""Points of a line. Of a longer series, the means and ranges of as many stretches are drawn."""
 HELD_OUT_LOSS = f"eval_{HELD_OUT}/loss"
 """The name of the loss on held-out records in the log."""
 EVALUATED = re.compile(r"eval_([^/]+)/accuracy")
@@ -268,7 +269,7 @@ def independent_rows(figure: Accuracy) -> float:
 
 
 def _score_with_interval(credit: float, n: float) -> Score:
-    """Return an accuracy with Wilson's interval for `n` independent rows; without it if `n` is 0."""
+    """Return an accuracy with Wilson's interval for `n` rows, or without it if `n` is 0."""
     if n == 0:
         return (credit,)
     return credit, *wilson(min(credit * n, n), n)
@@ -291,7 +292,7 @@ def step_charts(content: Content) -> list[Chart]:
 
 
 def _step_chart(name: str, runs: Mapping[str, ScoreByStep], result: Result | None) -> Chart:
-    """Return the chart of one benchmark; `result` is that of the checkpoint that is shown in full."""
+    """Return the chart of one benchmark; `result` is that of the checkpoint that is shown."""
     blind = ""
     blind_accuracy = CHANCE
     if result is not None:
@@ -374,11 +375,11 @@ def _dot(x: float, score: Score, fact: str) -> Dot:
 
 def score_text(score: Score, rows: str = "") -> str:
     """Return the text of an accuracy in percent, with its interval if it has one."""
-    text = f"{100 * score[0]:.1f} %{rows}"
+    text = f"{percent(score[0])} %{rows}"
     if len(score) == 1:
         return text
     _, low, high = score
-    return f"{text} [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{text} [{percent(low)}, {percent(high)}]"
 
 
 def best_baseline(result: Result) -> tuple[str, float]:
@@ -489,7 +490,7 @@ def _accuracy_by_length(bias: LengthBias) -> list[Chart]:
 def _accuracy_dots(
     accuracies: Iterable[tuple[float | None, Accuracy | Bin]], form: Callable[[float], str]
 ) -> Series:
-    """Return dots of accuracies with intervals at values of the x axis; those of no rows are left out.
+    """Return dots of accuracies with intervals; an accuracy of no rows has no dot.
 
     Args:
         accuracies: A value of the x axis, which is None for an empty bin, and an accuracy.

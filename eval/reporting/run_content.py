@@ -304,7 +304,7 @@ def _question_sources(folder: Path) -> dict[str, Any]:
 
 
 def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the lines of a log to which a run may be writing: the last one counts once it is whole."""
+    """Return the lines of a log to which a run may be writing, without an unfinished one."""
     whole_lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     rows = []
     for number, line in enumerate(whole_lines, start=1):
@@ -406,8 +406,8 @@ def _prompt(rows: Sequence[JsonRow]) -> dict[str, Any]:
     """Return a prompt with its different texts, the best paid first.
 
     Of many texts the best, the worst and some between are `shown`. Each of them is a row of the
-    table with its `text`, what it `earned`, the `parts` of that, and how many `times` the prompt has
-    it. `winner` is None for a policy.
+    table with its `text`, what it `earned`, the `parts` of that, and how many `times` the prompt
+    has it. `winner` is None for a policy.
 
     Args:
         rows: The rows of the table with this prompt.
@@ -434,7 +434,7 @@ def _prompt(rows: Sequence[JsonRow]) -> dict[str, Any]:
 
 
 def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """Return up to `most` of the items: the first, the last, and items at equal distances between."""
+    """Return up to `most` of the items: the first, the last, and items evenly between."""
     if not items:
         return []
     indices = {round((len(items) - 1) * part / (most - 1)) for part in range(most)}

@@ -150,9 +150,9 @@ def _distance(behind: Difference | None) -> str:
 def log(summary: Summary, project: str, folder: Path) -> None:
     """Log the summary to a wandb project in one run: the picture, the table, and curves.
 
-    There is a curve for each benchmark and run folder. The variable WANDB_MODE decides where the run
-    is logged, else a login. Without either the run stays in `folder`. The command never asks for a
-    key.
+    There is a curve for each benchmark and run folder. The variable WANDB_MODE decides where the
+    run is logged, else a login. Without either the run stays in `folder`. The command never asks
+    for a key.
     """
     import wandb
 

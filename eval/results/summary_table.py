@@ -227,8 +227,8 @@ def _score_note(found: Mapping[str, Any]) -> str:
         detail = found["detail"][f"k={k}"]
         classes = detail["classes"]
         note += (
-            f". K = {k}: of each item the first {k} votes in cal.py's shuffle, or as many as it has "
-            "(--k 1, 3, 5, 7 or 9; else the largest that all have). "
+            f". K = {k}: of each item the first {k} votes in cal.py's shuffle, or as many as it "
+            "has (--k 1, 3, 5, 7 or 9; else the largest that all have). "
             f"Of {detail['items']} items {classes['doesntMatch']} cannot be read and "
             f"{classes['other']} are split: `of` is without them"
         )
@@ -243,8 +243,9 @@ def _score_note(found: Mapping[str, Any]) -> str:
 def _comparable_label(predictions: Path, records: Sequence[dict[str, Any]]) -> str:
     """Return the label that two predictions files must share to be compared.
 
-    The label is what the protocol requires of any judge, so that a judge that scores can be compared
-    with one that compares. Without the result beside the file only the order of its votes is known.
+    The label is what the protocol requires of any judge, so that a judge that scores can be
+    compared with one that compares. Without the result beside the file only the order of its votes
+    is known.
 
     Raises:
         PredictionsError: If the votes contradict the result beside the file.

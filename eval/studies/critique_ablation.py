@@ -56,9 +56,9 @@ def write(result: StudyResult, file: Path) -> None:
 def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     """Return the figures of all judges; see `run`.
 
-    `judges` contains accuracy, in which a tie is wrong, and cost (see `JudgingCost.figures`; seconds
-    are wall-clock time over the rows, on all ranks together). `critiques` and `by_truth` are what
-    `truth_of_critiques` returns.
+    `judges` contains accuracy, in which a tie is wrong, and cost (see `JudgingCost.figures`;
+    seconds are wall-clock time over the rows, on all ranks together). `critiques` and `by_truth`
+    are what `truth_of_critiques` returns.
     """
     world = ShapesWorld(options.level, options.seed, "benchmark")
     items = [world.item(index) for index in range(options.rows)]
@@ -144,7 +144,7 @@ def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 
 
 def judges_table(figures: Mapping[str, Any]) -> Table:
-    """Return the accuracy and the cost of each judge, and the accuracy by truth of the critiques."""
+    """Return accuracy and cost of each judge, and the accuracy by truth of the critiques."""
     heads = ("accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off")
     columns = (Column("scored after"), *(Column(head, is_number=True) for head in heads))
     rows: list[tuple[str, ...]] = []

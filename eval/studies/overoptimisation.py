@@ -1,4 +1,4 @@
-"""Over-optimisation: policies, checkpoint by checkpoint, against the KL divergence from their start.
+"""Over-optimisation: policies by step, against the KL divergence from their start.
 
 Every policy answers the same questions, greedily and sampled. Its answers are verified, and scored
 by the reward model. The start is also measured by the best of n of its answers, without training.
@@ -141,7 +141,7 @@ def checkpoints_of(policy_run: PolicyRun, steps: Sequence[int] | None) -> dict[i
 def trained_questions(
     questions: Sequence[Preference], runs: Sequence[PolicyRun], judge: Path
 ) -> dict[int, str]:
-    """Return the indices of the questions that a run or the judge was trained on, each with a source.
+    """Return the indices of questions that a run or the judge was trained on, with a source.
 
     Raises:
         UserError: If so many were trained on that they are refused.
@@ -230,7 +230,7 @@ def estimate(values: Floats, items: Ints | None, is_share: bool) -> Estimate:
 def change_from_start(
     values: Floats, start: Floats, items: Ints | None, comparisons: int, is_share: bool
 ) -> Difference:
-    """Return the mean of values of shape (seeds, questions) minus the start's, of shape (questions,)."""
+    """Return the mean of values (seeds, questions) minus those of the start (questions,)."""
     if len(values) == 1 and is_share:
         return paired_difference(values[0], start, items, comparisons)
     if len(values) == 1:

@@ -134,7 +134,7 @@ def round_folder(options: argparse.Namespace, number: int) -> Path:
 
 
 def refuse_known_questions(recipe: Recipe, options: argparse.Namespace) -> None:
-    """Read the questions of all rounds before any work is done, and refuse those that cannot be used.
+    """Read the questions of all rounds at once, and refuse those that cannot be used.
 
     Raises:
         UserError: If the source of a round cannot be read, if its answers are verified by another
@@ -174,7 +174,7 @@ def source_of_round(options: argparse.Namespace, number: int) -> str:
 def refuse_other_verifier(
     questions: Sequence[Question], number: int, options: argparse.Namespace
 ) -> None:
-    """Raise UserError if --verifier is not the rule by which the answers to all questions are verified."""
+    """Raise UserError if --verifier is not the rule that all questions declare."""
     if options.verifier is None:
         return
     others = [question for question in questions if question.rule not in (None, options.verifier)]

@@ -1,7 +1,7 @@
 """Predictors: which figures of reward models go with what the models gain for a policy.
 
-The reward models of a list score the same answers of a policy, sampled once. Their gains are those of
-choosing the best of N answers by score, and of training a policy by them.
+The reward models of a list score the same answers of a policy, sampled once. Their gains are those
+of choosing the best of N answers by score, and of training a policy by them.
 """
 
 import argparse
@@ -198,7 +198,7 @@ def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[Mea
 
 
 def train_list(options: argparse.Namespace) -> None:
-    """Train the runs of the list that are not complete, by train/ablate.py, which prints failures."""
+    """Train the incomplete runs of the list by train/ablate.py, which prints failures."""
     arguments = [str(options.list), *options.overrides]
     arguments += ["--seeds", *(str(seed) for seed in options.seeds)]
     arguments += ["--launcher", shlex.join(options.launcher)]
@@ -209,7 +209,7 @@ def train_list(options: argparse.Namespace) -> None:
 def sampled_answers(
     folder: Path, questions: Sequence[Question], options: argparse.Namespace
 ) -> Path:
-    """Let the policy answer the questions unless that is done, and return the file of its answers."""
+    """Let the policy answer the questions unless it has, and return the file of its answers."""
     samples = folder / "samples.jsonl"
     question_texts = [(question.key, question.rule) for question in questions]
     made_from = {
@@ -281,7 +281,7 @@ def known_policy_questions(options: argparse.Namespace) -> set[str]:
 
 
 def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Iterable[str]) -> None:
-    """Print how many questions are left out because they are trained on, and what was not compared."""
+    """Print how many questions are left out, and what they were not compared with."""
     if num_repeated:
         print(
             f"{name}: {num_repeated:,} of {num_questions:,} questions are trained on and left out",
@@ -328,7 +328,7 @@ def model_of_answers(
 
 
 def contents(scored_rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name for each row that tells it from the others: a digest of its question and answers.
+    """Return a unique name for each row: a digest of its question and answers.
 
     An index into a file is no name: files of several models lack different rows, those that could
     not be judged. Rows of equal content are numbered.
@@ -371,7 +371,8 @@ def policy_gains(
         folder: The run folder of the policy.
         options: The options of train/predictors.py.
         lock: The file descriptor of the study's lock.
-        repeated_questions: Identities of questions that the policy is trained on. They are left out.
+        repeated_questions: Identities of questions that the policy is trained on. They are left
+            out.
     """
     checkpoint = checkpoint_of(run)
     overrides = [f"method.rewards.0.path={checkpoint}", "evaluation.at_start=true"]
@@ -405,7 +406,7 @@ def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def items_by_question(file: Path) -> dict[tuple[str, str], str]:
-    """Return the item of each question, by its identity and content; questions of one item share an image."""
+    """Return the item of each question, by its identity and content."""
     return {
         (row["id"], row.get("key", "")): str(row.get("item", row["id"])) for row in rows_of(file)
     }
@@ -414,8 +415,8 @@ def items_by_question(file: Path) -> dict[tuple[str, str], str]:
 def correlations(models: Sequence[MeasuredModel]) -> dict[str, dict[str, Correlation]]:
     """Return for every gain how each figure goes with it, over the models that have both.
 
-    A figure that is known of too few variants is missing. If judges that compare are among the models,
-    there is also `FIGURE, without judges`, since they are another kind of model.
+    A figure that is known of too few variants is missing. If judges that compare are among the
+    models, there is also `FIGURE, without judges`, since they are another kind of model.
     """
     correlations_by_gain: dict[str, dict[str, Correlation]] = {}
     for gain in GAINS:
@@ -445,9 +446,9 @@ def figure_names(models: Sequence[MeasuredModel]) -> list[str]:
 def correlation_of(models: Sequence[MeasuredModel], figure: str, gain: str) -> Correlation | None:
     """Return the correlation of a figure with a gain.
 
-    Returns None for too few variants, or if one of the two does not vary. AUC and the best-of-N gain
-    come from the same answers, so that AUC of one half of the questions predicts the gain on the
-    other half.
+    Returns None for too few variants, or if one of the two does not vary. AUC and the best-of-N
+    gain come from the same answers, so that AUC of one half of the questions predicts the gain on
+    the other half.
     """
     if figure == "AUC" and gain == "best_of_gain":
         return correlation_over_halves(models)
@@ -556,7 +557,7 @@ def not_in_tables(models: Sequence[MeasuredModel], ablation: Ablation) -> list[s
 
 
 def _charts(stored_models: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return the charts of the first gain that any model has; every model has the best-of-N gain."""
+    """Return the charts of the first gain that any model has."""
     for gain in GAINS:
         if any(gain in model for model in stored_models):
             return gain_charts(stored_models, gain)

@@ -1,4 +1,4 @@
-"""The stress comparison: one recipe as StableReinforce and as plain Reinforce++, with several seeds."""
+"""The stress comparison: one recipe as StableReinforce and as plain Reinforce++."""
 
 import argparse
 import sys

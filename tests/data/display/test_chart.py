@@ -1,4 +1,4 @@
-"""Charts and their style: numbers that can be read, nothing that could become markup, colours that can be told apart."""
+"""Charts and their style: legible numbers, no text that becomes markup, distinct colours."""
 
 from __future__ import annotations
 

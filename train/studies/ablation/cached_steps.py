@@ -68,7 +68,7 @@ def run_step(
 
 
 def model_digest(path: str) -> str:
-    """Return a text that changes with a checkpoint of this project, or with the YAML file of a judge.
+    """Return a text that changes with the content of a checkpoint or of a judge's file.
 
     The text is the digest of the file, or of the checkpoint's list of files. A model without such a
     list (a hub id, `embedded`, a folder of another program) is identified by its path.
@@ -117,9 +117,9 @@ def trained(
     changed = [name for name, content in made_from.items() if before.get(name) != content]
     if changed:
         raise UserError(
-            f"{folder} holds a run of the same recipe, but not one that is known to have begun with "
-            f"the same content of: {', '.join(changed)}. That has changed since, so that the run's "
-            "model does not belong to the other results. Remove that folder to train it again."
+            f"{folder} holds a run of the same recipe, but not one that is known to have begun "
+            f"with the same content of: {', '.join(changed)}. That has changed since, so that the "
+            "run's model does not belong to the other results. Remove that folder to train it again."
         )
     if state(run) != "complete" and not train(run, launcher, lock):
         raise UserError(

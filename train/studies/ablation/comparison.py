@@ -1,7 +1,7 @@
 """The comparison of the variants of a list: a line a variant for each benchmark, with intervals.
 
-Intervals are over rows and seeds. Policies are compared by every figure of their answers to each set
-of questions.
+Intervals are over rows and seeds. Policies are compared by every figure of their answers to each
+set of questions.
 """
 
 import json
@@ -48,7 +48,7 @@ class VariantLine:
     spread: float | None
     """None with one seed."""
     difference: Difference | None
-    """The variant minus the first one; None for the first one, and if no seed of the first one is complete."""
+    """The variant minus the first one; None for the first one, or without complete seeds of it."""
 
     @property
     def words(self) -> str:
@@ -66,7 +66,7 @@ def statement(reference: str, comparisons: int) -> str:
 
 
 def comparisons_in(lines: Mapping[str, Sequence[VariantLine]]) -> int:
-    """Return the number of differences from the first variant in all tables together, at least 1."""
+    """Return the number of differences from the first variant in all tables, at least 1."""
     num_differences = 0
     for of_benchmark in lines.values():
         num_differences += sum(line.difference is not None for line in of_benchmark)
@@ -111,8 +111,8 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
                 raise PredictionsError(
                     f"{figure}: {run} was evaluated on {len(by_key)} rows and the first run on "
                     f"{len(keys)}, {len(by_key.keys() & set(keys))} of them in both. The variants "
-                    "of a list must share benchmarks and limits: take that change out, or train all "
-                    "runs again"
+                    "of a list must share benchmarks and limits: take that change out, or train "
+                    "all runs again"
                 )
             variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
         credits_by_figure[figure] = variants
@@ -148,7 +148,7 @@ def lines_by_figure(
 
 
 def credits_in(run: Run) -> dict[str, Credits]:
-    """Return the credits of a judge on every benchmark, or of a policy for `NAME/greedy` and so on."""
+    """Return the credits of a judge by benchmark, or of a policy by `NAME/greedy` and so on."""
     credits: dict[str, Credits] = {}
     if not isinstance(run.recipe.method, PolicyConfig):
         files = predictions_in(run.folder)
@@ -169,8 +169,8 @@ def credits_in(run: Run) -> dict[str, Credits]:
 def refuse_other_questions(runs: Sequence[Run]) -> None:
     """Raise PredictionsError if policies of a list answered different questions under one identity.
 
-    Credits are paired by the identities of questions, which are labels: the file behind a source can
-    change between two runs. Answers of earlier versions have no `key` and are not compared.
+    Credits are paired by the identities of questions, which are labels: the file behind a source
+    can change between two runs. Answers of earlier versions have no `key` and are not compared.
     """
     keys: dict[tuple[str, str], str] = {}
     for run in runs:

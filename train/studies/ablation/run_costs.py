@@ -13,7 +13,7 @@ from mmrm.train.studies.ablation.variants import Run
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall-clock seconds of a run, and tokens of all its ranks, without evaluations during training.
+    """Wall-clock seconds and tokens of a run, without its evaluations during training.
 
     In training a pair counts as often as it is seen. Its tokens are those of the passes with
     gradients. With StableReinforce they are trl's, which count a prompt for each of its judgements.
@@ -34,7 +34,7 @@ class Cost:
 
 
 def costs(runs: Sequence[Run]) -> dict[str, Cost]:
-    """Return the mean cost of each variant's complete runs; policies, which are no judges, have none."""
+    """Return the mean cost of each variant's complete runs; policies have none."""
     costs_by_variant: dict[str, list[Cost]] = {}
     for run in runs:
         with (run.folder / LOG).open(encoding="utf-8") as text_lines:

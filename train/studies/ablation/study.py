@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from mmrm.data.display.chart import save_png
+from mmrm.data.display.format import percent
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import write_json, write_whole
@@ -72,7 +73,7 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
             console.print(progress, soft_wrap=True)
             if train(run, launcher, lock):
                 figures = [
-                    f"{name} {100 * line.accuracy:.1f}"
+                    f"{name} {percent(line.accuracy)}"
                     for name, (line,) in lines_of([run], run.variant).items()
                 ]
                 console.print(f"    {', '.join(figures)}")

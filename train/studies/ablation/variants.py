@@ -7,17 +7,17 @@
       2-silu: {}
       1-linear: {head.layers: 1}
 
-Keys are dotted as on the command line, and values are YAML. Every variant is run once for each seed, in
-FOLDER/VARIANT/SEED. The others are compared with the first variant. A seed sets both `seed` and
-`data.seed`: the head, dropout, the records that are drawn, and their order. `{seed}` in a text of a
-variant stands for the seed, as in the path of a model that another list trained with each seed. If a
-variant has its own `extends: RECIPE`, the list is laid over that recipe, so that a list can compare
-several methods under the same settings.
+Keys are dotted as on the command line, and values are YAML. Every variant is run once for each
+seed, in FOLDER/VARIANT/SEED. The others are compared with the first variant. A seed sets both
+`seed` and `data.seed`: the head, dropout, the records that are drawn, and their order. `{seed}` in
+a text of a variant stands for the seed, as in the path of a model that another list trained with
+each seed. If a variant has its own `extends: RECIPE`, the list is laid over that recipe, so that a
+list can compare several methods under the same settings.
 
 A run folder contains the files of the entry script and its console in `log.txt`. Once the run is
-complete, it also contains `run.json` and the results of the last checkpoint: `eval/` with figures and
-predictions, or `answers/` of a policy. Tables are made from these files, so that the checkpoints of
-complete runs may be deleted.
+complete, it also contains `run.json` and the results of the last checkpoint: `eval/` with figures
+and predictions, or `answers/` of a policy. Tables are made from these files, so that the
+checkpoints of complete runs may be deleted.
 """
 
 import json
@@ -77,7 +77,8 @@ class Run:
 class Ablation:
     """A list of runs.
 
-    The runs of one seed are together, so that a list that is cut short has compared all variants once.
+    The runs of one seed are together, so that a list that is cut short has compared all variants
+    once.
     """
 
     path: Path
@@ -178,7 +179,7 @@ def list_problems(variants: Located) -> list[Problem]:
 
 
 def compared_on(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of the evaluations by which the variants of a list are compared, policies excepted.
+    """Return the evaluations by which the variants of a list are compared; none for policies.
 
     These are the benchmarks, or the held-out records if there are none and the method judges them.
     """
@@ -190,7 +191,7 @@ def compared_on(recipe: Recipe) -> tuple[str, ...]:
 
 
 def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
-    """Return the reasons why the figures of a variant cannot be compared with those of the others."""
+    """Return the reasons why the figures of a variant cannot be compared with others."""
     if compared_on(recipe) == (HELD_OUT,) and compared_on(base) == (HELD_OUT,):
         return _held_out_problems(recipe, base, patch)
     key = "questions" if isinstance(recipe.method, PolicyConfig) else "benchmarks"
@@ -276,7 +277,7 @@ def refuse_other_recipes(runs: Sequence[Run]) -> None:
 
 
 def differences(run: Run) -> list[str]:
-    """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
+    """Return the keys in which a run's recipe and that in its folder differ, with both values."""
     try:
         stored = leaves(read_recipe(run.folder / RECIPE).resolved())
         requested = leaves(run.recipe.resolved())

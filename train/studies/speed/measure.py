@@ -1,7 +1,7 @@
 """Measurements of speed: time and memory of a call, the compared variants, and an optimizer step.
 
-All variants run the same weights and pairs. They are padded as by stock transformers, packed, packed
-with prompt and image shared, and compiled.
+All variants run the same weights and pairs. They are padded as by stock transformers, packed,
+packed with prompt and image shared, and compiled.
 """
 
 import io
@@ -85,8 +85,8 @@ def own_time(device: torch.device) -> bool:
 def measure(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
     """Return the median seconds of a call, and the peak memory in GiB.
 
-    The call runs once to warm up, and then `repeats` times. On a CPU the memory is the most that the
-    process has ever held.
+    The call runs once to warm up, and then `repeats` times. On a CPU the memory is the most that
+    the process has ever held.
     """
     call()
     if device.type == "cuda":
@@ -139,7 +139,7 @@ class SpeedResult:
     mfu: float | None
     peak_gib: float | None
     rows: int = 1
-    """Rows into which the pairs were cut, because fewer did not fit; of the stock variant batches."""
+    """Rows, or batches of the stock variant, into which the pairs were cut to fit into memory."""
     times_stock: float | None = None
     """Speed divided by that of the stock variant on the same task."""
     times_unshared: float | None = None
@@ -271,8 +271,8 @@ def _record(identity: str, size: PairSize) -> Preference:
 def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> StepDataset:
     """Return the pairs of `sizes` as optimizer steps of one row each, for a model of `config`.
 
-    The small tokenizer is trained here. Its ids are in every vocabulary. The image token of `config`
-    is set to that of the tokenizer.
+    The small tokenizer is trained here. Its ids are in every vocabulary. The image token of
+    `config` is set to that of the tokenizer.
     """
     backbone = BackboneConfig(path="random", **PIXELS)
     image_processor = family_of(config.model_type).parts().image_processor(**PIXELS)

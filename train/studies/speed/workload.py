@@ -1,7 +1,7 @@
 """The workload of speed measurements: models with random weights, and pairs of random tokens.
 
-A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400. These
-sizes, and the order in which they are drawn, are those of the project's speed targets.
+A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400.
+These sizes, and the order in which they are drawn, are those of the project's speed targets.
 """
 
 import random
@@ -44,9 +44,9 @@ SMALL = Workload((9, 14), (3, 15), (8, 50))
 
 
 def config_of(name: str) -> Any:
-    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint, without a download.
+    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint.
 
-    It has the head of the paper.
+    It has the head of the paper. Nothing is downloaded.
     """
     if name == EMBEDDED:
         config = architecture({token: number for number, token in enumerate(SPECIAL)})
@@ -126,7 +126,7 @@ def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements
 
 
 def two_pairs(pairs: Sequence[Group]) -> list[Group]:
-    """Return half as many groups of two pairs each: one of `pairs` with the responses of the next."""
+    """Return half as many groups of two pairs: one of `pairs` with the next one's responses."""
     groups = []
     for first, second in zip(pairs[::2], pairs[1::2] or pairs, strict=False):
         groups.append(replace(first, continuations=first.continuations + second.continuations))
@@ -146,7 +146,7 @@ def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
 def padded_inputs(
     groups: Sequence[Group], vision: VisionTokens
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the stock model's inputs for all conversations of `groups`, and the last token of each.
+    """Return the stock model's inputs for all conversations, and the last token of each.
 
     The conversations are padded on the right. For B conversations of at most L tokens, `input_ids`
     and `attention_mask` have shape (B, L), and the last tokens have shape (B,) and dtype int64. An
@@ -170,8 +170,8 @@ def padded_inputs(
 
 def vision_tokens(config: Any) -> VisionTokens:
     """Return the tokens of images in a row of a model of `config`."""
-    # The ids of the tokens around an image do not matter for the speed. They are not 0, which may be
-    # padding, whose embedding is 0.
+    # The ids of the tokens around an image do not matter for the speed. They are not 0, which may
+    # be padding, whose embedding is 0.
     ids = (1, config.image_token_id, 2)
     return family_of(config.model_type).vision_tokens(config.vision_config, ids)
 
