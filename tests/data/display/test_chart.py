@@ -26,6 +26,7 @@ from mmrm.data.display.chart import (
 from mmrm.data.display.html import FOLDER
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+CLONE = Path(__file__).resolve().parents[3]
 STYLE = (FOLDER / "style.css").read_text()
 
 
@@ -141,6 +142,21 @@ def test_charts_of_a_file_are_side_by_side(tmp_path: Path) -> None:
     with Image.open(tmp_path / "one.png") as one, Image.open(tmp_path / "two.png") as two:
         assert two.width > 1.5 * one.width
         assert two.height == one.height
+
+
+def test_charts_are_drawn_in_one_place() -> None:
+    """A sheet of images (data/shapes.py) is no chart."""
+    drawing = []
+    drawn_by_hand = []
+    for floor in ("data", "models", "eval", "train"):
+        for file in (CLONE / floor).rglob("*.py"):
+            if "from matplotlib" in file.read_text(encoding="utf-8"):
+                drawing.append(str(file.relative_to(CLONE)))
+        for file in (CLONE / floor).rglob("*.html"):
+            if "<svg" in file.read_text(encoding="utf-8"):
+                drawn_by_hand.append(str(file.relative_to(CLONE)))
+    assert sorted(drawing) == ["data/display/chart.py", "data/shapes.py"]
+    assert drawn_by_hand == []
 
 
 def test_no_two_runs_have_one_colour() -> None:
