@@ -9,12 +9,13 @@ from itertools import groupby
 from pathlib import Path
 
 from mmrm.data.display.axis import Axis
-from mmrm.data.display.chart import Chart, Dot, Series
-from mmrm.data.display.format import interval, percent
+from mmrm.data.display.chart import CHARACTER, WIDTH, Chart, Dot, Series
+from mmrm.data.display.format import MISSING, interval, percent
 from mmrm.data.display.html import render
 from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import read_json
 from mmrm.eval.reporting.overoptimisation_page import (
+    JUDGED,
     answers_table,
     conclusions,
     curve_table,
@@ -51,7 +52,10 @@ COST_NOTE = (
     "Wall-clock time of all processes, without evaluations; in use: the last evaluation. "
     "Means over the seeds."
 )
-CHART_WIDTH = 640
+SHORT_NAME = 12
+"""Characters of a name that fit next to a chart of the ordinary width."""
+LARGEST_WIDTH = 440
+"""Width in pixels up to which the texts of a chart are legible in a narrow window."""
 ROW_HEIGHT = 26
 """Height in pixels of a variant in a chart."""
 
@@ -79,6 +83,7 @@ def list_page(folder: Path) -> str:
         statement=ablation.get("statement") or OLD_LIST,
         missing=[f"{run['variant']}, seed {run['seed']}" for run in ablation["missing"]],
         variants_found=_tables_and_charts(results, reference, "rows"),
+        changes=changes_table(results) if results else None,
         costs=cost_table(costs) if costs else None,
         policies=policies,
         reward_models=reward_models,
@@ -92,7 +97,9 @@ def _tables_and_charts(
     """Return table and chart of each benchmark, or figure, of which there are results."""
     pairs = []
     for name, rows in rows_by_benchmark(results).items():
-        pairs.append((variants_table(name, rows, reference, unit), variants_chart(name, rows)))
+        # Changes are long, and would push the intervals out of a narrow window.
+        table = variants_table(name, rows, reference, unit).without("changes")
+        pairs.append((table, variants_chart(name, rows)))
     return pairs
 
 
@@ -103,8 +110,9 @@ def _policies(stored: JsonRow) -> dict[str, object]:
     comparisons = stored.get("comparisons")
     tables = [policy_table(points, "Policies against their start", comparisons)]
     tables.append(answers_table(points, len(curve)))
-    # Files of the first versions have no differences from the start.
-    has_differences = all("difference" in point["score"] for point in points[1:])
+    # Files of earlier versions lack some differences from the start.
+    stored_figures = [point.get(name, {}) for point in points[1:] for name in JUDGED]
+    has_differences = all("difference" in figure for figure in stored_figures)
     return {
         "about": stored["title"],
         "comparisons": comparisons,
@@ -125,7 +133,7 @@ def _reward_models(stored: JsonRow, reference: str) -> dict[str, object]:
             tables = []
             if correlations:
                 tables.append(coefficients_table(gain, correlations))
-                tables.append(table_without_each(correlations))
+                tables.append(table_without_each(gain, correlations))
             gains.append((name, gain_charts(models, gain), tables))
     return {
         "missing": stored["missing"],
@@ -169,6 +177,13 @@ def variants_table(
     return Table(title, columns, cells, (note,) if note else ())
 
 
+def changes_table(results: Sequence[JsonRow]) -> Table:
+    """Return what each variant of a list changes."""
+    changes_by_variant = {row["variant"]: row["changes"] or MISSING for row in results}
+    columns = (Column("variant"), Column("changes"))
+    return Table("changes of the variants", columns, tuple(changes_by_variant.items()))
+
+
 def _variant_cells(row: JsonRow) -> tuple[str, ...]:
     """Return the cells of a variant in the order of the columns."""
     change = ""
@@ -209,7 +224,9 @@ def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
         fact = f"{row['variant']}: {interval(row['accuracy'], low, high)} %"
         means.append(Dot(row["accuracy"], index, low, high, fact))
         seeds += [Dot(accuracy, index + 0.25) for accuracy in of_seeds]
-    y = Axis.names([row["variant"] for row in rows])
+    names = [row["variant"] for row in rows]
+    longest_name = max(map(len, names))
+    y = Axis.names(names)
     first = rows[0]
     return Chart(
         f"{benchmark} ({first['n']} rows)",
@@ -229,7 +246,7 @@ def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
             ),
             Series("s1", "each seed", dots=tuple(seeds), shape="small"),
         ),
-        width=CHART_WIDTH,
+        width=min(LARGEST_WIDTH, WIDTH + CHARACTER * max(0, longest_name - SHORT_NAME)),
         height=70 + ROW_HEIGHT * len(rows),
     )
 

@@ -4,7 +4,7 @@ They are made from what eval/overoptimisation.py stores in figures.json, so that
 page of a list of runs, and the picture show the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Chart
@@ -49,13 +49,19 @@ def _policy_row(point: JsonRow) -> tuple[str, ...]:
     cells = [point["run"], num_seeds, str(point["step"])]
     cells += [f"{point['kl']['mean']:.2f}", signed(point["score"]["mean"])]
     for name in ("greedy", "sampled"):
-        cells.append(interval(point[name]["mean"], point[name]["low"], point[name]["high"]))
-    for name in ("best", "pass", "majority"):
-        cells.append(percent(point[name]["mean"]))
+        cells.append(_figure_text(point[name], percent))
+    for name in BEST_OF:
+        # Files of earlier versions lack some of these figures.
+        cells.append(percent(point[name]["mean"]) if name in point else MISSING)
     for name in ("greedy", "sampled"):
         change = difference(point, name)
         cells.append(MISSING if change is None else change.points)
     return tuple(cells)
+
+
+def _figure_text(stored: JsonRow, form: Callable[[float], str]) -> str:
+    """Return the text of a stored figure, with its interval if it has one."""
+    return interval(stored["mean"], stored.get("low"), stored.get("high"), form)
 
 
 def difference(point: JsonRow, name: str) -> Difference | None:
@@ -112,11 +118,9 @@ def answers_table(points: Sequence[JsonRow], num_answers: int) -> Table:
     heads += [f"pass@{num_answers} [95 %]", f"majority of {num_answers} [95 %]"]
     rows = []
     for point in points:
-        score = point["score"]
-        cells = [point["run"], str(point["step"])]
-        cells.append(interval(score["mean"], score["low"], score["high"], signed))
+        cells = [point["run"], str(point["step"]), _figure_text(point["score"], signed)]
         for name in BEST_OF:
-            cells.append(interval(point[name]["mean"], point[name]["low"], point[name]["high"]))
+            cells.append(_figure_text(point[name], percent) if name in point else MISSING)
         rows.append(tuple(cells))
     columns = tuple(Column(head, is_number=head != "run") for head in heads)
     return Table("several answers", columns, tuple(rows))

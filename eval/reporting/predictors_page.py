@@ -108,8 +108,8 @@ def range_without_one(without: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def table_without_each(correlations: Mapping[str, JsonRow]) -> Table:
-    """Return Pearson's coefficient of each figure without each variant in turn."""
+def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
+    """Return Pearson's coefficient of each figure with a gain, without each variant in turn."""
     variants: dict[str, None] = {}
     for correlation in correlations.values():
         variants |= dict.fromkeys(correlation.get("without", {}))
@@ -121,7 +121,8 @@ def table_without_each(correlations: Mapping[str, JsonRow]) -> Table:
             cells.append(MISSING if coefficients is None else signed(coefficients[0]))
         rows.append(tuple(cells))
     heads = [Column("without"), *(Column(name, is_number=True) for name in correlations)]
-    return Table("Pearson without each variant in turn", tuple(heads), tuple(rows))
+    title = f"{GAINS[gain]}: Pearson without each variant in turn"
+    return Table(title, tuple(heads), tuple(rows))
 
 
 def gain_charts(models: Sequence[JsonRow], gain: str) -> list[Chart]:

@@ -590,7 +590,7 @@ def markdown(
             table = coefficients_table(gain, by_figure)
             parts += [f"## {table.title}", COEFFICIENTS_NOTE, table.markdown()]
             parts.append("Pearson without each variant in turn:")
-            parts.append(table_without_each(by_figure).markdown())
+            parts.append(table_without_each(gain, by_figure).markdown())
     if variant_tables:
         parts.append(intervals)
     for heading, table in variant_tables.items():
