@@ -74,7 +74,9 @@ def list_page(folder: Path) -> str:
     if (folder / PREDICTORS).is_file():
         sections["predictors"] = "What a reward model is worth"
         reward_models = _reward_models(read_json(folder / PREDICTORS), reference)
+    changes = changes_table(results) if results else None
     costs = ablation.get("costs", {})
+    costs_of_variants = cost_table(costs) if costs else None
     return render(
         TEMPLATE,
         title=folder.resolve().name,
@@ -83,8 +85,8 @@ def list_page(folder: Path) -> str:
         statement=ablation.get("statement") or OLD_LIST,
         missing=[f"{run['variant']}, seed {run['seed']}" for run in ablation["missing"]],
         variants_found=_tables_and_charts(results, reference, "rows"),
-        changes=changes_table(results) if results else None,
-        costs=cost_table(costs) if costs else None,
+        changes=changes,
+        costs=costs_of_variants,
         policies=policies,
         reward_models=reward_models,
         sections=sections,
