@@ -24,10 +24,12 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.chart import Axis, Chart
+from mmrm.data.display.axis import Axis
+from mmrm.data.display.chart import Bar, Chart, Series
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
-from mmrm.data.errors import LeftOut, RecordError, UserError
+from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture
@@ -152,17 +154,16 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
         f"{unit}, logarithmic",
         ticks if len(ticks) > 1 else ends,
     )
-    chart = Chart(
-        title, x, Axis.counts(int(counts.max()), of), value=f"median {np.median(values):,.0f}"
-    )
+    bars = []
     for start, end, count in zip(
         edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
     ):
-        left, right = math.log10(start), math.log10(end)
         which = f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
         fact = f"{which}: {count:,}" if count else ""
-        chart.path([(left, 0.0), (left, count), (right, count), (right, 0.0)], "bar right", fact)
-    return chart
+        bars.append(Bar(math.log10(start), math.log10(end), count, fact))
+    y = Axis.counts(int(counts.max()), of)
+    series = Series("right", bars=tuple(bars))
+    return Chart(title, x, y, (series,), value=f"median {np.median(values):,.0f}")
 
 
 def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
@@ -240,26 +241,29 @@ def main() -> None:
     options = parser.parse_args()
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
-    try:
+    with command():
         section = section_of(options.recipe)
         if options.find:
             # Many records that cannot be used are a reason to list them, not to stop.
             section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
         mixture = Mixture(section)
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
-    if options.out is not None:
-        together = pairs_together_of(options.recipe)
-        html = page(mixture, options.samples, options.recipe.stem, together)
-        write_whole(options.out, html)
-        print(f"wrote {options.out}")
-    if options.find:
-        counts: Counter[str] = Counter()
-        for suspicion in suspicious(mixture.splits):
-            counts[suspicion.kind] += 1
-            print(*suspicion, sep=": ")
-        totals = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        print(f"in all: {totals or 'nothing suspicious'}")
+        if options.out is not None:
+            together = pairs_together_of(options.recipe)
+            html = page(mixture, options.samples, options.recipe.stem, together)
+            write_whole(options.out, html)
+            print(f"wrote {options.out}")
+        if options.find:
+            print_suspicious(mixture)
+
+
+def print_suspicious(mixture: Mixture) -> None:
+    """Print every suspicious record, and how many there are of each kind."""
+    counts: Counter[str] = Counter()
+    for suspicion in suspicious(mixture.splits):
+        counts[suspicion.kind] += 1
+        print(*suspicion, sep=": ")
+    totals = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    print(f"in all: {totals or 'nothing suspicious'}")
 
 
 if __name__ == "__main__":

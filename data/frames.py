@@ -25,8 +25,9 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
-from mmrm.data.errors import InUseError, UserError
+from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
 from mmrm.data.storage.files import mapped
 from mmrm.data.storage.output_lock import locked_folder
@@ -73,14 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.frames < 1:
         parser.error(f"--frames is {options.frames}; required is 1 or more")
-    try:
-        with locked_folder(options.out):
-            problems = cut_all(options.videos, options.out, options.frames, options.workers)
-    except InUseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with command(), locked_folder(options.out):
+        problems = cut_all(options.videos, options.out, options.frames, options.workers)
     if problems:
         sys.exit("\n  ".join([f"error: {len(problems)} videos cannot be cut:", *problems[:LISTED]]))
 

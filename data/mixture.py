@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
-from mmrm.data.errors import UserError
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import CACHE, Mixture
 from mmrm.data.preparation.recipe_section import (
@@ -52,15 +52,13 @@ def main() -> None:
     options = parser.parse_args()
     if not options.plan and options.recipe.suffix in (".yaml", ".yml"):
         parser.error("nothing to do: give --plan")
-    try:
+    with command():
         if options.plan:
             prepare(options.recipe, options.save)
         else:
             place = options.recipe.expanduser().absolute()
             for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
                 print(line)
-    except (UserError, OSError) as error:
-        sys.exit(f"error: {error}")
 
 
 def prepare(recipe: Path, card_file: Path | None) -> None:

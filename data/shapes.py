@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
@@ -111,10 +112,11 @@ def main() -> None:
             "neither --sheet nor --write is given. Give --sheet FILE.png, --write FOLDER or both"
         )
 
-    if options.sheet is not None:
-        write_sheet(options.sheet, options.level, options.seed)
-    if options.write is not None:
-        write_all(options.write, options.level, options.seed, options.rows)
+    with command():
+        if options.sheet is not None:
+            write_sheet(options.sheet, options.level, options.seed)
+        if options.write is not None:
+            write_all(options.write, options.level, options.seed, options.rows)
 
 
 if __name__ == "__main__":

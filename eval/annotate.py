@@ -17,13 +17,13 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from mmrm.data.config.validation import read_section
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import section_of
 from mmrm.data.prompts import TEMPLATES
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.annotation.annotator import Annotator, annotate, journal_of, read_journal
-from mmrm.eval.cli import command
 from mmrm.eval.judges.endpoint.client import open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 

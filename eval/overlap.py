@@ -29,6 +29,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.mixing import CACHE
@@ -40,7 +41,7 @@ from mmrm.data.storage.files import digest
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from mmrm.eval.candidates import Example
-from mmrm.eval.cli import add_benchmarks, command
+from mmrm.eval.cli import add_benchmarks
 from mmrm.eval.contamination.index import OverlapIndex
 from mmrm.eval.contamination.overlap_report import Overlap, report
 from mmrm.eval.contamination.search import Search, run_search

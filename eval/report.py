@@ -1,9 +1,11 @@
-"""Write a report: one HTML page about a run, a sweep or a list of runs that needs no other file and no network.
+"""Write a report: one HTML page about a run, a sweep or a list of runs.
 
-python eval/report.py runs/shapes/naive                              # writes runs/shapes/naive/report.html
+python eval/report.py runs/shapes/naive                # writes runs/shapes/naive/report.html
 python eval/report.py runs/shapes/naive --output naive.html
-python eval/report.py runs/shapes/ablations/rewards                  # the folder of a list of train/ablate.py
-python eval/report.py runs/shapes/naive --watch                      # beside a run: writes it anew as figures come, to its end
+python eval/report.py runs/shapes/ablations/rewards    # the folder of a list of train/ablate.py
+python eval/report.py runs/shapes/naive --watch        # writes it again whenever the run goes on
+
+The page needs no other file and no network.
 """
 
 import argparse
@@ -14,34 +16,41 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import command
 from mmrm.eval.reporting.comparison_page import list_page
 from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_content import read_run, read_sweep
 from mmrm.eval.results.run_folder import ABLATION, LOG, SWEEP
 
-SECONDS, REST = 10.0, 4.0
-"""Between two looks at a run; and how many times as long as a page took to write there is none."""
+SECONDS_BETWEEN_LOOKS = 10.0
+REST = 4.0
+"""Pause after a page was written, as a multiple of the time that writing took."""
 SHOWN = (
-    *(
-        LOG,
-        "provenance.json",
-        "completions/*.parquet",
-        "checkpoint-*/trainer_state.json",
-        "checkpoint-*/eval/**/*.json",
-    ),
-    *("checkpoint-*/answers/*.json", "start/answers/*.json"),
+    LOG,
+    "provenance.json",
+    "completions/*.parquet",
+    "checkpoint-*/trainer_state.json",
+    "checkpoint-*/eval/**/*.json",
+    "checkpoint-*/answers/*.json",
+    "start/answers/*.json",
 )
-"""The files of a run that change what its page shows."""
+"""Patterns of the files of a run that its page shows."""
 
 
 def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
     """Write the page of the folder of a run, a sweep or a list of runs, whole or not at all.
 
-    Raises: UserError for a folder that no page can be made of; InUseError while another process writes the page.
+    Args:
+        folder: The folder.
+        output: The file of the page.
+        live: True if the run goes on: the open page then loads itself again.
+
+    Raises:
+        UserError: If no page can be made of the folder.
+        InUseError: If another process writes the page.
     """
     with locked_file(output):
         if (folder / ABLATION).is_file():
@@ -52,47 +61,55 @@ def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
 
 
 def watch(folder: Path, output: Path) -> None:
-    """Write the page of a run whenever something new is there, until the run has ended; the open page loads itself anew.
+    """Write the page of a run whenever its files change, until the run has ended.
 
-    What changes while it is read is read again at the next look; a run that was killed is waited for.
+    Files that change while they are read are read again at the next look. A run that was killed has
+    not ended, so that the command goes on waiting for it.
     """
-    before, said = None, ""
+    last_states = None
+    last_words = ""
     while True:
-        now, running, begin = states(folder), goes_on(folder), time.monotonic()
-        if now != before:
+        began = time.monotonic()
+        current_states = states(folder)
+        is_running = goes_on(folder)
+        if current_states != last_states:
             try:
-                write_report(folder, output, live=running)
-                before, words = (
-                    now,
-                    f"wrote {output}{', the run goes on' if running else ': the run has ended'}",
+                write_report(folder, output, live=is_running)
+                last_states = current_states
+                words = (
+                    f"wrote {output}{', the run goes on' if is_running else ': the run has ended'}"
                 )
             except (UserError, OSError) as error:
                 words = f"waiting: {error}"
-            if words != said:
+            if words != last_words:
                 print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
-                said = words
-        if before is not None and not running:
+                last_words = words
+        if last_states is not None and not is_running:
             return
-        time.sleep(max(SECONDS, REST * (time.monotonic() - begin)))
+        time.sleep(max(SECONDS_BETWEEN_LOOKS, REST * (time.monotonic() - began)))
 
 
 def states(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return size and time of every file that the page shows."""
-    found = {}
-    for path in (path for pattern in SHOWN for path in folder.glob(pattern)):
-        with suppress(FileNotFoundError):  # a checkpoint that is being removed
-            status = path.stat()
-            found[path] = status.st_size, status.st_mtime_ns
+    found: dict[Path, tuple[int, int]] = {}
+    for pattern in SHOWN:
+        for path in folder.glob(pattern):
+            with suppress(FileNotFoundError):  # a checkpoint that is being removed
+                status = path.stat()
+                found[path] = (status.st_size, status.st_mtime_ns)
     return found
 
 
 def goes_on(folder: Path) -> bool:
-    """Say whether a run has not yet come to its end, or is not there yet; the last line of its log is Trainer's `train_runtime`.
+    """Return True if a run has not yet ended, or is not there yet.
 
-    A run of a version that kept no log file is taken for one that has ended.
+    The last line of a complete log is the Trainer's `train_runtime`. A run of a version without a
+    log file counts as ended.
     """
-    if (log := folder / LOG).is_file():
-        return '"train_runtime"' not in log.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+    log = folder / LOG
+    if log.is_file():
+        _, _, last_line = log.read_text(encoding="utf-8").rstrip().rpartition("\n")
+        return '"train_runtime"' not in last_line
     return next(folder.glob("checkpoint-*"), None) is None
 
 
@@ -119,14 +136,16 @@ def main() -> None:
             for kind, file in (("sweep", SWEEP), ("list of runs", ABLATION)):
                 if (options.folder / file).is_file():
                     raise UserError(
-                        f"{options.folder} is a {kind}, whose file {file} has no end to wait for. --watch follows a run."
+                        f"{options.folder} is a {kind}, whose file {file} has no end to wait for. "
+                        "--watch follows a run."
                     )
             with suppress(KeyboardInterrupt):
                 watch(options.folder, output)
             return
         if not options.folder.is_dir():
             raise UserError(
-                f"{options.folder}: there is no such folder. Give the folder of a run, a sweep or a list of runs."
+                f"{options.folder}: there is no such folder. Give the folder of a run, a sweep or "
+                "a list of runs."
             )
         write_report(options.folder, output)
     print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")

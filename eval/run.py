@@ -30,6 +30,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import PredictionsError, UserError
 from mmrm.data.storage.files import write_json
@@ -37,7 +38,7 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.cli import add_shared, benchmark, command, processes, task_of
+from mmrm.eval.cli import add_shared, benchmark, processes, task_of
 from mmrm.eval.journal import Journal
 from mmrm.eval.protocol import Images
 from mmrm.eval.results.official_scores import readers, score_predictions_file
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.score:
             score(options, console)
         elif options.compare:
-            console.print(comparison_table(*options.compare))
+            console.print(comparison_table(*options.compare).rich())
         else:
             judge_all(options, console)
 
@@ -157,7 +158,7 @@ def score(options: argparse.Namespace, console: Console) -> None:
     found, compared = score_predictions_file(
         options.score, BENCHMARKS[name], options.rules, options.k, where
     )
-    console.print(score_table(name, found))
+    console.print(score_table(name, found).rich())
     for line in compared.lines():
         console.print(line, soft_wrap=True)
     if options.output:
@@ -227,7 +228,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
             console.print(
                 results_table(
                     results, title=str(judge), baselines=task.baselines, ablations=ablations
-                )
+                ).rich()
             )
             for name, result in results.items():
                 for note in result.notes:

@@ -29,6 +29,7 @@ from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.images import data_uri
@@ -39,7 +40,7 @@ from mmrm.data.sources.registry import AnySource
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest, write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import add_ranks, command, processes, refuse_existing
+from mmrm.eval.cli import add_ranks, processes, refuse_existing
 from mmrm.eval.journal import Journal
 from mmrm.models.config import SamplingConfig
 

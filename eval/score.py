@@ -41,12 +41,13 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from mmrm.data.config.validation import format_validation_error
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import add_ranks, command, processes, refuse_existing
+from mmrm.eval.cli import add_ranks, processes, refuse_existing
 from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import FORMS

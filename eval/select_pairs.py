@@ -17,6 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
@@ -27,7 +28,6 @@ from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.annotation.annotator import append, journal_of, read_journal
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import candidates_from_record
-from mmrm.eval.cli import command
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.loading import load_judge

@@ -24,11 +24,12 @@ from typing import Any, TypeVar, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import command, refuse_existing
+from mmrm.eval.cli import refuse_existing
 from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_records, write_with
 from mmrm.eval.selection.candidate_records import Answered, RecordFile, open_records
 from mmrm.eval.selection.selection import (

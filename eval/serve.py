@@ -35,9 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, insta
 from pydantic import ValidationError
 
 from mmrm.data.config.validation import format_validation_error
+from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
-from mmrm.eval.cli import add_ranks, command, processes
+from mmrm.eval.cli import add_ranks, processes
 from mmrm.eval.serving.request_limits import RequestLimits
 
 

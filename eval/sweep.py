@@ -1,12 +1,14 @@
 """Evaluate many checkpoints on many benchmarks, data-parallel, and never one of them twice.
 
-deepspeed eval/sweep.py runs/a runs/b/checkpoint-* --benchmarks vl_rewardbench=hub multimodal_rewardbench=hub
+deepspeed eval/sweep.py runs/a runs/b/checkpoint-* --benchmarks vl_rewardbench=hub
 python eval/sweep.py runs/shapes/naive --output runs/shapes/sweep --wandb reward-models
 
-A run folder stands for all its checkpoints; YAML files (ensembles, endpoints) are judges too. In the folder that --output
-names: sweep.csv, sweep.json, sweep.md, sweep.png, and results/<fingerprint>/ with `<benchmark>.json` and
-`<benchmark>/predictions.jsonl`. The fingerprint is of the weights, the benchmark's rows, the protocol and the scoring code;
-what is there is not computed again, so that a killed sweep is continued by the same command, also in the middle of a result.
+A run folder stands for all its checkpoints. YAML files (ensembles, endpoints) are judges too. Into
+the folder that --output names go sweep.csv, sweep.json, sweep.md, sweep.png, and
+results/<fingerprint>/ with `<benchmark>.json` and `<benchmark>/predictions.jsonl`. The fingerprint
+is of the weights, the benchmark's rows, the protocol and the scoring code. A stored result is not
+computed again, so that a killed sweep is continued by the same command, also in the middle of a
+result.
 """
 
 import argparse
@@ -21,28 +23,29 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.console import plain_console
+from mmrm.data.display.command import command
+from mmrm.data.display.console import first_rank_console, plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.cli import add_shared, command, processes, task_of
+from mmrm.eval.cli import add_shared, processes, task_of
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import recorded
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.reporting.sweep_report import best_of, draw, in_full, log, markdown, rows
-from mmrm.eval.results.result_store import Standing, Store, step_of, summarise
-from mmrm.eval.results.summary_table import percent, write_rows
+from mmrm.eval.results.result_store import Standing, Store, Summary, step_of, summarise
+from mmrm.eval.results.summary_table import accuracy_text, write_rows
 from mmrm.eval.suite.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
 from mmrm.eval.suite.suite import Suite, journal_in
 from mmrm.models.distributed import gather, locked_by_first_rank, rank, world_size
 
 BROKEN = (UserError, OSError)
-"""What a judge that cannot be used raises."""
+"""The errors of a judge that cannot be used."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
+    """Read the command line, and evaluate what is missing."""
     parser = argparse.ArgumentParser(
         "eval/sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,29 +63,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="also log there; without a login the wandb run stays in the output",
     )
     parser.set_defaults(output=Path("runs/sweep"))
-    options, console = parser.parse_args(arguments), plain_console(highlight=False, soft_wrap=True)
+    options = parser.parse_args(arguments)
+    console = first_rank_console(highlight=False, soft_wrap=True)
     with (
         command(),
         processes() as device,
         locked_by_first_rank(locked_folder(options.output)),
     ):
-        console.quiet = rank() > 0
         run(options, device, console)
 
 
 def run(options: argparse.Namespace, device: torch.device, console: Console) -> None:
-    """Evaluate what is missing and write the summary; all ranks call together, the first one writes and prints.
+    """Evaluate what is missing and write the summary.
 
-    All judges get one task: the options', and for what they leave open that of the first recipe there is.
+    All ranks call together, and the first one writes. All judges get one task: that of the options,
+    completed by the first recipe there is.
     """
-    judges, folder = expand(options.judges), options.output
+    judges = expand(options.judges)
+    folder = options.output
     task = task_of(options, judge_with_task(judges))
     suite = Suite.load(task.benchmarks, task.protocol)
-    sweep = Sweep(suite, Store(folder / "results"), Runtime(device, options.token_budget), console)
-    names = {name: rows_digest(loaded.examples) for name, (_, loaded) in suite.benchmarks.items()}
-    entries, broken = [], {}
+    store = Store(folder / "results")
+    sweep = Sweep(suite, store, Runtime(device, options.token_budget), console)
+    rows_digests = {
+        name: rows_digest(loaded.examples) for name, (_, loaded) in suite.benchmarks.items()
+    }
+    entries: list[tuple[Path, str, str]] = []
+    broken: dict[str, str] = {}
     for judge, (digest, problem) in digests(judges).items():
-        marks = {name: fingerprint(digest, own, suite.protocol) for name, own in names.items()}
+        marks = {
+            name: fingerprint(digest, own, suite.protocol) for name, own in rows_digests.items()
+        }
         problem = problem or sweep.complete(judge, digest, marks)
         gc.collect()  # a judge holds itself in cycles, and there is no room for two
         if device.type == "cuda":
@@ -94,13 +105,20 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
             entries += [(judge, name, mark) for name, mark in marks.items()]
     if rank():
         return
-    found = [
-        Standing(judge, name, mark, sweep.store.result(mark, name)) for judge, name, mark in entries
+    standings = [
+        Standing(judge, name, mark, store.result(mark, name)) for judge, name, mark in entries
     ]
-    # Only judges that compare have orders and votes, so that a sweep of both kinds has two protocols.
-    protocols = dict.fromkeys(standing.result.done for standing in found)
+    # Only judges that compare have orders and votes: a sweep of both kinds has two protocols.
+    protocols = dict.fromkeys(standing.result.done for standing in standings)
     protocol = "; ".join(protocols) or suite.protocol.label
-    summary = summarise(found, broken, sweep.store, protocol)
+    summary = summarise(standings, broken, store, protocol)
+    write_summary(summary, folder, console)
+    if options.wandb and summary.standings:
+        log(summary, options.wandb, folder)
+
+
+def write_summary(summary: Summary, folder: Path, console: Console) -> None:
+    """Write the summary as JSON, CSV, Markdown and a picture, and print the best judges."""
     write_json(folder / "sweep.json", in_full(summary))
     write_rows(rows(summary), folder / "sweep.csv")
     write_whole(folder / "sweep.md", markdown(summary))
@@ -110,11 +128,10 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         console.print(f"{name}: {best_of(standings)}")
     if summary.comparisons > 1:
         console.print(
-            f"Intervals of distances hold at 95 % for all {summary.comparisons} pairs of judges together."
+            f"Intervals of distances hold at 95 % for all {summary.comparisons} pairs of judges "
+            "together."
         )
     console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
-    if options.wandb and summary.standings:
-        log(summary, options.wandb, folder)
 
 
 def judge_with_task(judges: Sequence[Path]) -> Path:
@@ -132,20 +149,25 @@ def judge_with_task(judges: Sequence[Path]) -> Path:
 
 
 def digests(judges: Sequence[Path]) -> dict[Path, tuple[str, str]]:
-    """Return each judge's digest, or "" and what is wrong; ranks share the reading of the files."""
-    found = {}
+    """Return each judge's digest and an empty text, or an empty digest and its problem.
+
+    The ranks share the reading of the files.
+    """
+    own: dict[Path, tuple[str, str]] = {}
     for judge in judges[rank() :: world_size()]:
         try:
-            found[judge] = (judge_digest(judge), "")
+            own[judge] = (judge_digest(judge), "")
         except BROKEN as error:
-            found[judge] = ("", str(error))
-    whole = {judge: one for part in gather(found) for judge, one in part.items()}
-    return {judge: whole[judge] for judge in judges}
+            own[judge] = ("", str(error))
+    of_all_ranks: dict[Path, tuple[str, str]] = {}
+    for part in gather(own):
+        of_all_ranks |= part
+    return {judge: of_all_ranks[judge] for judge in judges}
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Where the results of judges on the benchmarks of a suite go."""
+    """The evaluation of judges on the benchmarks of a suite, with the store of their results."""
 
     suite: Suite
     store: Store
@@ -153,7 +175,16 @@ class Sweep:
     console: Console
 
     def complete(self, path: Path, digest: str, marks: dict[str, str]) -> str:
-        """Evaluate a judge where the store has nothing under its mark; return what is wrong with it, "" if nothing is."""
+        """Evaluate a judge on the benchmarks whose results are missing.
+
+        Args:
+            path: The judge.
+            digest: The digest of its files.
+            marks: The fingerprint of its result on each benchmark.
+
+        Returns:
+            The problem of the judge; an empty text if there is none.
+        """
         missing = gather([name for name, mark in marks.items() if not self.store.has(mark)])[0]
         for name in marks.keys() - set(missing):
             self.console.print(f"{path}, {name}: stored")
@@ -161,7 +192,6 @@ class Sweep:
             return ""
         judge: Judge | None = None
         problem = ""
-        protocol = self.suite.protocol
         try:
             judge = load_judge(path, self.runtime).judge
         except BROKEN as error:
@@ -170,43 +200,47 @@ class Sweep:
         if judge is None or problems:
             return problems[0]
         for name in missing:
-            mark = marks[name]
-            folder = Path() if rank() else self.store.begin(mark)
             # A judge that cannot be asked under the protocol ends the sweep: the protocol is at fault.
-            judge.under(protocol, self.suite.benchmarks[name][0])
-            journal = journal_in(folder, name, mark, plain_console(stderr=True))
+            judge.under(self.suite.protocol, self.suite.benchmarks[name][0])
             try:
-                evaluation = self.suite.evaluate(
-                    name, judge, folder, with_notes=True, journal=journal
-                )
+                self._evaluate(path, name, judge, digest, marks[name])
             except (EndpointError, CheckpointError) as error:  # raised on all ranks alike
                 return str(error)
-            if not rank():
-                about = {
-                    "judge": str(path),
-                    "benchmark": name,
-                    "judge_digest": digest,
-                    "fingerprint": mark,
-                }
-                self.store.finish(
-                    mark, {**about, "protocol": protocol.model_dump(), "scoring": scoring_version()}
-                )
-                self.console.print(f"{path}, {name}: {percent(evaluation.result.micro)}")
         return ""
+
+    def _evaluate(self, path: Path, name: str, judge: Judge, digest: str, mark: str) -> None:
+        """Evaluate a judge on one benchmark, and store the result on the first rank."""
+        protocol = self.suite.protocol
+        folder = Path() if rank() else self.store.begin(mark)
+        journal = journal_in(folder, name, mark, plain_console(stderr=True))
+        evaluation = self.suite.evaluate(name, judge, folder, with_notes=True, journal=journal)
+        if rank():
+            return
+        about = {
+            "judge": str(path),
+            "benchmark": name,
+            "judge_digest": digest,
+            "fingerprint": mark,
+            "protocol": protocol.model_dump(),
+            "scoring": scoring_version(),
+        }
+        self.store.finish(mark, about)
+        self.console.print(f"{path}, {name}: {accuracy_text(evaluation.result.micro)}")
 
 
 def expand(places: Sequence[Path]) -> list[Path]:
-    """Return every judge once: a run folder stands for its checkpoints in the order of their steps."""
-    found: dict[Path, Path] = {}
+    """Return every judge once; a run folder stands for its checkpoints, ordered by step."""
+    judge_by_resolved_path: dict[Path, Path] = {}
     for place in places:
-        inside = [
-            (step, path)
-            for path in place.glob("checkpoint-*")
-            if (step := step_of(path)) is not None
-        ]
-        for path in [path for _, path in sorted(inside)] or [place]:
-            found.setdefault(path.resolve(), path)
-    return list(found.values())
+        checkpoints: list[tuple[int, Path]] = []
+        for path in place.glob("checkpoint-*"):
+            step = step_of(path)
+            if step is not None:
+                checkpoints.append((step, path))
+        paths = [path for _, path in sorted(checkpoints)]
+        for path in paths or [place]:
+            judge_by_resolved_path.setdefault(path.resolve(), path)
+    return list(judge_by_resolved_path.values())
 
 
 if __name__ == "__main__":

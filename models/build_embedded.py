@@ -29,6 +29,7 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.models.backbone import EMBEDDED
 
@@ -163,4 +164,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    print(f"{options.folder}: {build(options.folder, options.seed):,} parameters, untrained")
+    with command():
+        print(f"{options.folder}: {build(options.folder, options.seed):,} parameters, untrained")

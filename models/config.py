@@ -1,14 +1,13 @@
 """Settings of the backbone, the reward head and sampling; imports no torch to load quickly."""
 
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from mmrm.data.config.section import Section, Temperature, Tokens
+from mmrm.data.display.console import say_on_first_rank
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import control_token
 from mmrm.data.prompts import CRITIQUE_REQUEST
@@ -49,8 +48,7 @@ def checkpoint_at(path: str) -> str:
             "(its recipe sets no evaluation.best_metric, or nothing was evaluated yet): give one "
             f"of these, such as {folder / checkpoint_names[-1]}."
         )
-    if os.environ.get("RANK", "0") == "0":
-        print(f"{folder} is a run folder: taking its best checkpoint, {best}", file=sys.stderr)
+    say_on_first_rank(f"{folder} is a run folder: taking its best checkpoint, {best}")
     return str(best)
 
 

@@ -74,6 +74,11 @@ ROLES = {"config", "method", "objective", "judge", "registry"}
 
 NAMED_TWICE = {
     "source": "the base of all sources, and the source of the embedded world in its own folder",
+    **dict.fromkeys(
+        ("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
+        "a command and its study",
+    ),
+    "throughput": "a command and its study",
 }
 """Further file names that occur more than once, each with the reason."""
 

@@ -11,9 +11,9 @@ CLONE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CLONE))  # the clone, installed or not
 
 from mmrm.data.config.registry import installed_sections
+from mmrm.data.display.command import command
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import command
 from mmrm.eval.judges.registry import JUDGES
 from mmrm.train.reference.pages import reference
 from mmrm.train.reference.schema import judge_schema, recipe_schema

@@ -14,10 +14,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import command
 from mmrm.eval.judges.checkpoint import backbone_of, card_of_adapters
 from mmrm.eval.results.run_folder import CARD
 from mmrm.models.backbone import load_critic, load_encoder, load_language_model, load_scalar

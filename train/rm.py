@@ -11,7 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
+from mmrm.data.display.command import command
 from mmrm.train.runs.environment import start
 
 if __name__ == "__main__":
-    start(sys.argv[1:], "rm", __doc__)
+    with command():
+        start(sys.argv[1:], "rm", __doc__)

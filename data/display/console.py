@@ -1,6 +1,9 @@
-"""A console that prints what it is given."""
+"""Consoles of this project, which print names and texts of users unchanged."""
 
 from __future__ import annotations
+
+import os
+import sys
 
 from rich.console import Console
 
@@ -14,8 +17,8 @@ def plain_console(
 ) -> Console:
     """Return a console that reads no markup and no emoji codes, also in tables.
 
-    Names, categories and paths are a user's: of a benchmark's group `[/red]` a console of rich's makes an exception, and of
-    `[red]` nothing.
+    Names, categories and paths are a user's. With markup, rich raises an exception for a
+    benchmark's group `[/red]`, and prints nothing for `[red]`.
     """
     return Console(
         width=width,
@@ -25,3 +28,26 @@ def plain_console(
         markup=False,
         emoji=False,
     )
+
+
+def wide_console(file_width: int, *, highlight: bool = True) -> Console:
+    """Return a console as wide as the terminal, or `file_width` wide without a terminal."""
+    return plain_console(width=None if sys.stdout.isatty() else file_width, highlight=highlight)
+
+
+def is_first_rank() -> bool:
+    """Return True on the first rank, and in a process that no launcher started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def first_rank_console(*, highlight: bool = True, soft_wrap: bool = False) -> Console:
+    """Return a console that prints on the first rank, and is silent on all others."""
+    console = plain_console(highlight=highlight, soft_wrap=soft_wrap)
+    console.quiet = not is_first_rank()
+    return console
+
+
+def say_on_first_rank(text: str) -> None:
+    """Print a line to the standard error output, on the first rank alone."""
+    if is_first_rank():
+        print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A page as one HTML file: templates beside the floor that fills them, one style, and no address but the page's own."""
+"""Rendering of pages: each is one HTML file with its style and script, which loads nothing else."""
 
 import base64
 import hashlib
@@ -10,15 +10,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from mmrm.data.display.chart import share_bar, swatch
+from mmrm.data.display.format import percent, with_minus_signs
+
 FOLDER = Path(__file__).parent
 TINY = 128
-"""Longest side in pixels of an image that is shown enlarged, which would show what a lossy format does to it."""
+"""Longest side in pixels of an image that is shown enlarged. A lossy format would be visible."""
 
 
 def render(template: Path, script: str = "", **values: Any) -> str:
-    """Return the page of a template that extends base.html; of its style sheet and `script` nothing else may run.
+    """Return the page of a template that extends base.html, with `values` for its variables.
 
-    Texts are escaped. A style sheet of the template's name, if there is one, comes after style.css.
+    Texts are escaped, and no script but `script` may run. The page has style.css and, if there is
+    one, the style sheet of the template's name.
     """
     environment = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]),
@@ -27,8 +31,11 @@ def render(template: Path, script: str = "", **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["share"] = lambda value: "–" if value is None else f"{100 * value:.1f}"
+    environment.filters["share"] = percent
     environment.filters["count"] = "{:,}".format
+    environment.filters["minus"] = with_minus_signs
+    environment.globals["share_bar"] = share_bar
+    environment.globals["swatch"] = swatch
     sheets = [FOLDER / "style.css", *template.parent.glob(f"{template.stem}.css")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template.name).render(
@@ -40,7 +47,7 @@ def render(template: Path, script: str = "", **values: Any) -> str:
 
 
 def thumbnail(image: Image.Image, longest: int) -> str:
-    """Shrink an image until its longest side has at most so many pixels, and return it as a data URI."""
+    """Return an image as a data URI, shrunk to at most `longest` pixels on either side."""
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=80, method=2, lossless=max(image.size) <= TINY)

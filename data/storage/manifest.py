@@ -16,6 +16,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
+from mmrm.data.display.console import is_first_rank, say_on_first_rank
 from mmrm.data.errors import CheckpointError, SpecialFileError
 from mmrm.data.regular_files import read_bytes, require_regular
 from mmrm.data.storage.files import remembered_digest
@@ -170,13 +171,10 @@ def written_by_us(folder: Path) -> bool:
 @cache
 def _warn_unverified(folder: Path, reason: str) -> None:
     """Print once for each folder that its files cannot be checked; the first rank prints."""
-    if os.environ.get("RANK", "0") != "0":
-        return
-    print(
+    say_on_first_rank(
         f"warning: the files of {folder} are loaded unchecked: {reason}, which a finished save "
         "writes last. It was cut off while it was being saved, or an older version or another "
-        "program saved it. If you do not know that it is whole, take another checkpoint.",
-        file=sys.stderr,
+        "program saved it. If you do not know that it is whole, take another checkpoint."
     )
 
 
@@ -193,7 +191,7 @@ def _changes(folder: Path, noted: dict[str, FileEntry]) -> list[str]:
     names = sorted(noted)
     num_bytes = sum(entry.size for entry in noted.values())
     num_threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(names)))
-    is_shown = num_bytes >= LARGE_BYTES and os.environ.get("RANK", "0") == "0"
+    is_shown = num_bytes >= LARGE_BYTES and is_first_rank()
     if is_shown:
         print(f"checking {num_bytes / 1e9:.1f} GB in {folder}", file=sys.stderr)
     problems = []

@@ -1,94 +1,264 @@
-"""The page of a list of runs: its variants side by side, and beside them what was found out about policies and reward models.
+"""Tables and charts of the variants of a list of runs, and the page of the list.
 
-Read are the files that train/ablate.py, eval/overoptimisation.py and train/predictors.py leave in the list's folder.
+train/ablate.py and train/predictors.py print and draw the same tables and charts. The page reads
+the files that these commands and eval/overoptimisation.py leave in the list's folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from mmrm.data.display.chart import Axis
+from mmrm.data.display.axis import Axis
+from mmrm.data.display.chart import CHARACTER, WIDTH, Chart, Dot, Series
+from mmrm.data.display.format import MISSING, interval, percent
 from mmrm.data.display.html import render
+from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import read_json
-from mmrm.eval.reporting.overoptimisation_page import overoptimisation
-from mmrm.eval.reporting.predictors_page import predictors_of
-from mmrm.eval.reporting.run_content import Row
+from mmrm.eval.reporting.overoptimisation_page import (
+    JUDGED,
+    answers_table,
+    conclusions,
+    curve_table,
+    kl_charts,
+    policy_table,
+)
+from mmrm.eval.reporting.predictors_page import (
+    COEFFICIENTS_NOTE,
+    GAINS,
+    coefficients_table,
+    gain_charts,
+    models_table,
+    table_without_each,
+)
+from mmrm.eval.reporting.run_content import JsonRow
 from mmrm.eval.results.intervals import Difference
 from mmrm.eval.results.run_folder import ABLATION, OVEROPTIMISATION, PREDICTORS
 
 TEMPLATE = Path(__file__).parent / "list.html"
+OLD_LIST = (
+    "This list was written by an earlier version, whose intervals are too narrow. "
+    "Run train/ablate.py again."
+)
+COST_FORMATS = {
+    "pairs": ("pairs", "{:,.0f}"),
+    "tokens_a_pair": ("tokens a pair", "{:.0f}"),
+    "seconds_a_pair": ("seconds a pair", "{:.4f}"),
+    "seconds": ("seconds", "{:.0f}"),
+    "use_seconds_a_pair": ("in use: seconds a pair", "{:.4f}"),
+    "use_tokens_a_pair": ("tokens written", "{:.1f}"),
+}
+"""Column and format of each stored cost; the first four are of training."""
+COST_NOTE = (
+    "Wall-clock time of all processes, without evaluations; in use: the last evaluation. "
+    "Means over the seeds."
+)
+SHORT_NAME = 12
+"""Characters of a name that fit next to a chart of the ordinary width."""
+LARGEST_WIDTH = 440
+"""Width in pixels up to which the texts of a chart are legible in a narrow window."""
+ROW_HEIGHT = 26
+"""Height in pixels of a variant in a chart."""
 
 
 def list_page(folder: Path) -> str:
     """Return the page of a list as HTML."""
-    found = read_json(folder / ABLATION)
-    over, predictors = (
-        read_json(folder / file) if (folder / file).is_file() else None
-        for file in (OVEROPTIMISATION, PREDICTORS)
-    )
-    missing = [f"{run['variant']}, seed {run['seed']}" for run in found["missing"]]
-    parts = {
-        "variants": "Variants",
-        "overoptimisation": "Against KL",
-        "predictors": "What a reward model is worth",
-    }
-    there = dict(zip(parts, (True, over, predictors), strict=True))
+    ablation = read_json(folder / ABLATION)
+    reference = ablation["reference"]
+    results = ablation["results"]
+    sections = {"variants": "Variants"}
+    policies = None
+    if (folder / OVEROPTIMISATION).is_file():
+        sections["overoptimisation"] = "Against KL"
+        policies = _policies(read_json(folder / OVEROPTIMISATION))
+    reward_models = None
+    if (folder / PREDICTORS).is_file():
+        sections["predictors"] = "What a reward model is worth"
+        reward_models = _reward_models(read_json(folder / PREDICTORS), reference)
+    changes = changes_table(results) if results else None
+    costs = ablation.get("costs", {})
+    costs_of_variants = cost_table(costs) if costs else None
     return render(
         TEMPLATE,
         title=folder.resolve().name,
-        list=found,
-        missing=missing,
-        benchmarks=benchmarks(found["results"]),
-        answers=benchmarks(predictors["variants"]) if predictors else [],
-        costs=found.get("costs", {}),
-        over=over and overoptimisation(over),
-        predictors=predictors and predictors_of(predictors),
-        sections=[(anchor, name) for anchor, name in parts.items() if there[anchor]],
+        list_name=ablation["list"],
+        reference=reference,
+        statement=ablation.get("statement") or OLD_LIST,
+        missing=[f"{run['variant']}, seed {run['seed']}" for run in ablation["missing"]],
+        variants_found=_tables_and_charts(results, reference, "rows"),
+        changes=changes,
+        costs=costs_of_variants,
+        policies=policies,
+        reward_models=reward_models,
+        sections=sections,
     )
 
 
-def benchmarks(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the rows of a list's table by benchmark."""
-    return [
-        benchmark(name, list(own)) for name, own in groupby(rows, lambda row: str(row["benchmark"]))
-    ]
+def _tables_and_charts(
+    results: Sequence[JsonRow], reference: str, unit: str
+) -> list[tuple[Table, Chart]]:
+    """Return table and chart of each benchmark, or figure, of which there are results."""
+    pairs = []
+    for name, rows in rows_by_benchmark(results).items():
+        # Changes are long, and would push the intervals out of a narrow window.
+        table = variants_table(name, rows, reference, unit).without("changes")
+        pairs.append((table, variants_chart(name, rows)))
+    return pairs
 
 
-def benchmark(name: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the lines of a benchmark, or of a figure of a policy, with places in percent of a drawing that holds all of them."""
-    lines = [
-        {
-            **row,
-            "each": [row[key] for key in row if key.startswith("seed_")],
-            "against": _difference(row),
-        }
-        for row in rows
-    ]
-    axis = Axis.shares(
-        [
-            value
-            for line in lines
-            for value in (line["low"], line["high"], *line["each"])
-            if value is not None
-        ]
-    )
-    width = axis.high - axis.low
-    ticks = [
-        (100 * (at - axis.low) / width, written.removesuffix(" %"))
-        for at, written in (axis.ticks[0], axis.ticks[-1])
-    ]
+def _policies(stored: JsonRow) -> dict[str, object]:
+    """Return the tables, charts and texts about policies, for the template."""
+    points = stored["points"]
+    curve = stored["best_of_n"]
+    comparisons = stored.get("comparisons")
+    tables = [policy_table(points, "Policies against their start", comparisons)]
+    tables.append(answers_table(points, len(curve)))
+    # Files of earlier versions lack some differences from the start.
+    stored_figures = [point.get(name, {}) for point in points[1:] for name in JUDGED]
+    has_differences = all("difference" in figure for figure in stored_figures)
     return {
-        "name": name,
-        "rows": lines,
-        "ticks": ticks,
-        "place": lambda value: round(100 * (value - axis.low) / width, 2),
+        "about": stored["title"],
+        "comparisons": comparisons,
+        "charts": kl_charts(points, curve),
+        "tables": tables,
+        "conclusions": conclusions(points) if has_differences else [],
+        "curve": curve_table(curve),
     }
 
 
-def _difference(row: Row) -> Difference | None:
-    return (
-        None
-        if row["difference"] is None
-        else Difference(row["difference"], row["difference_low"], row["difference_high"])
+def _reward_models(stored: JsonRow, reference: str) -> dict[str, object]:
+    """Return the tables, charts and texts about reward models, for the template."""
+    models = stored["models"]
+    gains = []
+    for gain, name in GAINS.items():
+        if any(gain in model for model in models):
+            correlations = stored["correlations"][gain]
+            tables = []
+            if correlations:
+                tables.append(coefficients_table(gain, correlations))
+                tables.append(table_without_each(gain, correlations))
+            gains.append((name, gain_charts(models, gain), tables))
+    return {
+        "missing": stored["missing"],
+        "statement": stored.get("statement") or "",
+        "note": COEFFICIENTS_NOTE,
+        "gains": gains,
+        "models": models_table(models),
+        "variants": _tables_and_charts(stored["variants"], reference, "questions"),
+    }
+
+
+def rows_by_benchmark(results: Sequence[JsonRow]) -> dict[str, list[JsonRow]]:
+    """Return the stored rows of a list by benchmark, or by figure of a policy."""
+    groups = groupby(results, lambda row: str(row["benchmark"]))
+    return {benchmark: list(rows) for benchmark, rows in groups}
+
+
+def variants_table(
+    benchmark: str, rows: Sequence[JsonRow], reference: str, unit: str = "rows", note: str = ""
+) -> Table:
+    """Return the variants of a list on one benchmark, in percent and percentage points.
+
+    Args:
+        benchmark: Name of the benchmark, or of the figure of a policy.
+        rows: The stored rows of the benchmark.
+        reference: The variant from which the others differ.
+        unit: The kind of the benchmark's rows, such as "questions".
+        note: What the intervals mean.
+    """
+    columns = (
+        Column("variant"),
+        Column("changes"),
+        Column("mean [95 %]", is_number=True),
+        Column("spread", is_number=True),
+        Column("each seed", is_number=True),
+        Column(f"minus {reference} [95 %]", is_number=True),
+        Column(""),
     )
+    title = f"{benchmark}, {rows[0]['n']:,} {unit}"
+    cells = tuple(_variant_cells(row) for row in rows)
+    return Table(title, columns, cells, (note,) if note else ())
+
+
+def changes_table(results: Sequence[JsonRow]) -> Table:
+    """Return what each variant of a list changes."""
+    changes_by_variant = {row["variant"]: row["changes"] or MISSING for row in results}
+    columns = (Column("variant"), Column("changes"))
+    return Table("changes of the variants", columns, tuple(changes_by_variant.items()))
+
+
+def _variant_cells(row: JsonRow) -> tuple[str, ...]:
+    """Return the cells of a variant in the order of the columns."""
+    change = ""
+    if row["difference"] is not None:
+        ends = (row["difference_low"], row["difference_high"])
+        change = Difference(row["difference"], *ends).points
+    return (
+        row["variant"],
+        row["changes"],
+        interval(row["accuracy"], row["low"], row["high"]),
+        percent(row["spread"]),
+        " ".join(percent(accuracy) for accuracy in accuracies_of_seeds(row)),
+        change,
+        row["words"],
+    )
+
+
+def accuracies_of_seeds(row: JsonRow) -> list[float]:
+    """Return the accuracy of each seed of a variant."""
+    return [value for key, value in row.items() if key.startswith("seed_")]
+
+
+def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
+    """Return the chart of a benchmark: a line for each variant, with its mean and its seeds.
+
+    The vertical line is the mean of the first variant.
+    """
+    accuracies: list[float] = []
+    means = []
+    seeds = []
+    for index, row in enumerate(rows):
+        of_seeds = accuracies_of_seeds(row)
+        low = row["low"]
+        high = row["high"]
+        accuracies += [row["accuracy"], *of_seeds]
+        if low is not None:
+            accuracies += [low, high]
+        fact = f"{row['variant']}: {interval(row['accuracy'], low, high)} %"
+        means.append(Dot(row["accuracy"], index, low, high, fact))
+        seeds += [Dot(accuracy, index + 0.25) for accuracy in of_seeds]
+    names = [row["variant"] for row in rows]
+    longest_name = max(map(len, names))
+    y = Axis.names(names)
+    first = rows[0]
+    return Chart(
+        f"{benchmark} ({first['n']} rows)",
+        Axis.shares(accuracies, "accuracy"),
+        y,
+        (
+            Series(
+                "level",
+                first["variant"],
+                line=((first["accuracy"], y.low), (first["accuracy"], y.high)),
+            ),
+            Series(
+                "s0",
+                "mean over the seeds [95 %]",
+                dots=tuple(means),
+                has_horizontal_intervals=True,
+            ),
+            Series("s1", "each seed", dots=tuple(seeds), shape="small"),
+        ),
+        width=min(LARGEST_WIDTH, WIDTH + CHARACTER * max(0, longest_name - SHORT_NAME)),
+        height=70 + ROW_HEIGHT * len(rows),
+    )
+
+
+def cost_table(cost_by_variant: Mapping[str, JsonRow]) -> Table:
+    """Return the costs of the variants."""
+    columns = [Column("variant")]
+    columns += [Column(name, is_number=True) for name, _ in COST_FORMATS.values()]
+    rows = []
+    for variant, cost in cost_by_variant.items():
+        cells = [form.format(cost[key]) for key, (_, form) in COST_FORMATS.items()]
+        rows.append((variant, *cells))
+    return Table("cost", tuple(columns), tuple(rows), (COST_NOTE,))

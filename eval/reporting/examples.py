@@ -1,4 +1,4 @@
-"""The rows of a benchmark as a report shows them: chosen, with their texts, and with small copies of their images."""
+"""The rows of a benchmark as a report shows them, with their texts and small copies of images."""
 
 import json
 from collections.abc import Sequence
@@ -17,92 +17,107 @@ from mmrm.data.storage.files import digest
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from mmrm.eval.candidates import Example
-from mmrm.eval.reporting.run_content import Outcome
+from mmrm.eval.reporting.run_content import JsonRow, Outcome
 from mmrm.eval.results.result import Result
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 
 EXAMPLES = 300
-"""Rows shown of a benchmark: the worst mistakes, and a draw by content that is the same for every checkpoint."""
+"""Rows shown of a benchmark.
+
+These are the worst mistakes, and a draw by content that is the same for every checkpoint.
+"""
 BYTES = 8 * 2**20
-"""Texts and images of one benchmark on the page; rows that would exceed it are left out, which a note says."""
+"""Size of the texts and images of one benchmark on the page; further rows are left out."""
 THUMBNAIL = 448
 """Longest side in pixels of an image on the page."""
 
 KEPT = "key identity group source better scores margin votes critiques"
-"""What the page's script reads of a line of predictions.jsonl."""
-
-Row = dict[str, Any]
+"""Keys of a line of predictions.jsonl that the page's script reads."""
 
 
 @dataclass(slots=True)
 class ShownRows:
-    """The rows of one benchmark on the page; `rows` and `images` go to the page's script as they are."""
+    """The rows of one benchmark on the page; the page's script reads `rows` and `images`."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     images: dict[str, str] = field(default_factory=dict)
-    """Name of an image to its data URI; rows of the same image share it."""
+    """Data URIs of images by name; rows with the same image share it."""
     notes: list[str] = field(default_factory=list)
 
-    def worst(self) -> list[Row]:
+    def worst(self) -> list[dict[str, Any]]:
         """Return the worst mistakes, worst first."""
-        return sorted(
-            (row for row in self.rows if row["rank"] is not None), key=lambda row: row["rank"]
-        )
+        mistakes = [row for row in self.rows if row["rank"] is not None]
+        return sorted(mistakes, key=lambda row: int(row["rank"]))
 
 
 def shown_rows(
     outcome: Outcome, configs: Sequence[BenchmarkConfig], held_out: Path | None = None
 ) -> ShownRows:
-    """Return the rows of an outcome for the page; what is missing (predictions, benchmark, images) is said in the notes.
+    """Return the rows of an outcome for the page, with notes about what is missing.
 
     Args:
-        outcome: the result and its predictions.
-        configs: where the run's recipe says that the benchmarks lie.
-        held_out: the file of the run's held-out records.
+        outcome: The result and its predictions.
+        configs: The benchmarks of the run's recipe, with their locations.
+        held_out: The file of the run's held-out records.
     """
     shown = ShownRows()
     if not outcome.predictions.is_file():
-        shown.notes.append(
-            f"No examples: there is no {outcome.predictions.name} beside the result."
-        )
+        name = outcome.predictions.name
+        shown.notes.append(f"No examples: there is no {name} beside the result.")
         return shown
-    lines, examples = outcome.records(), dict[str, Example]()
-    try:
-        place = location(outcome.result, configs, held_out)
-        examples = {example.key: example for example in load(place).examples}
-    except ValidationError as error:
-        shown.notes.append(_not_loaded(format_validation_error(error)))
-    except (ValueError, OSError) as error:  # not in the place any more, no network, another schema
-        shown.notes.append(_not_loaded(str(error)))
-    worst = {key: rank for rank, key in enumerate(outcome.result.worst, start=1)}
-    chosen = sorted(lines, key=lambda line: (worst.get(line["key"], len(worst) + 1), line["key"]))[
-        :EXAMPLES
-    ]
-    fitting, room = dict[str, Row](), BYTES
+    lines = outcome.records()
+    examples = _examples_by_key(outcome.result, configs, held_out, shown.notes)
+    ranks = {key: rank for rank, key in enumerate(outcome.result.worst, start=1)}
+    in_order = sorted(lines, key=lambda line: (ranks.get(line["key"], len(ranks) + 1), line["key"]))
+    chosen = in_order[:EXAMPLES]
+    row_by_key: dict[str, dict[str, Any]] = {}
+    num_bytes = 0
     for line in chosen:
-        row, images = _row(line, examples.get(line["key"]), worst.get(line["key"]))
-        room -= len(json.dumps(row)) + sum(
-            len(uri) for name, uri in images.items() if name not in shown.images
-        )
-        if room < 0:
+        key = line["key"]
+        row, images = _row(line, examples.get(key), ranks.get(key))
+        new_images = [uri for name, uri in images.items() if name not in shown.images]
+        num_bytes += len(json.dumps(row)) + sum(map(len, new_images))
+        if num_bytes > BYTES:
             break
-        fitting[line["key"]] = row
+        row_by_key[key] = row
         shown.images |= images
-    shown.rows = [fitting[line["key"]] for line in lines if line["key"] in fitting]
-    count = f"All {len(lines)} rows."
-    if len(fitting) < len(lines):
-        mistakes = f"the {len(fitting.keys() & worst)} worst mistakes, and a draw by content, the same for every checkpoint."
-        count = f"{len(fitting):,} of {len(lines):,} rows: {mistakes}"
-    shown.notes.insert(0, count)
-    if examples and (absent := sum(line["key"] not in examples for line in chosen)):
+    shown.rows = [row_by_key[line["key"]] for line in lines if line["key"] in row_by_key]
+    num_mistakes = len(row_by_key.keys() & ranks)
+    shown.notes.insert(0, _count_note(len(row_by_key), len(lines), num_mistakes))
+    num_absent = sum(line["key"] not in examples for line in chosen)
+    if examples and num_absent:
         shown.notes.append(
-            f"{absent} of them are not in the benchmark as it was loaded here: they have no texts and images."
+            f"{num_absent} of them are not in the benchmark as it was loaded here: "
+            "they have no texts and images."
         )
     return shown
 
 
-def _not_loaded(reason: str) -> str:
-    return f"The rows could not be loaded, so questions, responses and images are missing: {reason}"
+def _count_note(num_shown: int, num_rows: int, num_mistakes: int) -> str:
+    """Return a note on how many rows are shown, and which."""
+    if num_shown == num_rows:
+        return f"All {num_rows} rows."
+    return (
+        f"{num_shown:,} of {num_rows:,} rows: the {num_mistakes} worst mistakes, "
+        "and a draw by content, the same for every checkpoint."
+    )
+
+
+def _examples_by_key(
+    result: Result, configs: Sequence[BenchmarkConfig], held_out: Path | None, notes: list[str]
+) -> dict[str, Example]:
+    """Return the rows of a benchmark by key; nothing, and a note, if they cannot be loaded."""
+    try:
+        place = location(result, configs, held_out)
+        return {example.key: example for example in load(place).examples}
+    except ValidationError as error:
+        reason = format_validation_error(error)
+    except (ValueError, OSError) as error:  # data that were moved, no network, another schema
+        reason = str(error)
+    notes.append(
+        f"The rows could not be loaded, so questions, responses and images are missing: {reason}"
+    )
+    return {}
 
 
 def location(
@@ -110,41 +125,47 @@ def location(
 ) -> BenchmarkConfig:
     """Return where to load a result's rows from.
 
-    Held-out records are read from the file that the run wrote; rows of a benchmark as the run's recipe
-    says if they came from there, else by their origin.
+    Held-out records are read from the file that the run wrote. Rows of a benchmark are read as
+    the run's recipe configures it if they came from there, else from their recorded origin.
 
     Raises:
-        UserError: for held-out records whose file is gone.
-        ValidationError: for a benchmark that is not in the table.
+        UserError: For held-out records whose file does not exist.
+        ValidationError: For a benchmark that is not in the registry.
     """
     if result.benchmark == HELD_OUT:
         if held_out is None:
             raise UserError(
-                f"there is no {HELD_OUT_RECORDS} in the run's folder. The run wrote it at its start; put it back, or "
-                "evaluate the checkpoint on your file as a benchmark (--benchmarks preference_folder=FILE)."
+                f"there is no {HELD_OUT_RECORDS} in the run's folder. The run wrote it at its "
+                "start; put it back, or evaluate the checkpoint on your file as a benchmark "
+                "(--benchmarks preference_folder=FILE)."
             )
         return BenchmarkConfig(name=PREFERENCE_FOLDER.name, location=str(held_out))
     _, at, revision = result.origin.partition("@")
     for config in configs:
-        here = Path(result.origin).is_relative_to(config.location)  # the folder, or a file in it
+        # The origin is the folder of the recipe, or a file in it.
+        is_origin = Path(result.origin).is_relative_to(config.location)
         if config.location == "hub":
-            here = result.origin.endswith(f"@{config.revision or 'main'}")
-        if config.name == result.benchmark and here:
+            is_origin = result.origin.endswith(f"@{config.revision or 'main'}")
+        if config.name == result.benchmark and is_origin:
             return config
     if at and not Path(result.origin).exists():
         return BenchmarkConfig(name=result.benchmark, location="hub", revision=revision)
     return BenchmarkConfig(name=result.benchmark, location=result.origin)
 
 
-def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dict[str, str]]:
-    """Return a row as the page's script reads it, and its images by their names."""
-    outcome = next(
-        (name for name in ("unparsable", "tie") if line[name]),
-        "right" if line["correct"] else "wrong",
-    )
-    row: Row = {name: line[name] for name in KEPT.split()}
+def _row(
+    line: JsonRow, example: Example | None, rank: int | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a row for the page's script, and data URIs of its images by name.
+
+    Args:
+        line: The line of predictions.jsonl.
+        example: The row of the benchmark; None if it is not there.
+        rank: The place of the row among the worst mistakes, from 1; None for other rows.
+    """
+    row: dict[str, Any] = {name: line[name] for name in KEPT.split()}
     row |= {
-        "outcome": outcome,
+        "outcome": _outcome(line),
         "rank": rank,
         "turns": [],
         "responses": None,
@@ -160,7 +181,19 @@ def _row(line: Row, example: Example | None, rank: int | None) -> tuple[Row, dic
         except ImageError as error:
             row["missing"].append(f"Image {number} cannot be shown: {error}")
             continue
-        images[digest(uri)] = uri
-        row["images"].append(digest(uri))
-    turns = [{"role": turn["role"], "text": "\n".join(texts([turn]))} for turn in example.prompt]
-    return row | {"turns": turns, "responses": list(example.responses)}, images
+        name = digest(uri)
+        images[name] = uri
+        row["images"].append(name)
+    for turn in example.prompt:
+        row["turns"].append({"role": turn["role"], "text": "\n".join(texts([turn]))})
+    row["responses"] = list(example.responses)
+    return row, images
+
+
+def _outcome(line: JsonRow) -> str:
+    """Return "unparsable", "tie", "right" or "wrong"."""
+    if line["unparsable"]:
+        return "unparsable"
+    if line["tie"]:
+        return "tie"
+    return "right" if line["correct"] else "wrong"

@@ -1,93 +1,235 @@
-"""The page of a list of runs: its variants side by side, and beside them what was found out about policies and reward models.
+"""Tables and charts of policies against the KL divergence from their start.
 
-Read are the files that train/ablate.py, eval/overoptimisation.py and train/predictors.py leave in the list's folder.
+They are made from what eval/overoptimisation.py stores in figures.json, so that the command, the
+page of a list of runs, and the picture show the same.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from mmrm.data.display.chart import Axis, Chart
-from mmrm.eval.reporting.number_format import scored
-from mmrm.eval.reporting.run_charts import Score, lines, words_of
-from mmrm.eval.reporting.run_content import FIGURES, Row
+from mmrm.data.display.axis import Axis
+from mmrm.data.display.chart import Chart
+from mmrm.data.display.format import MISSING, interval, percent, signed, with_minus_signs
+from mmrm.data.display.table import Column, Table
+from mmrm.eval.reporting.run_charts import Score, lines, score_text
+from mmrm.eval.reporting.run_content import JsonRow
 from mmrm.eval.results.intervals import Difference
 
 KL = "KL from the start, nats"
-
-
-def overoptimisation(found: Row) -> dict[str, Any]:
-    """Return the points of policies, the curve of best-of-n without training, and their charts."""
-    points, curve = found["points"], found["best_of_n"]
-    for point in points:
-        point["name"] = f"{point['run']}, step {point['step']}" if point["step"] else point["run"]
-        for name in ("greedy", "sampled"):
-            difference = point[name].get("difference")
-            point[name]["against"] = Difference(*difference) if difference else None
-    heads = {name: words.format(len(curve)) for name, words in FIGURES.items() if name in points[0]}
-    start, runs = points[0], list(dict.fromkeys(point["run"] for point in points[1:]))
-    at_start = {run: [start, *(point for point in points if point["run"] == run)] for run in runs}
-
-    def against_kl(title: str, name: str, without: str) -> Chart:
-        """Return the chart of a figure: every run from the start on, and the start's best of n answers."""
-        series: dict[str, list[tuple[float, Score]]] = {
-            run: [(max(one["kl"]["mean"], 0.0), score_of(one[name])) for one in own]
-            for run, own in at_start.items()
-        }
-        if without:
-            series["start, best of n"] = [
-                (line["kl_at_most"], score_of_line(line, without)) for line in curve
-            ]
-        heights = [value for line in series.values() for _, score in line for value in score]
-        is_score = name == "score"
-        places = [x for line in series.values() for x, _ in line]
-        chart = Chart(
-            title,
-            Axis.numbers(places, KL),
-            Axis.numbers(heights) if is_score else Axis.shares(heights),
-        )
-        lines(chart, series, scored if is_score else words_of)
-        return chart
-
-    charts = [
-        against_kl("Sampled answers", "sampled", "best"),
-        against_kl("Greedy answers", "greedy", ""),
-        against_kl("Score of the reward model", "score", "score"),
-    ]
-    of_start = {
-        words: [(line["n"], score_of_line(line, name)) for line in curve]
-        for name, words in BEST_OF.items()
-    }
-    heights = [value for line in of_start.values() for _, score in line for value in score]
-    charts.append(
-        Chart(
-            "n answers of the start",
-            Axis.numbers([line["n"] for line in curve], "n"),
-            Axis.shares(heights),
-        )
-    )
-    lines(charts[-1], of_start, words_of)
-    doubled = [line for line in curve if int(line["n"]).bit_count() == 1 or line is curve[-1]]
-    return {
-        "about": found["title"],
-        "comparisons": found.get("comparisons"),
-        "points": points,
-        "heads": heads,
-        "curve": doubled,
-        "charts": charts,
-    }
-
-
+JUDGED = ("greedy", "sampled", "pass", "score")
+"""Figures whose difference from the start is called better or worse."""
 BEST_OF = {"best": "best of n", "pass": "pass@n", "majority": "majority of n"}
-"""What n answers reach, and how it is called."""
+"""Figures of n answers of the start, and their names."""
 
 
-def score_of(stored: Mapping[str, float | None]) -> Score:
-    """Return a stored figure, without an interval if there is none for two seeds."""
+def policy_table(points: Sequence[JsonRow], title: str, comparisons: int | None) -> Table:
+    """Return the table of the start and all policies.
+
+    Accuracies are in percent, and differences from the start in percentage points.
+
+    Args:
+        points: The start, and every policy at every step.
+        title: The questions, answers and judge that the figures are of.
+        comparisons: Number of differences whose intervals hold together. Files of earlier versions
+            lack it.
+    """
+    heads = ["run", "seeds", "step", "KL", "score", "greedy [95 %]", "sampled [95 %]"]
+    heads += ["best", "pass", "majority", "greedy - start", "sampled - start"]
+    note = (
+        f"intervals of differences: 95 % for all {comparisons} together, over questions; over "
+        "trainings too with three seeds or more; none with two"
+    )
+    columns = tuple(Column(head, is_number=head != "run") for head in heads)
+    rows = tuple(_policy_row(point) for point in points)
+    return Table(title, columns, rows, (note,))
+
+
+def _policy_row(point: JsonRow) -> tuple[str, ...]:
+    """Return the cells of a policy at one step."""
+    num_seeds = str(len(point["seeds"])) if point["step"] and "seeds" in point else ""
+    cells = [point["run"], num_seeds, str(point["step"])]
+    cells += [f"{point['kl']['mean']:.2f}", signed(point["score"]["mean"])]
+    for name in ("greedy", "sampled"):
+        cells.append(_figure_text(point[name], percent))
+    for name in BEST_OF:
+        # Files of earlier versions lack some of these figures.
+        cells.append(percent(point[name]["mean"]) if name in point else MISSING)
+    for name in ("greedy", "sampled"):
+        change = difference(point, name)
+        cells.append(MISSING if change is None else change.points)
+    return tuple(cells)
+
+
+def _figure_text(stored: JsonRow, form: Callable[[float], str]) -> str:
+    """Return the text of a stored figure, with its interval if it has one."""
+    return interval(stored["mean"], stored.get("low"), stored.get("high"), form)
+
+
+def difference(point: JsonRow, name: str) -> Difference | None:
+    """Return how far a figure of a policy is from the start's; None for the start."""
+    stored = point[name].get("difference")
+    return Difference(*stored) if stored else None
+
+
+def conclusions(points: Sequence[JsonRow]) -> list[str]:
+    """Return what became of each policy at its last step, in words that the intervals allow."""
+    last_step_by_run: dict[str, int] = {}
+    for point in points:
+        last_step_by_run[point["run"]] = max(last_step_by_run.get(point["run"], 0), point["step"])
+    return [
+        conclusion(point)
+        for point in points
+        if point["step"] and point["step"] == last_step_by_run[point["run"]]
+    ]
+
+
+def conclusion(point: JsonRow) -> str:
+    """Return what became of a policy at one step after the start."""
+    changes: dict[str, Difference] = {}
+    for name in JUDGED:
+        change = difference(point, name)
+        if change is not None:
+            changes[name] = change
+    figures = [
+        f"{name} {signed(change.mean) if name == 'score' else change.points}"
+        for name, change in changes.items()
+    ]
+    verdicts = {name: change.words for name, change in changes.items()}
+    return f"{point['run']}, step {point['step']}: {_outcome(verdicts)} ({', '.join(figures)})"
+
+
+def _outcome(verdicts: Mapping[str, str]) -> str:
+    """Return what the verdicts on the differences from the start say about a policy together."""
+    if verdicts["greedy"] == "too few seeds":
+        return "two trainings are too few to tell"
+    if verdicts["greedy"] == "better":
+        return "the policy became better"
+    if "worse" in (verdicts["greedy"], verdicts["sampled"]):
+        if verdicts["score"] == "better":
+            return "over-optimised: the score rose and answers became worse"
+        return "answers became worse"
+    if verdicts["sampled"] == "better":
+        return "sharpening: sampled answers became better, the greedy one did not"
+    return "no difference from the start can be told"
+
+
+def answers_table(points: Sequence[JsonRow], num_answers: int) -> Table:
+    """Return the table of the score and of several answers of each policy, with intervals."""
+    heads = ["run", "step", "score [95 %]", f"best of {num_answers} [95 %]"]
+    heads += [f"pass@{num_answers} [95 %]", f"majority of {num_answers} [95 %]"]
+    rows = []
+    for point in points:
+        cells = [point["run"], str(point["step"]), _figure_text(point["score"], signed)]
+        for name in BEST_OF:
+            cells.append(_figure_text(point[name], percent) if name in point else MISSING)
+        rows.append(tuple(cells))
+    columns = tuple(Column(head, is_number=head != "run") for head in heads)
+    return Table("several answers", columns, tuple(rows))
+
+
+def curve_table(curve: Sequence[JsonRow]) -> Table:
+    """Return what n answers of the start reach, for n that double and the largest n."""
+    heads = ("n", "KL at most", "score", *(f"{name} [95 %]" for name in BEST_OF.values()))
+    rows = []
+    for line in curve:
+        is_power_of_two = int(line["n"]).bit_count() == 1
+        if not is_power_of_two and line["n"] != len(curve):
+            continue
+        cells = [f"{line['n']:.0f}", f"{line['kl_at_most']:.2f}", signed(line["score"])]
+        for name in BEST_OF:
+            # Files of earlier versions have no intervals.
+            low = line.get(f"{name}_low")
+            high = line.get(f"{name}_high")
+            cells.append(interval(line[name], low, high))
+        rows.append(tuple(cells))
+    columns = tuple(Column(head, is_number=True) for head in heads)
+    note = "95 % intervals over questions"
+    return Table("the start without training", columns, tuple(rows), (note,))
+
+
+def kl_charts(points: Sequence[JsonRow], curve: Sequence[JsonRow]) -> list[Chart]:
+    """Return charts of accuracy and score against the KL divergence, and of n answers of the start.
+
+    Args:
+        points: The start, and every policy at every step.
+        curve: What n answers of the start reach, a row for each n.
+    """
+    charts = [
+        _chart_against_kl("Sampled answers", points, "sampled", _best_of_n(curve, "best")),
+        _chart_against_kl("Greedy answers", points, "greedy", []),
+        _chart_against_kl("Score of the reward model", points, "score", _best_of_n(curve, "score")),
+    ]
+    scores_by_name: dict[str, list[tuple[float, Score]]] = {}
+    for name, words in BEST_OF.items():
+        scores_by_name[words] = [(line["n"], _score_of_line(line, name)) for line in curve]
+    x = Axis.numbers([line["n"] for line in curve], "n")
+    y = Axis.shares(_heights(scores_by_name))
+    # In the picture all charts share a legend, so that this one has colours that no other has.
+    num_lines = len(charts[0].series)
+    series = lines(x, scores_by_name, score_text, first_style=num_lines)
+    charts.append(Chart("n answers of the start", x, y, tuple(series)))
+    return charts
+
+
+def _best_of_n(curve: Sequence[JsonRow], name: str) -> list[tuple[float, Score]]:
+    """Return a figure of the best of n answers of the start, at its KL divergence."""
+    return [(line["kl_at_most"], _score_of_line(line, name)) for line in curve]
+
+
+def _chart_against_kl(
+    title: str, points: Sequence[JsonRow], name: str, best_of_n: list[tuple[float, Score]]
+) -> Chart:
+    """Return the chart of one figure, with a line from the start for each run.
+
+    Args:
+        title: Title of the chart.
+        points: The start, and every policy at every step.
+        name: The figure.
+        best_of_n: The line of the start without training; empty for none.
+    """
+    start, *trained = points
+    scores_by_run: dict[str, list[tuple[float, Score]]] = {}
+    for run in dict.fromkeys(point["run"] for point in trained):
+        own_points = [start, *(point for point in trained if point["run"] == run)]
+        scores_by_run[run] = [
+            (max(point["kl"]["mean"], 0.0), _score(point[name])) for point in own_points
+        ]
+    if best_of_n:
+        scores_by_run["start, best of n"] = best_of_n
+    kl_values: list[float] = []
+    for scores in scores_by_run.values():
+        kl_values += [kl for kl, _ in scores]
+    x = Axis.numbers(kl_values, KL)
+    heights = _heights(scores_by_run)
+    if name == "score":
+        return Chart(title, x, Axis.numbers(heights), tuple(lines(x, scores_by_run, _signed_score)))
+    return Chart(title, x, Axis.shares(heights), tuple(lines(x, scores_by_run, score_text)))
+
+
+def _heights(scores_by_name: Mapping[str, Sequence[tuple[float, Score]]]) -> list[float]:
+    """Return all values that a chart has to hold: scores and the ends of their intervals."""
+    heights: list[float] = []
+    for scores in scores_by_name.values():
+        for _, score in scores:
+            heights += score
+    return heights
+
+
+def _signed_score(score: Score) -> str:
+    """Return the text of a mean score of the reward model, with its interval if it has one."""
+    if len(score) == 1:
+        return with_minus_signs(signed(score[0]))
+    mean, low, high = score
+    return with_minus_signs(interval(mean, low, high, signed))
+
+
+def _score(stored: Mapping[str, float | None]) -> Score:
+    """Return a stored figure, without an interval if there is none."""
     values = [stored.get(key) for key in ("mean", "low", "high")]
     return tuple(value for value in values if value is not None)
 
 
-def score_of_line(line: Mapping[str, float | None], name: str) -> Score:
+def _score_of_line(line: JsonRow, name: str) -> Score:
     """Return a figure of n answers; files of earlier versions have no interval."""
-    keys = {"mean": name, "low": f"{name}_low", "high": f"{name}_high"}
-    return score_of({key: line.get(column) for key, column in keys.items()})
+    return _score(
+        {"mean": line[name], "low": line.get(f"{name}_low"), "high": line.get(f"{name}_high")}
+    )

@@ -1,26 +1,27 @@
-"""The page as HTML: what the run is, and for each benchmark its tables, figures and examples."""
+"""The page of a run or a sweep as HTML: tables, charts and examples of each benchmark."""
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from mmrm.data.display.format import with_minus_signs
 from mmrm.data.display.html import render
 from mmrm.data.errors import UserError
 from mmrm.eval.reporting.answer_page import shown_questions
 from mmrm.eval.reporting.examples import shown_rows
-from mmrm.eval.reporting.run_charts import BLIND, best_baseline, curves, diagnosis, steps
+from mmrm.eval.reporting.run_charts import BLIND, best_baseline, curves, diagnosis, step_charts
 from mmrm.eval.reporting.run_content import Content, Outcome
 from mmrm.eval.results.predictions import difference
 from mmrm.eval.results.result import Accuracy, Baseline, Result
-from mmrm.eval.results.summary_table import ABLATIONS, percent
+from mmrm.eval.results.summary_table import ABLATIONS, accuracy_text
 
 TEMPLATE = Path(__file__).parent / "page.html"
-SCRIPTS = ("page.js", "live.js")
-"""Of the examples, and of a page whose run goes on."""
+EXAMPLES_SCRIPT = "page.js"
+LIVE_SCRIPT = "live.js"
+"""The script of a page whose run goes on."""
 PACKAGES = "torch transformers deepspeed accelerate trl peft"
-"""What stands at the top of the page; all installed packages stand at its end."""
+"""Packages whose versions are at the top of the page; those of all packages are at its end."""
 SECTIONS = (
     ("results", "Results", "results"),
     ("steps", "Checkpoints", "checkpoints"),
@@ -32,15 +33,17 @@ SECTIONS = (
     ("examples", "Examples", "examples"),
     ("provenance", "Provenance", "provenance"),
 )
-"""Anchor and name of each section, and what there must be for it."""
+"""Anchor and name of each section, and the value of the template that is empty without it."""
 PUBLISHED = ("about", "not_computed")
-"""What is said in words of a published rule."""
+"""Keys of a published rule that are sentences."""
 
 
 def page(content: Content, *, live: bool = False) -> str:
     """Return the page as HTML; texts from data are escaped, or set as text by the page's script.
 
-    A `live` page loads itself anew from time to time: its run goes on.
+    Args:
+        content: Everything that the page shows.
+        live: True if the run goes on: the page then loads itself again from time to time.
     """
     outcomes = content.shown.outcomes
     examples = {
@@ -48,34 +51,41 @@ def page(content: Content, *, live: bool = False) -> str:
         for name, outcome in outcomes.items()
     }
     charts, constant = curves(content.log)
-    found: dict[str, Any] = {
-        "tables": [
-            _table(outcome.result, content.shown.ablations.get(name, {}))
-            for name, outcome in outcomes.items()
-        ],
-        "steps": steps(content),
-        "standings": _standings(content),
+    tables = [
+        _table(outcome.result, content.shown.ablations.get(name, {}))
+        for name, outcome in outcomes.items()
+    ]
+    steps = step_charts(content)
+    standings = _standings(content)
+    questions = [shown_questions(found, content.best) for found in content.questions]
+    values: dict[str, Any] = {
+        "tables": tables,
+        "results": tables or questions,
+        "steps": steps,
+        "standings": standings,
+        "checkpoints": steps or standings,
         "curves": charts or constant,
-        "questions": [shown_questions(one, content.best) for one in content.questions],
+        "questions": questions,
         "rollouts": content.rollouts,
         "examples": examples,
         "provenance": content.provenance,
     }
-    found["results"] = found["tables"] or found["questions"]
-    found["checkpoints"] = found["steps"] or found["standings"]
+    scripts = []
+    if examples:
+        scripts.append(EXAMPLES_SCRIPT)
+    if live:
+        scripts.append(LIVE_SCRIPT)
+    texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in scripts]
     return render(
         TEMPLATE,
-        "".join(
-            TEMPLATE.with_name(name).read_text(encoding="utf-8")
-            for name in compress(SCRIPTS, (examples, live))
-        ),
-        **found,
+        "".join(texts),
+        **values,
         charts=charts,
         constant=constant,
         content=content,
         comparisons=standings_compared(content),
         facts=_facts(content),
-        sections=[(anchor, name) for anchor, name, needs in SECTIONS if found[needs]],
+        sections=[(anchor, name) for anchor, name, needed in SECTIONS if values[needed]],
         data={
             name: {"rows": shown.rows, "images": shown.images} for name, shown in examples.items()
         },
@@ -83,97 +93,98 @@ def page(content: Content, *, live: bool = False) -> str:
 
 
 def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
-    """Return what the page says of a result: rows of a name, a score and shares beside it.
+    """Return the values of one result for the template.
 
-    A benchmark of one category has the row of all its pairs only.
+    A benchmark of one category has a single row, that of all its pairs.
     """
     blind, _ = best_baseline(result)
     baselines = {BLIND[name]: baseline for name, baseline in result.baselines.items()}
     images = {words: ablations[name] for name, words in ABLATIONS.items() if name in ablations}
-    items = [("whole items (Acc+)", result.clusters)] if result.clusters else []
+    items: list[tuple[str, Accuracy]] = []
+    if result.clusters:
+        items.append(("whole items (Acc+)", result.clusters))
+    items += [(f"… {name}", accuracy) for name, accuracy in result.cluster_groups.items()]
+    published = []
+    for name, rule in result.published.items():
+        sentences_of_rule = [rule[key] for key in PUBLISHED if key in rule]
+        about = ". Not computed: ".join(sentences_of_rule)
+        published.append((name, rule.get("micro"), rule.get("macro"), about))
     charts, sentences = diagnosis(result)
     return {
         "result": result,
-        "scores": _beside(result, [result.baselines[blind]] if blind else []),
+        "scores": _next_to(result, [result.baselines[blind]] if blind else []),
         "blind": BLIND.get(blind, ""),
-        "items": items + [(f"… {name}", score) for name, score in result.cluster_groups.items()],
-        "baselines": (list(baselines), _beside(result, list(baselines.values()))),
-        "images": (list(images), _beside(result, list(images.values()))),
-        "published": [
-            (
-                name,
-                rule.get("micro"),
-                rule.get("macro"),
-                ". Not computed: ".join(rule[key] for key in PUBLISHED if key in rule),
-            )
-            for name, rule in result.published.items()
-        ],
+        "items": items,
+        "baselines": (list(baselines), _next_to(result, list(baselines.values()))),
+        "images": (list(images), _next_to(result, list(images.values()))),
+        "published": published,
         "charts": charts,
         "sentences": sentences,
     }
 
 
-def _beside(
+def _next_to(
     result: Result, others: Sequence[Baseline | Result]
 ) -> list[tuple[str, Accuracy, list[float | None]]]:
-    """Return all pairs and each category with its score, and what others have of it with half a point for a tie."""
+    """Return all pairs and each category with its score and the scores of others on it.
+
+    The scores of others count half a point for a tie.
+    """
     rows = [("all pairs", result.micro, [other.micro.half for other in others])]
-    for name, score in result.groups.items() if len(result.groups) > 1 else ():
-        rows.append(
-            (
-                name,
-                score,
-                [other.groups[name].half if name in other.groups else None for other in others],
-            )
-        )
+    if len(result.groups) < 2:
+        return rows
+    for name, accuracy in result.groups.items():
+        of_others = [other.groups[name].half if name in other.groups else None for other in others]
+        rows.append((name, accuracy, of_others))
     return rows
 
 
 def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the checkpoints with results, if there are several, beside the one that is shown.
+    """Return the checkpoints with results, next to the one that is shown; nothing for a single one.
 
-    For each benchmark: accuracy with interval, and the paired difference from the checkpoint that is shown, in words.
+    A checkpoint has a cell for each benchmark: its accuracy with interval, and its paired
+    difference from the checkpoint that is shown, in words.
     """
     evaluated = [checkpoint for checkpoint in content.checkpoints if checkpoint.outcomes]
     if len(evaluated) < 2:
         return []
-    shown = content.shown.outcomes
     comparisons = standings_compared(content)
-    return [
-        (
-            one.name,
-            [_cell(one.outcomes.get(name), best, comparisons) for name, best in shown.items()],
-        )
-        for one in evaluated
-    ]
+    standings = []
+    for checkpoint in evaluated:
+        cells = [
+            _cell(checkpoint.outcomes.get(name), shown, comparisons)
+            for name, shown in content.shown.outcomes.items()
+        ]
+        standings.append((checkpoint.name, cells))
+    return standings
 
 
 def standings_compared(content: Content) -> int:
     """Return the number of pairs of checkpoints, over the benchmarks of the one that is shown.
 
-    The one that is shown is mostly the best one, and any of them could have been.
+    The checkpoint that is shown is mostly the best one, and any of them could have been the best.
     """
-    counts = [
-        sum(name in checkpoint.outcomes for checkpoint in content.checkpoints)
-        for name in content.shown.outcomes
-    ]
-    return max(1, sum(math.comb(count, 2) for count in counts))
+    num_pairs = 0
+    for name in content.shown.outcomes:
+        count = sum(name in checkpoint.outcomes for checkpoint in content.checkpoints)
+        num_pairs += math.comb(count, 2)
+    return max(1, num_pairs)
 
 
-def _cell(outcome: Outcome | None, best: Outcome, comparisons: int) -> tuple[str, str]:
+def _cell(outcome: Outcome | None, shown: Outcome, comparisons: int) -> tuple[str, str]:
+    """Return the accuracy of a checkpoint, and how it compares with the one that is shown."""
     if outcome is None:
         return "–", ""
-    if outcome is best:
-        words = "the one shown"
-    elif outcome.result.label != best.result.label:
-        words = f"another protocol: {outcome.result.label}"
-    else:
-        try:
-            found = difference(outcome.records(), best.records(), comparisons)
-            words = f"{found.points.replace('-', '−')}, {found.words}"
-        except (UserError, OSError) as error:
-            words = f"no comparison: {error}"
-    return percent(outcome.result.micro), words
+    accuracy = accuracy_text(outcome.result.micro)
+    if outcome is shown:
+        return accuracy, "the one shown"
+    if outcome.result.label != shown.result.label:
+        return accuracy, f"another protocol: {outcome.result.label}"
+    try:
+        change = difference(outcome.records(), shown.records(), comparisons)
+    except (UserError, OSError) as error:
+        return accuracy, f"no comparison: {error}"
+    return accuracy, f"{with_minus_signs(change.points)}, {change.words}"
 
 
 def _facts(content: Content) -> dict[str, str]:
@@ -181,31 +192,50 @@ def _facts(content: Content) -> dict[str, str]:
     if not content.provenance:
         return {}
     launch = content.provenance[-1]
-    hardware, packages, changed, commit = (
-        launch["hardware"],
-        launch["packages"],
-        len(launch["overrides"]),
-        launch["commit"],
-    )
-    known = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
-    devices = (
-        ", ".join(sorted({device["name"] for device in hardware["devices"]}))
-        or f"CPU, {hardware['cores']} cores"
-    )
-    versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
-    time, launches = (
-        launch["time"].replace("T", " ").replace("+00:00", " UTC"),
-        len(content.provenance),
-    )
     return {
-        "Recipe": "/".join(Path(launch["recipe_path"]).parts[-2:])
-        + (f", {changed} setting{'s' * (changed > 1)} changed at the start" if changed else ""),
-        "Commit": known + (", with changed files" if commit["dirty"] else ""),
-        "Launched": time + (f" (launch {launches})" if launches > 1 else ""),
-        "Machine": f"{hardware['world_size']} × {devices}",
+        "Recipe": _recipe_words(launch),
+        "Commit": _commit_words(launch["commit"]),
+        "Launched": _launch_words(launch, len(content.provenance)),
+        "Machine": _machine_words(launch["hardware"]),
         "Data": ", ".join(
             f"{name} ({source['rows']:,} rows)" for name, source in launch["data"].items()
         ),
         "Seeds": ", ".join(f"{name} {seed}" for name, seed in launch["seeds"].items()),
-        "Versions": ", ".join([f"Python {launch['python']}", *versions]),
+        "Versions": _version_words(launch),
     }
+
+
+def _recipe_words(launch: Mapping[str, Any]) -> str:
+    """Return the recipe of a launch, and how many of its settings the command line changed."""
+    path = "/".join(Path(launch["recipe_path"]).parts[-2:])
+    num_changed = len(launch["overrides"])
+    if not num_changed:
+        return path
+    settings = "setting" if num_changed == 1 else "settings"
+    return f"{path}, {num_changed} {settings} changed at the start"
+
+
+def _commit_words(commit: Mapping[str, Any]) -> str:
+    """Return the commit of the code, and whether files were changed since."""
+    words = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
+    return f"{words}, with changed files" if commit["dirty"] else words
+
+
+def _launch_words(launch: Mapping[str, Any], num_launches: int) -> str:
+    """Return the time of the last launch, and the number of launches if there are several."""
+    time = str(launch["time"]).replace("T", " ").replace("+00:00", " UTC")
+    return f"{time} (launch {num_launches})" if num_launches > 1 else time
+
+
+def _machine_words(hardware: Mapping[str, Any]) -> str:
+    """Return the number of ranks and their devices."""
+    names = sorted({device["name"] for device in hardware["devices"]})
+    devices = ", ".join(names) or f"CPU, {hardware['cores']} cores"
+    return f"{hardware['world_size']} × {devices}"
+
+
+def _version_words(launch: Mapping[str, Any]) -> str:
+    """Return the versions of Python and of PACKAGES."""
+    packages = launch["packages"]
+    versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
+    return ", ".join([f"Python {launch['python']}", *versions])

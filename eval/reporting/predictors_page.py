@@ -1,16 +1,23 @@
-"""The page of a list of runs: its variants side by side, and beside them what was found out about policies and reward models.
+"""Tables and charts of reward models: their figures, and what they gain for a policy.
 
-Read are the files that train/ablate.py, eval/overoptimisation.py and train/predictors.py leave in the list's folder.
+They are made from what train/predictors.py stores in predictors.json, so that the command, its
+Markdown, its picture, and the page of a list of runs show the same.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
-from typing import Any
 
-from mmrm.data.display.chart import Axis, Chart, percent
-from mmrm.eval.reporting.number_format import signed
-from mmrm.eval.reporting.run_charts import STYLES
-from mmrm.eval.reporting.run_content import Row
+from mmrm.data.display.axis import Axis
+from mmrm.data.display.chart import Chart, Dot, Series, level
+from mmrm.data.display.format import (
+    MISSING,
+    interval,
+    percent,
+    signed,
+    whole_percent,
+    with_minus_signs,
+)
+from mmrm.data.display.table import Column, Table
+from mmrm.eval.reporting.run_content import JsonRow
 from mmrm.eval.results.intervals import Difference
 
 GAINS = {
@@ -18,74 +25,146 @@ GAINS = {
     "rl_greedy_gain": "RL gain, greedy",
     "rl_sampled_gain": "RL gain, sampled",
 }
-"""What a reward model is worth: where it is stored, and how it is called."""
+"""The names of gains by the keys under which they are stored."""
 
 ABOUT_A_MODEL = ("variant", "seed", "paradigm", "questions", *GAINS)
-"""What is no figure of a reward model."""
+"""Keys of a stored model that are not its figures."""
+
+COEFFICIENTS_NOTE = (
+    "Coefficients are over the means of the variants, with Fisher's intervals. AUC of one half of "
+    "the questions predicts the best-of-N gain on the other half. Accuracies count half a point "
+    "for a tie or for two orders that disagree."
+)
 
 
-def predictors_of(found: Row) -> dict[str, Any]:
-    """Return the reward models with their figures and gains, the coefficients, and a chart of each gain against each accuracy."""
-    models = [
-        model
-        | {
-            "gains": {gain: Difference(*model[gain]) for gain in GAINS if gain in model},
-            "name": f"{model['variant']}, seed {model['seed']}",
-        }
-        for model in found["models"]
-    ]
-    figures = list(
-        dict.fromkeys(
-            name for model in found["models"] for name in model if name not in ABOUT_A_MODEL
-        )
+def figures_of(models: Sequence[JsonRow]) -> list[str]:
+    """Return the names of the figures that any of the models has."""
+    names: dict[str, None] = {}
+    for model in models:
+        names |= dict.fromkeys(name for name in model if name not in ABOUT_A_MODEL)
+    return list(names)
+
+
+def models_table(models: Sequence[JsonRow]) -> Table:
+    """Return the figures and gains of all models, in percent and percentage points."""
+    figures = figures_of(models)
+    columns = [Column("model"), Column("seed", is_number=True), Column("paradigm")]
+    columns += [Column("questions", is_number=True)]
+    columns += [Column(name, is_number=True) for name in figures]
+    columns += [Column(f"{name} [95 %]", is_number=True) for name in GAINS.values()]
+    rows = []
+    for model in models:
+        cells = [model["variant"], str(model["seed"]), model["paradigm"]]
+        cells.append(f"{model['questions']:,}")
+        cells += [percent(model.get(name)) for name in figures]
+        for gain in GAINS:
+            cells.append(Difference(*model[gain]).points if gain in model else MISSING)
+        rows.append(tuple(cells))
+    return Table("models", tuple(columns), tuple(rows))
+
+
+def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
+    """Return how each figure goes with a gain: Pearson's and Spearman's coefficients.
+
+    Args:
+        gain: The key of the gain.
+        correlations: The stored correlation of each figure with the gain.
+    """
+    columns = (
+        Column("figure"),
+        Column("models", is_number=True),
+        Column("Pearson [95 %]", is_number=True),
+        Column("Spearman [95 %]", is_number=True),
+        Column("Pearson without one variant"),
     )
-    gains = {gain: words for gain, words in GAINS.items() if any(gain in model for model in models)}
-    against = [name for name in figures if name == "AUC" or name.endswith(" accuracy")]
-    coefficients = {
-        gain: {
-            name: [
-                one["models"],
-                *(
-                    f"{signed(mean)} [{signed(low)}, {signed(high)}]"
-                    for mean, low, high in (one["pearson"], one["spearman"])
-                ),
-                [
-                    f"{signed(pearson)} without {recipe}"
-                    for recipe, (pearson, _) in one.get("without", {}).items()
-                ],
-            ]
-            for name, one in found["correlations"][gain].items()
-        }
-        for gain in gains
-    }
-    return {
-        "models": models,
-        "figures": figures,
-        "gains": gains,
-        "coefficients": coefficients,
-        "charts": {
-            gain: [chart for name in against for chart in scatter(models, gain, name)]
-            for gain in gains
-        },
-        "missing": found["missing"],
-        "statement": found.get("statement"),
-    }
+    rows = []
+    for name, correlation in correlations.items():
+        pearson = _coefficient(correlation["pearson"])
+        spearman = _coefficient(correlation["spearman"])
+        without = range_without_one(correlation.get("without", {}))
+        rows.append((name, str(correlation["models"]), pearson, spearman, without))
+    return Table(GAINS[gain], columns, tuple(rows))
 
 
-def scatter(models: Sequence[Mapping[str, Any]], gain: str, figure: str) -> list[Chart]:
-    """Return the chart of a gain against a figure, a kind of dot for each paradigm; none where no model has both."""
-    both = [model for model in models if gain in model and figure in model]
-    if not both:
-        return []
-    x = Axis.shares([model[figure] for model in both], figure)
-    y = Axis.numbers([0.0, *(100 * value for model in both for value in model[gain])], "points")
-    chart = Chart(f"{GAINS[gain]} by {figure}", x, y)
-    for style, paradigm in zip(cycle(STYLES), dict.fromkeys(model["paradigm"] for model in models)):
-        own = [model for model in both if model["paradigm"] == paradigm]
-        for model in own:
-            points = model["gains"][gain].points.replace("-", "−")
-            fact = f"{model['name']} ({paradigm}): {figure} {percent(round(model[figure], 3))}, {points}"
-            chart.dot(model[figure], [100 * value for value in model[gain]], style, fact)
-        chart.legend += [(f"dot {style}", paradigm)] if own else []
-    chart.level(0.0, "no gain")
-    return [chart]
+def _coefficient(stored: Sequence[float]) -> str:
+    """Return the text of a coefficient, which is stored with the ends of its interval."""
+    coefficient, low, high = stored
+    return interval(coefficient, low, high, signed)
+
+
+def range_without_one(without: Mapping[str, Sequence[float]]) -> str:
+    """Return the lowest and the highest of Pearson's coefficients without one variant.
+
+    Args:
+        without: Pearson's and Spearman's coefficient by the variant that is left out.
+    """
+    if not without:
+        return MISSING
+    lowest = min(without, key=lambda name: without[name][0])
+    highest = max(without, key=lambda name: without[name][0])
+    return (
+        f"{signed(without[lowest][0])} (without {lowest}) to "
+        f"{signed(without[highest][0])} (without {highest})"
+    )
+
+
+def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
+    """Return Pearson's coefficient of each figure with a gain, without each variant in turn."""
+    variants: dict[str, None] = {}
+    for correlation in correlations.values():
+        variants |= dict.fromkeys(correlation.get("without", {}))
+    rows = []
+    for variant in variants:
+        cells = [variant]
+        for correlation in correlations.values():
+            coefficients = correlation.get("without", {}).get(variant)
+            cells.append(MISSING if coefficients is None else signed(coefficients[0]))
+        rows.append(tuple(cells))
+    heads = [Column("without"), *(Column(name, is_number=True) for name in correlations)]
+    title = f"{GAINS[gain]}: Pearson without each variant in turn"
+    return Table(title, tuple(heads), tuple(rows))
+
+
+def gain_charts(models: Sequence[JsonRow], gain: str) -> list[Chart]:
+    """Return charts of a gain against AUC and against the accuracy on each benchmark."""
+    figures = [name for name in figures_of(models) if name == "AUC" or name.endswith(" accuracy")]
+    charts = []
+    for figure in figures:
+        measured = [model for model in models if gain in model and figure in model]
+        if measured:
+            paradigms = list(dict.fromkeys(model["paradigm"] for model in models))
+            charts.append(_scatter(measured, paradigms, gain, figure))
+    return charts
+
+
+def _scatter(models: Sequence[JsonRow], paradigms: Sequence[str], gain: str, figure: str) -> Chart:
+    """Return the chart of a gain in percentage points against a figure.
+
+    Args:
+        models: Models that have both.
+        paradigms: The paradigms of all models of the study, which fixes their colours.
+        gain: The key of the gain.
+        figure: The figure on the x axis.
+    """
+    x = Axis.shares([model[figure] for model in models], figure)
+    heights = [0.0]
+    for model in models:
+        heights += [100 * value for value in model[gain]]
+    series = []
+    for number, paradigm in enumerate(paradigms):
+        dots = [_dot(model, gain, figure) for model in models if model["paradigm"] == paradigm]
+        if dots:
+            series.append(Series(f"s{number}", paradigm, dots=tuple(dots)))
+    series.append(level(x, 0.0, "no gain"))
+    return Chart(f"{GAINS[gain]} by {figure}", x, Axis.numbers(heights, "points"), tuple(series))
+
+
+def _dot(model: JsonRow, gain: str, figure: str) -> Dot:
+    """Return the dot of a model with the interval of its gain."""
+    mean, low, high = (100 * value for value in model[gain])
+    points = with_minus_signs(Difference(*model[gain]).points)
+    fact = (
+        f"{model['variant']}, seed {model['seed']} ({model['paradigm']}): "
+        f"{figure} {whole_percent(round(model[figure], 3))}, {points}"
+    )
+    return Dot(model[figure], mean, low, high, fact)

@@ -1,7 +1,7 @@
-"""The figures of a page: training curves, the score by step, and what lies behind a score.
+"""The charts of a run's page: training curves, accuracy by step, and an analysis of each result.
 
-Behind a score stand calibration, margins, votes, and the pull of the longer response. What has one value only is no figure: it
-is said in words.
+The analysis shows calibration, margins, votes, and whether the judge prefers longer responses. A
+series with a single value has no chart. It becomes a sentence.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ import fnmatch
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mmrm.data.display.chart import Axis, Chart, Point, percent, plain
+from mmrm.data.display.axis import Axis, Point
+from mmrm.data.display.chart import Bar, Chart, Dot, Series, level
+from mmrm.data.display.format import (
+    interval,
+    percent,
+    short_number,
+    signed_points,
+    whole_percent,
+    with_minus_signs,
+)
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.reporting.run_content import Content
 from mmrm.eval.results.intervals import wilson
@@ -24,8 +32,6 @@ from mmrm.eval.results.result import WORTH, Accuracy, Result, Votes, chance_of_v
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.eval.results.statistics import Bin, Calibration, Histogram, LengthBias
 
-STYLES = ("s0", "s1", "s2", "s3", "s4", "s5")
-"""Distinct lines; the style sheet gives each a colour and a dash pattern of its own."""
 PANELS = {
     "Loss": "loss policy_loss score_loss critique_loss",
     "Perplexity": "perplexity",
@@ -52,7 +58,7 @@ PANELS = {
     "Seconds per step": "step_time",
     "Records dropped": "dropped/*",
 }
-"""Title of a panel to the patterns of its series' names. A series that fits none of them gets a panel of its own."""
+"""Patterns of the names of series by title of their chart. Any other series has its own chart."""
 TRAINED = "Accuracy on training pairs"
 FRACTIONS = (
     TRAINED,
@@ -61,139 +67,200 @@ FRACTIONS = (
     "Filtered",
     "Rollouts unreadable or cut off",
 )
-"""Panels whose numbers are fractions of 1."""
+"""Titles of the charts whose numbers are shares of 1."""
 LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
-"""Counters, and figures of evaluations and of the whole run: these are no curves."""
+"""Patterns of counters, of figures of evaluations, and of figures of the whole run."""
 POINTS = 200
-"""Points of a line; a longer series is drawn as the means of as many stretches, with the range of each behind it."""
+"""Points of a line. Of a longer series, the means and ranges of as many stretches are drawn."""
 HELD_OUT_LOSS = f"eval_{HELD_OUT}/loss"
-"""The loss on held-out records, as the log names it."""
+"""The name of the loss on held-out records in the log."""
 EVALUATED = re.compile(r"eval_([^/]+)/accuracy")
-CHANCE, GUESSING = 0.5, "chance (ties half): 50 %"
+CHANCE = 0.5
+GUESSING = "chance (ties half): 50 %"
 TICKS = 6
-"""Steps up to which every one of them is written at the axis."""
+"""Up to this number of steps, each one has a tick at the axis."""
 RATIOS = (0.1, 0.2, 0.5, 0.7, 1.0, 1.4, 2.0, 5.0, 10.0)
-"""Ratios of lengths that are written at the axis."""
+"""Ratios of lengths that have a tick at the axis."""
 BLIND = {
     "longest": "the longer response",
     "shortest": "the shorter response",
     "first": "the response listed first",
     "random": "a coin",
 }
-"""What a judge that sees no content chooses, in words."""
+"""What each judge that sees no content chooses, in words."""
 
-Series = dict[str, list[Point]]
+Curve = list[Point]
+"""The (step, value) points of one series of the log."""
 Log = Sequence[Mapping[str, Any]]
 Score = tuple[float, ...]
-"""An accuracy and the two ends of its 95 % interval, which are missing where the number of rows is not known."""
-Scores = dict[int, Score]
-"""By step."""
+"""An accuracy and the two ends of its 95 % interval.
+
+The ends are missing if the number of rows is not known.
+"""
+ScoreByStep = dict[int, Score]
 
 
-def series(log: Log) -> Series:
-    """Return the (step, value) points of every series of a Trainer's `log_history`; of a repeated step, the last."""
-    found: dict[str, dict[float, float]] = defaultdict(dict)
+def curves_of_log(log: Log) -> dict[str, Curve]:
+    """Return the (step, value) points of every series of a Trainer's `log_history`.
+
+    If a step was repeated, its last value counts.
+    """
+    values_by_series: dict[str, dict[float, float]] = defaultdict(dict)
     for line in log:
         for name, value in line.items():
-            if isinstance(value, int | float) and not any(
-                fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split()
-            ):
-                found[name][line["step"]] = value
-    return {name: list(points.items()) for name, points in found.items()}
+            if isinstance(value, int | float) and not _is_left_out(name):
+                values_by_series[name][line["step"]] = value
+    return {name: list(values.items()) for name, values in values_by_series.items()}
+
+
+def _is_left_out(name: str) -> bool:
+    """Return True for a name in the log that is no curve of the training."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split())
 
 
 def curves(log: Log) -> tuple[list[Chart], list[str]]:
-    """Return charts of what changes in `log`, in the order of PANELS, then of other series; and what does not, in words."""
-    rest, charts, constant = series(log), list[Chart](), list[str]()
+    """Return charts of the series that change in `log`, and sentences about those that do not.
+
+    The charts are in the order of PANELS, followed by those of other series.
+    """
+    remaining = curves_of_log(log)
+    charts: list[Chart] = []
+    constant: list[str] = []
     for title, patterns in PANELS.items():
-        inside = {
-            name: rest.pop(name)
-            for pattern in patterns.split()
-            for name in fnmatch.filter(rest, pattern)
-        }
-        if len(inside) > 1:
-            inside.pop(
-                "learning_rate", None
-            )  # Trainer's own: the first group's, as it was before the step
-        charts += _panel(title, inside, constant)
-    for name, points in rest.items():
-        charts += _panel(name, {name: points}, constant)
+        curve_by_name: dict[str, Curve] = {}
+        for pattern in patterns.split():
+            for name in fnmatch.filter(remaining, pattern):
+                curve_by_name[name] = remaining.pop(name)
+        if len(curve_by_name) > 1:
+            # The Trainer's own learning rate is the first group's, as it was before the step.
+            curve_by_name.pop("learning_rate", None)
+        charts += _training_chart(title, curve_by_name, constant)
+    for name, curve in remaining.items():
+        charts += _training_chart(name, {name: curve}, constant)
     return charts, constant
 
 
-def _panel(title: str, inside: Series, constant: list[str]) -> list[Chart]:
-    """Return a chart of the series that change, if any, equal ones drawn once; the others go to `constant` in words."""
-    form = percent if title in FRACTIONS else plain
-    shared = len({name.rpartition("/")[0] for name in inside}) == 1 < len(inside)
-    lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
-    lost = 0
-    for name, points in inside.items():
-        line = tuple(point for point in points if math.isfinite(point[1]))
-        if len({value for _, value in line}) > 1:
-            lines[line].append(name.rpartition("/")[2] if shared else name)
-            lost += len(points) - len(line)
-        else:
-            value = form(line[0][1]) if line else "never finite"
-            at = f" at step {points[0][0]}" if len(points) == 1 else ""
-            lone = " (else not finite)" if 0 < len(line) < len(points) else ""
-            constant.append(f"{name}: {value}{at}{lone}")
-    if not lines:
-        return []
-    places, values = zip(*(point for line in lines for point in line), strict=True)
-    level = [CHANCE] if title == TRAINED else []
-    y = Axis.shares([*values, *level]) if form is percent else Axis.numbers(values)
-    chart = Chart(
-        title,
-        Axis.numbers(places, "step"),
-        y,
-        f"Values that are not finite: {lost}." if lost else "",
-    )
-    for style, line in zip(cycle(STYLES), lines):
-        parts = np.array_split(line, min(POINTS, len(line)))
-        if len(line) > POINTS:
-            low, high = (
-                [(part[:, 0].mean(), edge(part[:, 1])) for part in parts]
-                for edge in (np.min, np.max)
-            )
-            chart.path([*low, *reversed(high)], f"band {style}")
-        chart.path([part.mean(axis=0) for part in parts], f"line {style}")
-        name, (first, begun), (last, ended) = ", ".join(lines[line]), line[0], line[-1]
-        least, *_, most = sorted(value for _, value in line)
-        fact = f"{name}: {form(begun)} at step {first}, {form(ended)} at step {last}; from {form(least)} to {form(most)}"
-        chart.dot(last, [ended], style, fact)
-        chart.value = form(ended) if len(lines) == 1 else ""
-        chart.legend += [(f"line {style}", name)] if len(inside) > 1 else []
-    if level:
-        chart.level(CHANCE, GUESSING)
-    return [chart]
+def _training_chart(
+    title: str, curve_by_name: Mapping[str, Curve], constant: list[str]
+) -> list[Chart]:
+    """Return a chart of the series that change, if there are any; equal ones are drawn once.
 
-
-def measured(content: Content) -> dict[str, dict[str, Scores]]:
-    """Return the accuracies by benchmark, run and step, with half a point for a tie: as chance and the blind judges have it.
-
-    A checkpoint that was rotated away took its results along; its accuracy is still in the log, and its interval follows
-    from the number of rows, which is that of the benchmark's other results.
+    A sentence about every other series is added to `constant`.
     """
-    found: dict[str, dict[str, Scores]] = defaultdict(lambda: defaultdict(dict))
-    known = {
-        name: outcome.result
-        for checkpoint in content.checkpoints
-        for name, outcome in checkpoint.outcomes.items()
-    }
+    form = whole_percent if title in FRACTIONS else short_number
+    folders = {name.rpartition("/")[0] for name in curve_by_name}
+    is_in_one_folder = len(curve_by_name) > 1 and len(folders) == 1
+    names_by_curve: dict[tuple[Point, ...], list[str]] = defaultdict(list)
+    num_lost = 0
+    for name, curve in curve_by_name.items():
+        finite = tuple(point for point in curve if math.isfinite(point[1]))
+        if len({value for _, value in finite}) > 1:
+            names_by_curve[finite].append(name.rpartition("/")[2] if is_in_one_folder else name)
+            num_lost += len(curve) - len(finite)
+        else:
+            constant.append(_constant_series(name, curve, finite, form))
+    if not names_by_curve:
+        return []
+
+    steps: list[float] = []
+    values: list[float] = []
+    for curve_points in names_by_curve:
+        steps += [step for step, _ in curve_points]
+        values += [value for _, value in curve_points]
+    has_chance = title == TRAINED
+    heights = [*values, CHANCE] if has_chance else values
+    y = Axis.shares(heights) if title in FRACTIONS else Axis.numbers(heights)
+    x = Axis.numbers(steps, "step")
+    has_legend = len(curve_by_name) > 1
+    series = [
+        _training_series(f"s{number}", ", ".join(names), curve_points, form, has_legend)
+        for number, (curve_points, names) in enumerate(names_by_curve.items())
+    ]
+    if has_chance:
+        series.append(level(x, CHANCE, GUESSING))
+    caption = f"Values that are not finite: {num_lost}." if num_lost else ""
+    last_value = ""
+    if len(names_by_curve) == 1:
+        last_value = form(next(iter(names_by_curve))[-1][1])
+    return [Chart(title, x, y, tuple(series), caption=caption, value=last_value)]
+
+
+def _constant_series(
+    name: str, curve: Curve, finite: Sequence[Point], form: Callable[[float], str]
+) -> str:
+    """Return a series that has at most one finite value in words."""
+    value = form(finite[0][1]) if finite else "never finite"
+    text = f"{name}: {value}"
+    if len(curve) == 1:
+        text += f" at step {curve[0][0]}"
+    if 0 < len(finite) < len(curve):
+        text += " (else not finite)"
+    return text
+
+
+def _training_series(
+    style: str,
+    name: str,
+    curve: Sequence[Point],
+    form: Callable[[float], str],
+    has_legend: bool,
+) -> Series:
+    """Return the line of a series with a dot at its last point.
+
+    A long series is drawn as the means of POINTS stretches of it, with the range of each as a band.
+    """
+    # Each stretch is an array of shape (points, 2) of steps and values.
+    stretches = np.array_split(curve, min(POINTS, len(curve)))
+    band: list[Point] = []
+    if len(curve) > POINTS:
+        lower = [(part[:, 0].mean(), part[:, 1].min()) for part in stretches]
+        upper = [(part[:, 0].mean(), part[:, 1].max()) for part in stretches]
+        band = [*lower, *reversed(upper)]
+    means = [part.mean(axis=0) for part in stretches]
+    first_step, first = curve[0]
+    last_step, last = curve[-1]
+    values = [value for _, value in curve]
+    fact = (
+        f"{name}: {form(first)} at step {first_step}, {form(last)} at step {last_step}; "
+        f"from {form(min(values))} to {form(max(values))}"
+    )
+    return Series(
+        style,
+        name if has_legend else "",
+        line=tuple((step, value) for step, value in means),
+        band=tuple(band),
+        dots=(Dot(last_step, last, fact=fact),),
+    )
+
+
+def accuracies_by_step(content: Content) -> dict[str, dict[str, ScoreByStep]]:
+    """Return the accuracies by benchmark, run and step, with half a point for a tie.
+
+    Chance and the judges that see no content have half a point for a tie too. The accuracy of a
+    checkpoint that was rotated away is in the log. Its interval follows from the number of rows,
+    which is that of the benchmark's other results.
+    """
+    scores: dict[str, dict[str, ScoreByStep]] = defaultdict(lambda: defaultdict(dict))
+    result_by_benchmark: dict[str, Result] = {}
+    for checkpoint in content.checkpoints:
+        for name, outcome in checkpoint.outcomes.items():
+            result_by_benchmark[name] = outcome.result
     for line in content.log:
         for match in filter(None, map(EVALUATED.fullmatch, line)):
             name = match[1]
-            ties = known[name].protocol["ties"] if name in known else ProtocolConfig().ties
-            credit = line[match[0]] + (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
-            found[name][content.title][int(line["step"])] = _score(
-                credit, independent_rows(known[name].micro) if name in known else 0
-            )
+            result = result_by_benchmark.get(name)
+            ties = result.protocol["ties"] if result else ProtocolConfig().ties
+            half_of_ties = (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
+            num_rows = independent_rows(result.micro) if result else 0
+            score = _score_with_interval(line[match[0]] + half_of_ties, num_rows)
+            scores[name][content.title][int(line["step"])] = score
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
-            if checkpoint.step is not None and (half := outcome.result.micro.half) is not None:
-                rows = independent_rows(outcome.result.micro)
-                found[name][checkpoint.run][checkpoint.step] = _score(half, rows)
-    return found
+            accuracy = outcome.result.micro
+            if checkpoint.step is not None and accuracy.half is not None:
+                score = _score_with_interval(accuracy.half, independent_rows(accuracy))
+                scores[name][checkpoint.run][checkpoint.step] = score
+    return scores
 
 
 def independent_rows(figure: Accuracy) -> float:
@@ -201,200 +268,290 @@ def independent_rows(figure: Accuracy) -> float:
     return figure.n if figure.effective_n is None else figure.effective_n
 
 
-def _score(credit: float, n: float) -> Score:
-    """Return an accuracy with Wilson's interval for `n` independent rows; without an interval if `n` is 0."""
+def _score_with_interval(credit: float, n: float) -> Score:
+    """Return an accuracy with Wilson's interval for `n` rows, or without it if `n` is 0."""
     if n == 0:
         return (credit,)
     return credit, *wilson(min(credit * n, n), n)
 
 
-def steps(content: Content) -> list[Chart]:
-    """Return the accuracies by step of each benchmark that was measured at more than one step, a line for each run."""
-    charts, shown = [], content.shown.outcomes
-    found = measured(content)
-    for name in sorted(found, key=[*shown, *found].index):
-        runs = found[name]
-        if max(map(len, runs.values())) < 2:
-            continue
-        blind, level = best_baseline(shown[name].result) if name in shown else ("", CHANCE)
-        heights = [
-            height for scores in runs.values() for score in scores.values() for height in score
-        ]
-        at = sorted({step for scores in runs.values() for step in scores})
-        x = Axis.numbers(at, "step", at if len(at) <= TICKS else None)
-        chart = Chart(name, x, Axis.shares([*heights, CHANCE, level]))
-        lines(chart, {run: sorted(scores.items()) for run, scores in runs.items()}, words_of)
-        chart.level(CHANCE, GUESSING)
-        if blind:
-            chart.level(
-                level,
-                f"best without content: {BLIND[blind]}, {percent(round(level, 3))}",
-                "level blind",
-            )
-        charts.append(chart)
+def step_charts(content: Content) -> list[Chart]:
+    """Return charts of the accuracies by step, with a line for each run.
+
+    Only benchmarks that were measured at more than one step have a chart. The chart of the loss on
+    held-out records is the last one.
+    """
+    charts = []
+    shown = content.shown.outcomes
+    scores = accuracies_by_step(content)
+    for name in sorted(scores, key=[*shown, *scores].index):
+        runs = scores[name]
+        if max(map(len, runs.values())) >= 2:
+            charts.append(_step_chart(name, runs, shown[name].result if name in shown else None))
     return charts + held_out_loss(content.log)
 
 
+def _step_chart(name: str, runs: Mapping[str, ScoreByStep], result: Result | None) -> Chart:
+    """Return the chart of one benchmark; `result` is that of the checkpoint that is shown."""
+    blind = ""
+    blind_accuracy = CHANCE
+    if result is not None:
+        blind, blind_accuracy = best_baseline(result)
+    steps: set[int] = set()
+    heights = [CHANCE, blind_accuracy]
+    for score_by_step in runs.values():
+        steps |= score_by_step.keys()
+        for score in score_by_step.values():
+            heights += score
+    ordered_steps = sorted(steps)
+    x = Axis.numbers(ordered_steps, "step", ordered_steps if len(steps) <= TICKS else None)
+    points_by_run = {run: sorted(scores.items()) for run, scores in runs.items()}
+    series = [*lines(x, points_by_run, score_text), level(x, CHANCE, GUESSING)]
+    if blind:
+        words = f"best without content: {BLIND[blind]}, {whole_percent(round(blind_accuracy, 3))}"
+        series.append(level(x, blind_accuracy, words, "level blind"))
+    return Chart(name, x, Axis.shares(heights), tuple(series))
+
+
 def held_out_loss(log: Log) -> list[Chart]:
-    """Return a chart of the loss on held-out records by step; none if it was measured fewer than twice."""
+    """Return a chart of the loss on held-out records by step; none if it was measured only once."""
     loss_by_step = {line["step"]: line[HELD_OUT_LOSS] for line in log if HELD_OUT_LOSS in line}
-    points = [(step, loss) for step, loss in sorted(loss_by_step.items()) if math.isfinite(loss)]
-    if len(points) < 2:
+    curve = [(step, loss) for step, loss in sorted(loss_by_step.items()) if math.isfinite(loss)]
+    if len(curve) < 2:
         return []
-    losses = [loss for _, loss in points]
-    lowest_step, lowest = min(points, key=lambda point: point[1])
-    chart = Chart(
-        "Loss on held-out records",
-        Axis.numbers([step for step, _ in points], "step"),
-        Axis.numbers(losses),
-    )
-    chart.value = plain(losses[-1])
-    chart.caption = f"Lowest at step {plain(lowest_step)}: {plain(lowest)}."
-    num_lost = len(loss_by_step) - len(points)
+    lowest_step, lowest = min(curve, key=lambda point: point[1])
+    caption = f"Lowest at step {short_number(lowest_step)}: {short_number(lowest)}."
+    num_lost = len(loss_by_step) - len(curve)
     if num_lost:
-        chart.caption += f" Values that are not finite: {num_lost}."
-    chart.path(points, "line s0")
-    for step, loss in points:
-        chart.dot(step, [loss], "s0", f"step {plain(step)}: {plain(loss)}")
-    return [chart]
+        caption += f" Values that are not finite: {num_lost}."
+    dots = tuple(
+        Dot(step, loss, fact=f"step {short_number(step)}: {short_number(loss)}")
+        for step, loss in curve
+    )
+    return [
+        Chart(
+            "Loss on held-out records",
+            Axis.numbers([step for step, _ in curve], "step"),
+            Axis.numbers([loss for _, loss in curve]),
+            (Series("s0", line=tuple(curve), dots=dots),),
+            caption=caption,
+            value=short_number(curve[-1][1]),
+        )
+    ]
 
 
 def lines(
-    chart: Chart, found: Mapping[str, Sequence[tuple[float, Score]]], form: Callable[[Score], str]
-) -> None:
-    """Draw a line for each name through values at places on the x axis, with the intervals of those that have one."""
-    for style, (name, points) in zip(cycle(STYLES), found.items()):
-        chart.path([(x, score[0]) for x, score in points], f"line {style}")
-        for x, score in points:
-            chart.dot(x, score, style, f"{name}, {chart.x.label} {plain(x)}: {form(score)}")
-        chart.legend.append((f"line {style}", name))
+    x: Axis,
+    points_by_name: Mapping[str, Sequence[tuple[float, Score]]],
+    form: Callable[[Score], str],
+    first_style: int = 0,
+) -> list[Series]:
+    """Return a line for each name through scores at values of the x axis, with their intervals.
+
+    Args:
+        x: The x axis; its label is part of the sentence about each point.
+        points_by_name: The points of each line.
+        form: Returns the text of a score.
+        first_style: The number of the style of the first line.
+    """
+    series = []
+    for number, (name, scores) in enumerate(points_by_name.items(), start=first_style):
+        dots = [
+            _dot(place, score, f"{name}, {x.label} {short_number(place)}: {form(score)}")
+            for place, score in scores
+        ]
+        line = tuple((place, score[0]) for place, score in scores)
+        series.append(Series(f"s{number}", name, line=line, dots=tuple(dots)))
+    return series
 
 
-def words_of(score: Score, rows: str = "") -> str:
-    """Return an accuracy as a text, with its interval if it has one."""
-    accuracy, *interval = score
-    return f"{100 * accuracy:.1f} %{rows}" + (
-        f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
-    )
+def _dot(x: float, score: Score, fact: str) -> Dot:
+    """Return the dot of a score, with its interval if it has one."""
+    if len(score) == 1:
+        return Dot(x, score[0], fact=fact)
+    accuracy, low, high = score
+    return Dot(x, accuracy, low, high, fact)
+
+
+def score_text(score: Score, rows: str = "") -> str:
+    """Return the text of an accuracy in percent, with its interval if it has one."""
+    text = f"{percent(score[0])} %{rows}"
+    if len(score) == 1:
+        return text
+    _, low, high = score
+    return f"{text} [{percent(low)}, {percent(high)}]"
 
 
 def best_baseline(result: Result) -> tuple[str, float]:
-    """Return name and accuracy (half a point for a tie) of the best judge that sees no content; ("", CHANCE) without one."""
-    scores = {
-        name: found.micro.half
-        for name, found in result.baselines.items()
-        if found.micro.half is not None
+    """Return name and accuracy of the best judge that sees no content; ("", CHANCE) without one.
+
+    A tie counts half a point.
+    """
+    accuracies = {
+        name: baseline.micro.half
+        for name, baseline in result.baselines.items()
+        if baseline.micro.half is not None
     }
-    return max(scores.items(), key=lambda item: item[1], default=("", CHANCE))
+    return max(accuracies.items(), key=lambda item: item[1], default=("", CHANCE))
 
 
 def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
-    """Return the charts of one result, and sentences; what its judge gives no numbers for is left out."""
-    charts, sentences = [], []
-    if found := result.calibration:
-        chart = Chart(
-            "Calibration", Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"), Axis.shares()
-        )
-        chart.caption = "Expected calibration error: the mean distance from the dashed line, where confidence is what it claims."
-        if found.floor is not None:
-            chart.caption += f" Chance alone gives a perfectly calibrated judge {found.floor:.3f} on as many pairs."
-        chart.value = error_of(found)
-        chart.path([(0.5, 0.5), (1.0, 1.0)], "level")
-        charts.append(_dots(chart, {bin.mean: bin for bin in found.bins}, percent))
+    """Return the charts and the sentences that analyse one result.
+
+    A judge without scores has no calibration and no margins, and one without votes no votes.
+    """
+    charts = []
+    sentences = []
+    if result.calibration:
+        charts.append(_calibration(result.calibration))
     if result.margins:
         charts.append(_margins(result.margins))
     if result.votes:
         sentences.append(_votes(result.votes))
-        if len(rounds := result.votes.accuracy_at) > 1:
-            chart = Chart(
-                "Accuracy by votes", Axis.numbers(rounds, "rounds of votes", rounds), Axis.shares()
-            )
-            charts.append(_dots(chart, rounds, plain))
-            _chance_by_rounds(chart, result)
+        if len(result.votes.accuracy_at) > 1:
+            charts.append(_accuracy_by_votes(result, result.votes.accuracy_at))
     sentences.append(_length(result.length))
-    if len(bins := {bin.mean: bin for bin in result.length.bins if bin.mean is not None}) > 1:
-        around = Axis.numbers(bins)
-        ticks = [
-            (math.log2(ratio), f"{ratio:g} ×")
-            for ratio in RATIOS
-            if around.low <= math.log2(ratio) <= around.high
-        ]
-        x = Axis(around.low, around.high, "length: better response ÷ other", ticks)
-        charts.append(
-            _dots(
-                Chart("Accuracy by length", x, Axis.shares()),
-                bins,
-                lambda ratio: f"{2**ratio:.2g} × as long",
-            )
-        )
-        charts[-1].level(CHANCE, GUESSING)
+    charts += _accuracy_by_length(result.length)
     return charts, sentences
 
 
-def error_of(found: Calibration) -> str:
-    """Return a calibration error with its interval, which results of earlier versions lack."""
-    if found.low is None or found.high is None:
-        return f"ECE {found.ece:.3f}"
-    return f"ECE {found.ece:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _calibration(calibration: Calibration) -> Chart:
+    """Return the chart of accuracy by confidence."""
+    caption = (
+        "Expected calibration error: the mean distance from the dashed line, "
+        "where confidence is what it claims."
+    )
+    if calibration.floor is not None:
+        caption += (
+            " Chance alone gives a perfectly calibrated judge "
+            f"{calibration.floor:.3f} on as many pairs."
+        )
+    accuracies = [(bin.mean, bin) for bin in calibration.bins]
+    diagonal = Series("level", line=((0.5, 0.5), (1.0, 1.0)))
+    return Chart(
+        "Calibration",
+        Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"),
+        Axis.shares(),
+        (diagonal, _accuracy_dots(accuracies, whole_percent)),
+        caption=caption,
+        value=error_of(calibration),
+    )
 
 
-def _chance_by_rounds(chart: Chart, result: Result) -> None:
-    """Draw the accuracy of a coin for each judgement, which depends on how many judgements there are."""
+def error_of(calibration: Calibration) -> str:
+    """Return the text of a calibration error, with its interval if the result has one.
+
+    Results of earlier versions have no interval.
+    """
+    error = interval(
+        calibration.ece, calibration.low, calibration.high, form=lambda value: f"{value:.3f}"
+    )
+    return f"ECE {error}"
+
+
+def _accuracy_by_votes(result: Result, accuracy_at: Mapping[int, Accuracy]) -> Chart:
+    """Return the chart of accuracy by rounds of votes, with that of a coin for each judgement.
+
+    The accuracy of coins depends on their number: with an even number of them there are ties.
+    """
     protocol = ProtocolConfig.model_validate(result.protocol)
-    chances = {}
+    chances = []
     for rounds in range(1, protocol.votes + 1):
         judgements = rounds * protocol.judgements // protocol.votes
-        chances[rounds] = chance_of_votes(judgements, protocol.ties)
-    chart.path(chances.items(), "level")
-    chart.legend.append(("level", f"chance (ties {protocol.ties}): a coin for each judgement"))
+        chances.append((rounds, chance_of_votes(judgements, protocol.ties)))
+    coins = f"chance (ties {protocol.ties}): a coin for each judgement"
+    return Chart(
+        "Accuracy by votes",
+        Axis.numbers(accuracy_at, "rounds of votes", accuracy_at),
+        Axis.shares(),
+        (
+            _accuracy_dots(accuracy_at.items(), short_number),
+            Series("level", coins, line=tuple(chances)),
+        ),
+    )
 
 
-def _dots(
-    chart: Chart, scores: Mapping[Any, Accuracy | Bin], form: Callable[[float], str]
-) -> Chart:
-    """Draw accuracies with intervals at their places on the x axis; those of no rows are left out."""
-    for x, score in scores.items():
-        if x is not None and score.n:
-            known = score.accuracy or 0.0, score.low or 0.0, score.high or 0.0
-            chart.dot(x, known, "s0", f"{form(x)}: {words_of(known, f' of {score.n:,}')}")
-    return chart
+def _accuracy_by_length(bias: LengthBias) -> list[Chart]:
+    """Return the chart of accuracy by ratio of lengths; none if there is only one ratio."""
+    accuracies = {bin.mean: bin for bin in bias.bins if bin.mean is not None}
+    if len(accuracies) < 2:
+        return []
+    around = Axis.numbers(accuracies)
+    ticks = []
+    for ratio in RATIOS:
+        if around.low <= math.log2(ratio) <= around.high:
+            ticks.append((math.log2(ratio), f"{ratio:g} ×"))
+    x = Axis(around.low, around.high, "length: better response ÷ other", ticks)
+    dots = _accuracy_dots(accuracies.items(), lambda ratio: f"{2**ratio:.2g} × as long")
+    series = (dots, level(x, CHANCE, GUESSING))
+    return [Chart("Accuracy by length", x, Axis.shares(), series)]
 
 
-def _margins(found: Histogram) -> Chart:
-    counts, middle = found.counts, len(found.counts) // 2
-    x = Axis.numbers(found.edges, "margin: score of the better − of the other")
+def _accuracy_dots(
+    accuracies: Iterable[tuple[float | None, Accuracy | Bin]], form: Callable[[float], str]
+) -> Series:
+    """Return dots of accuracies with intervals; an accuracy of no rows has no dot.
+
+    Args:
+        accuracies: A value of the x axis, which is None for an empty bin, and an accuracy.
+        form: Returns the text of a value of the x axis.
+    """
+    dots = []
+    for x, accuracy in accuracies:
+        if x is None or not accuracy.n:
+            continue
+        score = (accuracy.accuracy or 0.0, accuracy.low or 0.0, accuracy.high or 0.0)
+        text = score_text(score, f" of {accuracy.n:,}")
+        dots.append(_dot(x, score, f"{form(x)}: {text}"))
+    return Series("s0", dots=tuple(dots))
+
+
+def _margins(histogram: Histogram) -> Chart:
+    """Return the histogram of margins. Its edges are symmetric around zero."""
+    counts = histogram.counts
+    middle = len(counts) // 2
+    x = Axis.numbers(histogram.edges, "margin: score of the better − of the other")
+    y = Axis.counts(max(counts), "pairs")
     caption = f"Left of zero the judge is wrong: {sum(counts[:middle]):,} of {sum(counts):,} pairs."
-    chart = Chart("Margins", x, Axis.counts(max(counts), "pairs"), caption)
-    for low, high, count in zip(found.edges[:-1], found.edges[1:], counts, strict=True):
-        bar = [(low, 0.0), (low, count), (high, count), (high, 0.0)]
-        fact = f"{plain(low)} to {plain(high)}: {count:,}"
-        chart.path(bar, "bar wrong" if low + high < 0 else "bar right", fact if count else "")
-    chart.path([(0.0, 0.0), (0.0, chart.y.high)], "level")
-    return chart
+    bars: dict[str, list[Bar]] = {"wrong": [], "right": []}
+    for low, high, count in zip(histogram.edges[:-1], histogram.edges[1:], counts, strict=True):
+        style = "wrong" if low + high < 0 else "right"
+        fact = f"{short_number(low)} to {short_number(high)}: {count:,}" if count else ""
+        bars[style].append(Bar(low, high, count, fact))
+    zero = Series("level", line=((0.0, 0.0), (0.0, y.high)))
+    series = [Series(style, bars=tuple(own_bars)) for style, own_bars in bars.items()]
+    return Chart("Margins", x, y, (*series, zero), caption)
 
 
 def _length(bias: LengthBias) -> str:
-    words = "The lengths of the responses do not vary: no slope."
-    if None not in (slope := (bias.slope, bias.low, bias.high)):
-        points = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(
-            *(100 * (value or 0.0) for value in slope)
-        ).replace("-", "−")
-        words = f"Accuracy changes by {points} for each doubling of the better response's length over the other's."
+    """Return how the accuracy depends on the length of the responses, in words."""
+    if bias.slope is None or bias.low is None or bias.high is None:
+        words = "The lengths of the responses do not vary: no slope."
+    else:
+        low = signed_points(bias.low)
+        high = signed_points(bias.high)
+        slope = f"{signed_points(bias.slope)} points [{low}, {high}]"
+        words = (
+            f"Accuracy changes by {with_minus_signs(slope)} for each doubling of the better "
+            "response's length over the other's."
+        )
     if bias.prefers_longer is not None and bias.longer_is_better is not None:
-        words += f" The judge prefers the longer response in {percent(round(bias.prefers_longer, 3))} of the pairs; it is better "
-        words += f"in {percent(round(bias.longer_is_better, 3))}."
+        preferred = whole_percent(round(bias.prefers_longer, 3))
+        better = whole_percent(round(bias.longer_is_better, 3))
+        words += f" The judge prefers the longer response in {preferred} of the pairs; "
+        words += f"it is better in {better}."
     return words
 
 
 def _votes(votes: Votes) -> str:
+    """Return how far the votes agree, in words."""
     shares = {
         "agreement": votes.agreement,
         "names the response shown first in": votes.names_first,
         "same verdict in both orders in": votes.order.rate if votes.order else None,
     }
-    facts = [
-        f"{name} {percent(round(share, 3))}" for name, share in shares.items() if share is not None
-    ]
-    return (
-        "; ".join([f"{votes.votes:,} votes, {votes.unparsable:,} of them unreadable", *facts]) + "."
-    )
+    facts = [f"{votes.votes:,} votes, {votes.unparsable:,} of them unreadable"]
+    for name, share in shares.items():
+        if share is not None:
+            facts.append(f"{name} {whole_percent(round(share, 3))}")
+    return "; ".join(facts) + "."

@@ -1,49 +1,59 @@
-"""What a sweep found, as CSV, JSON, Markdown, a figure, and a wandb run."""
+"""The results of a sweep as CSV, JSON, Markdown, a picture, and a wandb run."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import numpy as np
-
-from mmrm.data.display.png import colours, panels
+from mmrm.data.display.axis import Axis
+from mmrm.data.display.chart import Chart, Dot, Series, Shape, level, save_png
+from mmrm.data.display.format import percent
+from mmrm.data.display.table import Column, Table
 from mmrm.eval.reporting.run_charts import best_baseline
 from mmrm.eval.results.intervals import Difference
 from mmrm.eval.results.result_store import Standing, Summary
-from mmrm.eval.results.summary_table import cells, percent
+from mmrm.eval.results.summary_table import accuracy_cells, accuracy_text
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_INTRODUCTION = """Protocol: {protocol}. Accuracies in percent, each with its own 95 % interval over rows. Distances from the \
-best are paired by row. Their intervals hold at 95 % for all {comparisons} pairs of judges together (Bonferroni), since any of \
-them could have been the best. They speak of these checkpoints: other trainings of the same recipes are in none of them."""
-_HEAD = (
-    "| judge | step | accuracy [95 %] | macro | n | ties | ties half | unparsable | behind the best [95 %] |",
-    "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+_INTRODUCTION = (
+    "Protocol: {protocol}. Accuracies in percent, each with its own 95 % interval over rows. "
+    "Distances from the best are paired by row. Their intervals hold at 95 % for all {comparisons} "
+    "pairs of judges together (Bonferroni), since any of them could have been the best. They speak "
+    "of these checkpoints: other trainings of the same recipes are in none of them."
 )
-MARKS = {
-    "best": ("*", 15, "best"),
-    "not distinguishable": ("o", 7, "not distinguishable from it"),
-    "worse": (".", 6, "worse"),
+_HEADS = (
+    *("judge", "step", "accuracy [95 %]", "macro", "n", "ties", "ties half", "unparsable"),
+    "behind the best [95 %]",
+)
+MARKS: dict[str, tuple[Shape, str]] = {
+    "best": ("star", "best"),
+    "not distinguishable": ("dot", "not distinguishable from it"),
+    "worse": ("small", "worse"),
 }
-"""Marker, its size and its label by standing."""
+"""Shape and label of a dot by standing."""
+LONGEST_NAME = 40
+"""Characters of the name of a run in the legend; of longer names the end is shown."""
+
+
+def all_standings(summary: Summary) -> Iterator[Standing]:
+    """Yield the standings of all benchmarks."""
+    for standings in summary.standings.values():
+        yield from standings
 
 
 def rows(summary: Summary) -> list[dict[str, Any]]:
-    """Return one flat row for each result and each broken judge; accuracies are fractions of 1."""
-    found = [_row(standing) for standings in summary.standings.values() for standing in standings]
-    return found + [
+    """Return one flat row for each result and each broken judge; accuracies are shares of 1."""
+    broken = [
         {"judge": judge, "standing": "broken", "problem": problem}
         for judge, problem in summary.broken.items()
     ]
+    return [_row(standing) for standing in all_standings(summary)] + broken
 
 
 def _row(standing: Standing) -> dict[str, Any]:
+    """Return the flat row of one result."""
     behind = standing.behind or Difference(0.0, 0.0, 0.0)
     return {
         "judge": str(standing.judge),
@@ -62,17 +72,23 @@ def _row(standing: Standing) -> dict[str, Any]:
 
 
 def in_full(summary: Summary) -> dict[str, Any]:
-    """Return what sweep.json holds: the rows, with the figures of the groups and the folder of each result (from the file's)."""
-    standings = [standing for standings in summary.standings.values() for standing in standings]
-    best = {one.benchmark: str(one.judge) for one in standings if one.words == "best"}
-    results = [
-        {
-            **_row(one),
-            "groups": {name: figure.model_dump() for name, figure in one.result.groups.items()},
-            "folder": f"results/{one.fingerprint}",
-        }
-        for one in standings
-    ]
+    """Return the content of sweep.json: the rows, with the figures of the groups.
+
+    The folder of each result is relative to that of sweep.json.
+    """
+    best: dict[str, str] = {}
+    results = []
+    for standing in all_standings(summary):
+        if standing.words == "best":
+            best[standing.benchmark] = str(standing.judge)
+        groups = standing.result.groups.items()
+        results.append(
+            {
+                **_row(standing),
+                "groups": {name: figure.model_dump() for name, figure in groups},
+                "folder": f"results/{standing.fingerprint}",
+            }
+        )
     return {
         "protocol": summary.label,
         "best": best,
@@ -83,133 +99,150 @@ def in_full(summary: Summary) -> dict[str, Any]:
 
 
 def markdown(summary: Summary) -> str:
-    """Return a table for each benchmark, and what could not be evaluated."""
+    """Return a table for each benchmark, and a list of the judges that could not be evaluated."""
     parts = [_INTRODUCTION.format(protocol=summary.label, comparisons=summary.comparisons)]
     for name, standings in summary.standings.items():
-        table = [*_HEAD, *(f"| {' | '.join(_cells(standing))} |" for standing in standings)]
-        notes = dict.fromkeys(
-            f"- {note}" for standing in standings for note in standing.result.notes
-        )
-        parts += [f"## {name}", best_of(standings), "\n".join(table), "\n".join(notes)]
+        parts += [f"## {name}", best_of(standings), standings_table(name, standings).markdown()]
+        notes: dict[str, None] = {}
+        for standing in standings:
+            notes |= dict.fromkeys(standing.result.notes)
+        if notes:
+            parts.append("\n".join(f"- {note}" for note in notes))
     if summary.broken:
-        parts += [
-            "## Not evaluated",
-            "\n".join(f"- {judge}: {problem}" for judge, problem in summary.broken.items()),
-        ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+        broken = [f"- {judge}: {problem}" for judge, problem in summary.broken.items()]
+        parts += ["## Not evaluated", "\n".join(broken)]
+    return "\n\n".join(parts) + "\n"
 
 
 def best_of(standings: Sequence[Standing]) -> str:
-    """Name the best of a benchmark and what the rows cannot tell from it."""
+    """Name the best judge of a benchmark, and those that the rows cannot tell from it."""
     best = next(standing for standing in standings if standing.behind is None)
     alike = [
         str(standing.judge) for standing in standings if standing.words == "not distinguishable"
     ]
-    return f"Best: {best.judge}, {percent(best.result.micro)}. Not distinguishable from it: {', '.join(alike) or 'none'}."
+    accuracy = accuracy_text(best.result.micro)
+    others = ", ".join(alike) or "none"
+    return f"Best: {best.judge}, {accuracy}. Not distinguishable from it: {others}."
 
 
-def _cells(standing: Standing) -> list[str]:
-    found, behind = standing.behind, "**best**"
-    if found:
-        words = "" if found.distinguishable else ", not distinguishable"
-        behind = f"{found.points.replace('+', '')}{words}"
-    macro = "–" if standing.result.macro is None else f"{100 * standing.result.macro:.1f}"
-    accuracy, *others = cells(standing.result.micro)
-    return [
-        str(standing.judge),
-        "" if standing.step is None else str(standing.step),
-        accuracy,
-        macro,
-        *others,
-        behind,
-    ]
+def standings_table(benchmark: str, standings: Sequence[Standing]) -> Table:
+    """Return the table of all judges on one benchmark."""
+    columns = tuple(Column(head, is_number=head != "judge") for head in _HEADS)
+    return Table(benchmark, columns, tuple(_cells(standing) for standing in standings))
+
+
+def _cells(standing: Standing) -> tuple[str, ...]:
+    """Return the cells of a judge."""
+    step = "" if standing.step is None else str(standing.step)
+    accuracy, *others = accuracy_cells(standing.result.micro)
+    macro = percent(standing.result.macro)
+    return (str(standing.judge), step, accuracy, macro, *others, _distance(standing.behind))
+
+
+def _distance(behind: Difference | None) -> str:
+    """Return how far a judge is behind the best one, which is None for the best one itself."""
+    if behind is None:
+        return "**best**"
+    points = behind.points.replace("+", "")
+    return points if behind.distinguishable else f"{points}, not distinguishable"
 
 
 def log(summary: Summary, project: str, folder: Path) -> None:
-    """Log the summary to `project` in one run: the figure, the table, and a curve for each benchmark and run folder.
+    """Log the summary to a wandb project in one run: the picture, the table, and curves.
 
-    WANDB_MODE decides where to, else a login, and without one it stays in `folder`. Nobody is asked for a key.
+    There is a curve for each benchmark and run folder. The variable WANDB_MODE decides where the
+    run is logged, else a login. Without either the run stays in `folder`. The command never asks
+    for a key.
     """
     import wandb
 
-    decided = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
-    mode: Literal["offline"] | None = None if decided else "offline"
+    is_decided = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
+    mode: Literal["offline"] | None = None if is_decided else "offline"
     with wandb.init(
         project=project, job_type="sweep", name=folder.name, dir=folder, mode=mode
     ) as run:
         run.define_metric("*", step_metric="step")
         for line in curves(summary):
             run.log(line)
-        found = rows(summary)
-        names = list(dict.fromkeys(name for row in found for name in row))
-        table = wandb.Table(
-            columns=names, data=[[row.get(name) for name in names] for row in found]
-        )
+        flat_rows = rows(summary)
+        names: dict[str, None] = {}
+        for row in flat_rows:
+            names |= dict.fromkeys(row)
+        cells = [[row.get(name) for name in names] for row in flat_rows]
+        table = wandb.Table(columns=list(names), data=cells)
         run.log({"results": table, "curve": wandb.Image(str(folder / "sweep.png"))})
 
 
 def curves(summary: Summary) -> list[dict[str, float]]:
-    """Return one line for each result of a checkpoint with a step: `benchmark/run/accuracy`, `/low`, `/high` and `step`."""
-    return [
-        {
-            f"{row['benchmark']}/{Path(row['run']).name}/{key}": row[key]
-            for key in ("accuracy", "low", "high")
-        }
-        | {"step": row["step"]}
-        for row in rows(summary)
-        if row.get("step") is not None and row["n"]
-    ]
+    """Return one line for each result of a checkpoint with a step.
+
+    A line has `step`, and `benchmark/run/accuracy`, `/low` and `/high`.
+    """
+    curve_lines = []
+    for row in rows(summary):
+        if row.get("step") is None or not row["n"]:
+            continue
+        prefix = f"{row['benchmark']}/{Path(row['run']).name}"
+        line = {f"{prefix}/{key}": row[key] for key in ("accuracy", "low", "high")}
+        curve_lines.append(line | {"step": row["step"]})
+    return curve_lines
 
 
 def draw(summary: Summary, path: Path) -> None:
-    """Write a figure of score against step with intervals, one panel a benchmark and one line a run.
+    """Write the charts of all benchmarks side by side to a PNG file."""
+    charts = [_chart(name, standings) for name, standings in summary.standings.items()]
+    save_png(charts, path)
 
-    A judge without a step is a horizontal line, the best blind baseline a dotted one.
+
+def _chart(benchmark: str, standings: Sequence[Standing]) -> Chart:
+    """Return the chart of accuracy by step, with a line and a band of intervals for each run.
+
+    A judge without a step is a horizontal line, and so are chance and the best baseline.
     """
-    titles = [
-        f"{name} ({standings[0].result.micro.n} rows)"
-        for name, standings in summary.standings.items()
-    ]
-    with panels(path, titles) as found:
-        for axes, standings in zip(found, summary.standings.values(), strict=True):
-            runs: dict[str, list[Standing]] = defaultdict(list)
-            for standing in sorted(standings, key=lambda standing: standing.step or 0):
-                runs[standing.run].append(standing)
-            for colour, (run, own) in zip(colours(len(runs)), runs.items(), strict=True):
-                _draw_run(axes, run if len(run) <= 40 else f"…{run[-39:]}", own, colour)
-            blind, score = best_baseline(standings[0].result)
-            axes.axhline(100 * score, color="grey", linestyle=":", linewidth=1.2)
-            for chance in sorted({one.result.chance for one in standings} - {0.5}):
-                axes.axhline(100 * chance, color="grey", linestyle="-.", linewidth=1.2)
-            right = axes.get_yaxis_transform()
-            axes.text(
-                0.99,
-                100 * score,
-                f"blind: {blind}",
-                fontsize=8,
-                color="grey",
-                transform=right,
-                ha="right",
-                va="bottom",
-            )
-            axes.set(xlabel="optimizer step", ylabel="accuracy [95 %], %")
-        for marker, size, label in MARKS.values():
-            axes.plot([], [], marker, color="dimgrey", markersize=size, label=label)
+    result = standings[0].result
+    blind, blind_accuracy = best_baseline(result)
+    chances = sorted({standing.result.chance for standing in standings} - {0.5})
+    steps = [standing.step for standing in standings if standing.step is not None]
+    x = Axis.numbers(steps or [0], "optimizer step")
+    heights = [blind_accuracy, *chances]
+    standings_by_run: dict[str, list[Standing]] = defaultdict(list)
+    for standing in sorted(standings, key=lambda standing: standing.step or 0):
+        standings_by_run[standing.run].append(standing)
+        heights += _score(standing)
+    series: list[Series] = []
+    for number, (run, of_run) in enumerate(standings_by_run.items()):
+        name = run if len(run) <= LONGEST_NAME else f"…{run[1 - LONGEST_NAME :]}"
+        series += _run_series(f"s{number}", name, of_run, x)
+    series.append(level(x, blind_accuracy, f"blind: {blind}", "level blind"))
+    series += [level(x, chance, "chance") for chance in chances]
+    series += [Series("level", label, shape=shape) for shape, label in MARKS.values()]
+    y = Axis.shares(heights, "accuracy [95 %]")
+    return Chart(f"{benchmark} ({result.micro.n} rows)", x, y, tuple(series))
 
 
-def _draw_run(axes: Axes, name: str, standings: Sequence[Standing], colour: str) -> None:
-    figures = [standing.result.micro for standing in standings]
-    scores, low, high = (
-        100
-        * np.array([(one.accuracy or 0.0, one.low or 0.0, one.high or 0.0) for one in figures]).T
-    )
-    steps, anchor = [float(standing.step or 0) for standing in standings], axes.transData
-    if standings[0].step is None:
-        steps, anchor = [0.97], axes.get_yaxis_transform()
-        axes.axhline(scores[0], color=colour, linestyle="--", linewidth=1.2, label=name)
+def _score(standing: Standing) -> tuple[float, float, float]:
+    """Return the accuracy and the ends of its interval; zeros if there are no rows."""
+    accuracy = standing.result.micro
+    return accuracy.accuracy or 0.0, accuracy.low or 0.0, accuracy.high or 0.0
+
+
+def _run_series(style: str, name: str, standings: Sequence[Standing], x: Axis) -> list[Series]:
+    """Return the line of a run, and dots whose shapes show how the checkpoints stand."""
+    places = [standing.step for standing in standings]
+    scores = [_score(standing) for standing in standings]
+    if places[0] is None:
+        height = scores[0][0]
+        line = level(x, height, name, style)
+        places_of_dots = [x.low + 0.97 * (x.high - x.low)]
     else:
-        axes.plot(steps, scores, color=colour, linewidth=1.5, label=name)
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-    for step, score, standing in zip(steps, scores, standings, strict=True):
-        marker, size, _ = MARKS[standing.words]
-        axes.plot(step, score, marker, color=colour, markersize=size, transform=anchor)
+        places_of_dots = [float(place or 0) for place in places]
+        middle = zip(places_of_dots, (score[0] for score in scores), strict=True)
+        lower = zip(places_of_dots, (score[1] for score in scores), strict=True)
+        upper = zip(places_of_dots, (score[2] for score in scores), strict=True)
+        band = (*lower, *reversed(list(upper)))
+        line = Series(style, name, line=tuple(middle), band=band)
+    series = [line]
+    for place, score, standing in zip(places_of_dots, scores, standings, strict=False):
+        shape, _ = MARKS[standing.words]
+        series.append(Series(style, dots=(Dot(place, score[0]),), shape=shape))
+    return series

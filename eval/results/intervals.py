@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from mmrm.data.arrays import Floats, Ints
+from mmrm.data.display.format import interval, signed_points
 
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""
@@ -37,9 +38,7 @@ class Estimate:
     @property
     def percent(self) -> str:
         """The mean and its interval in percent."""
-        if self.low is None or self.high is None:
-            return f"{100 * self.mean:.1f}"
-        return f"{100 * self.mean:.1f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        return interval(self.mean, self.low, self.high)
 
     @property
     def plain(self) -> dict[str, float | None]:
@@ -78,9 +77,7 @@ class Difference:
     @property
     def points(self) -> str:
         """The difference and its interval in percentage points."""
-        if self.low is None or self.high is None:
-            return f"{100 * self.mean:+.1f}"
-        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        return interval(self.mean, self.low, self.high, signed_points)
 
 
 def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, float]:

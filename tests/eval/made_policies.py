@@ -14,15 +14,15 @@ import numpy as np
 from mmrm.data.preference import Preference
 from mmrm.data.storage.files import write_json
 from mmrm.data.synthetic.source import ShapesConfig
-from mmrm.eval import overoptimisation
 from mmrm.eval.policies.answering import Answers, write_answers
 from mmrm.eval.policies.divergence import Point
 from mmrm.eval.policies.policy_runs import load_questions
-from mmrm.train.predictors import AUC, GAIN, Model, correlations
+from mmrm.eval.studies import overoptimisation
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from mmrm.train.studies.ablation.comparison import line, rows, statement
 from mmrm.train.studies.ablation.run_costs import Cost
 from mmrm.train.studies.ablation.variants import Ablation, Run
+from mmrm.train.studies.predictors import AUC, GAIN, MeasuredModel, correlations
 from tests.eval.made_run import HOSTILE
 
 SOURCE = {
@@ -140,7 +140,8 @@ def make_overoptimisation(output: Path) -> None:
             ("reward-model", "0", 20, 0.5),
         )
     ]
-    overoptimisation.report(points, output, "12 questions, 4 answers each, judge made/up")
+    result = overoptimisation.study_result(points, "12 questions, 4 answers each, judge made/up")
+    overoptimisation.write(result, output)
 
 
 def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
@@ -166,13 +167,13 @@ def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
             AUC: {str(question): figures["AUC"] for question in range(4)},
             GAIN: {str(question): gain + place % 3 * question / 20 for question in range(4)},
         }
-        models.append(Model(Run(name, seed, recipe), 1000, figures, gains, by_question))
+        models.append(MeasuredModel(Run(name, seed, recipe), 1000, figures, gains, by_question))
     together = {
         gain: {name: asdict(one) for name, one in by.items()}
         for gain, by in correlations(models).items()
     }
     plain = [
-        one.plain
+        one.stored
         | {"paradigm": one.run.variant if one.run.variant in ("judge", "critic") else "Naive-RM"}
         for one in models
     ]

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from mmrm.data.preference import texts
-from mmrm.eval.overoptimisation import best_of_curve, conclusion, main, row
+from mmrm.eval.overoptimisation import main
 from mmrm.eval.policies.answering import Answerer, Answers, write_answers
 from mmrm.eval.policies.divergence import Point
 from mmrm.eval.policies.policy_runs import PolicyRun
+from mmrm.eval.reporting.overoptimisation_page import conclusion
+from mmrm.eval.studies.overoptimisation import best_of_curve, policy_figures
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
 from tests.models import tiny
@@ -214,7 +216,7 @@ def test_the_words_of_a_run_follow_its_paired_differences(
     greedy: float, sampled: float, score: float, words: str
 ) -> None:
     start = point(0, 0.7, 0.6, 0.0)
-    found = row([point(5, greedy, sampled, score)], start.credits)
+    found = policy_figures([point(5, greedy, sampled, score)], start.credits)
     assert conclusion(found).startswith(f"run, step 5: {words}")
     assert found["kl"]["mean"] == 1.0
 
@@ -236,9 +238,9 @@ def test_the_start_without_training() -> None:
 def test_two_seeds_have_no_interval_and_three_include_their_spread() -> None:
     start = point(0, 0.7, 0.6, 0.0)
     policies = [point(5, greedy, 0.6, 1.0) for greedy in (0.95, 0.8, 0.65)]
-    one = row(policies[:1], start.credits)
-    two = row(policies[:2], start.credits)
-    three = row(policies, start.credits)
+    one = policy_figures(policies[:1], start.credits)
+    two = policy_figures(policies[:2], start.credits)
+    three = policy_figures(policies, start.credits)
     assert conclusion(one).startswith("run, step 5: the policy became better")
     assert (two["greedy"]["low"], two["greedy"]["difference"][1]) == (None, None)
     assert "two trainings are too few to tell" in conclusion(two)
@@ -248,5 +250,7 @@ def test_two_seeds_have_no_interval_and_three_include_their_spread() -> None:
 
 def test_many_differences_need_wider_intervals() -> None:
     start = point(0, 0.7, 0.6, 0.0)
-    alone, many = (row([point(5, 0.77, 0.6, 1.0)], start.credits, None, n) for n in (1, 40))
+    alone, many = (
+        policy_figures([point(5, 0.77, 0.6, 1.0)], start.credits, None, n) for n in (1, 40)
+    )
     assert many["greedy"]["difference"][1] < alone["greedy"]["difference"][1]

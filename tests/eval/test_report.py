@@ -22,7 +22,7 @@ from mmrm.eval.report import main, write_report
 from mmrm.eval.reporting import examples as report_examples
 from mmrm.eval.reporting.examples import location, shown_rows
 from mmrm.eval.reporting.page import page
-from mmrm.eval.reporting.run_charts import measured
+from mmrm.eval.reporting.run_charts import accuracies_by_step
 from mmrm.eval.reporting.run_content import Content, read_run, read_sweep
 from mmrm.eval.results.intervals import wilson
 from mmrm.eval.results.result import Result
@@ -249,7 +249,7 @@ def test_pictures_and_tables_speak_to_everybody(text: str, elements: Elements) -
 
 
 def test_a_checkpoint_that_was_rotated_away_keeps_its_place_on_the_curve(content: Content) -> None:
-    points = measured(content)[OWN][content.title]
+    points = accuracies_by_step(content)[OWN][content.title]
     assert list(points) == [0, 100, 200]
     score = content.checkpoints[-1].outcomes[OWN].result.micro
     rows = score.effective_n  # some of the made rows show one image
@@ -364,7 +364,7 @@ def test_a_sweep_has_a_page(run: Path, tmp_path: Path) -> None:
     content = read_sweep(sweep)
     best = max(content.checkpoints, key=lambda one: one.outcomes[OWN].result.micro.accuracy or 0.0)
     assert content.shown == best
-    assert list(measured(content)[OWN][str(run)]) == [100, 200]
+    assert list(accuracies_by_step(content)[OWN][str(run)]) == [100, 200]
     write_report(sweep, tmp_path / "report.html")
     found = Elements((tmp_path / "report.html").read_text())
     assert [attributes["id"] for attributes in found.all("section")] == [

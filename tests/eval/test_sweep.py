@@ -29,7 +29,7 @@ CLONE = Path(__file__).resolve().parents[2]
 KILLED_WHILE_THE_THIRD_RESULT_IS_WRITTEN = """
 import os, signal, sys
 from mmrm.eval import sweep
-from mmrm.eval.results.store import Store
+from mmrm.eval.results.result_store import Store
 
 finish, finished = Store.finish, []
 

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmrm.eval.contamination.question_overlap import Question
-from mmrm.train import predictors
+from mmrm.train import predictors as command
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
+from mmrm.train.studies import predictors
 from mmrm.train.studies.ablation.variants import Run
 from tests.eval import run_folders
 from tests.eval.reporting.test_run_charts import made
@@ -65,7 +66,7 @@ def run(listed: Path, *more: str) -> dict[str, Any]:
         "2",
     ]
     paid = ["--policy-recipe", str(listed.with_name("policy.yaml")), "--pays", "bad", "good"]
-    predictors.main([str(listed), *asked, *paid, "--launcher", LAUNCHER, *more])
+    command.main([str(listed), *asked, *paid, "--launcher", LAUNCHER, *more])
     found: dict[str, Any] = json.loads(
         (listed.parent / "out" / "predictors" / "predictors.json").read_text()
     )
@@ -202,12 +203,12 @@ SAMPLES = [
 ]
 
 
-def scored_without(folder: Path, name: str, missing: Set[int]) -> predictors.Model:
+def scored_without(folder: Path, name: str, missing: Set[int]) -> predictors.MeasuredModel:
     """Return the model of a file from which some rows are missing, as those that could not be judged."""
     rows = [row for number, row in enumerate(SAMPLES) if number not in missing]
     file = folder / f"{name}.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return predictors.of_answers(Run(name, 0, Recipe.model_validate(STAND_IN)), file)
+    return predictors.model_of_answers(Run(name, 0, Recipe.model_validate(STAND_IN)), file)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -218,18 +219,18 @@ def test_a_model_against_itself_is_no_difference(tmp_path: Path, missing: set[in
         scored_without(tmp_path, "whole", set()),
         scored_without(tmp_path, "part", missing),
     )
-    for lines in predictors.compared([whole, part], "whole").values():
+    for lines in predictors.variant_lines([whole, part], "whole").values():
         (difference,) = [line.difference for line in lines if line.variant == "part"]
         assert difference is not None
         assert difference.mean == 0.0
-    best = predictors.compared([whole, part], "whole")[predictors.BEST]
+    best = predictors.variant_lines([whole, part], "whole")[predictors.BEST]
     assert best[0].n == len(SAMPLES) - len(missing)
 
 
 def test_questions_that_were_trained_on_are_in_no_figure(tmp_path: Path) -> None:
     whole = scored_without(tmp_path, "whole", set())
     keys = {Question.of_row(row).key for row in SAMPLES[:5]}
-    without = predictors.of_answers(whole.run, tmp_path / "whole.jsonl", keys)
+    without = predictors.model_of_answers(whole.run, tmp_path / "whole.jsonl", keys)
     assert without.questions == 15
     alone = scored_without(tmp_path, "alone", set(range(5)))
     assert without.gains == alone.gains
@@ -277,10 +278,10 @@ def test_what_cannot_be_asked_is_said(listed: Path, capsys: pytest.CaptureFixtur
         sys.executable,
     ]
     with pytest.raises(SystemExit):
-        predictors.main([*asked, "--pays", "bad"])
+        command.main([*asked, "--pays", "bad"])
     assert "--pays and --policy-recipe go together" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        predictors.main(
+        command.main(
             [*asked, "--pays", "better", "--policy-recipe", str(listed.with_name("policy.yaml"))]
         )
     assert "--pays better: the variants of" in capsys.readouterr().err
@@ -325,10 +326,10 @@ def test_auc_of_one_half_of_the_questions_predicts_the_gain_on_the_other() -> No
 
 def model_of(
     auc: float, gain: float, other: float | None, variant: str, method: dict[str, str] | None = None
-) -> predictors.Model:
+) -> predictors.MeasuredModel:
     figures = {"AUC": auc} | ({} if other is None else {"other": other})
     recipe = Recipe.model_validate(STAND_IN | ({"method": method} if method else {}))
-    return predictors.Model(
+    return predictors.MeasuredModel(
         Run(variant, 0, recipe),
         10,
         figures,

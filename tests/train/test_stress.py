@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 from mmrm.data.errors import UserError
-from mmrm.train import stress
+from mmrm.train import stress as stress_command
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 from mmrm.train.runs.provenance import recipe_yaml
+from mmrm.train.studies import stress
 from mmrm.train.studies.ablation.variants import LOG as LOG_FILE
 from mmrm.train.studies.ablation.variants import Run
 from tests.train.minimal import write
@@ -100,7 +101,7 @@ def test_the_command_runs_both_arms_with_every_seed_and_draws(
         "4",
     ]
     monkeypatch.setattr("sys.argv", ["stress.py", path, *arguments])
-    stress.main()
+    stress_command.main()
     recipes = [run.recipe for run in started]
     assert [(str(run.folder.relative_to(tmp_path)), run.recipe.seed) for run in started] == [
         ("out/StableReinforce/3", 3),
@@ -127,7 +128,7 @@ def test_the_command_runs_both_arms_with_every_seed_and_draws(
         recipe_yaml(recipes[2]), encoding="utf-8"
     )
     with pytest.raises(SystemExit, match="holds a run with another recipe"):
-        stress.main()
+        stress_command.main()
 
 
 def test_the_arms_differ_in_nothing_but_the_protections() -> None:
@@ -145,6 +146,10 @@ def test_runs_are_drawn_whether_they_diverged_or_not(tmp_path: Path) -> None:
         "Reinforce++/0": {"diverged": True, **curve},
         "Reinforce++/1": {"diverged": True, **nothing},
     }
-    stress.draw(runs, tmp_path / "stress.png")
+    result = stress.study_result(runs, tmp_path / "stress.png")
+    stress.write(result, tmp_path)
+    assert [chart.title for chart in result.charts] == ["reward", "entropy"]
+    assert [series.shape for series in result.charts[0].series] == ["dot", "dot", "cross"]
+    assert "Reinforce++/1         diverged after step 0" in result.sentences[2]
     with Image.open(tmp_path / "stress.png") as picture:
         assert picture.width > 1000

@@ -29,12 +29,11 @@ from mmrm.train.studies.speed.measure import (
     UNSHARED,
     Bench,
     SpeedResult,
-    compared,
     measure,
     step_speed,
-    table,
     unique_work,
 )
+from mmrm.train.studies.speed.throughput import compared, results_table
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
@@ -188,8 +187,8 @@ def test_ratios_compare_the_same_task() -> None:
         (3.0, None),
         (None, None),
     ]
-    shown = table(found, "title", cuda=False)
-    assert shown.row_count == 4
+    shown = results_table(found, "title", has_cuda=False)
+    assert len(shown.rows) == 4
 
 
 def test_what_does_not_fit_is_said(
@@ -232,8 +231,8 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
 def test_a_run_writes_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mmrm.train.throughput.SMALL", TINY)
-    monkeypatch.setattr("mmrm.train.studies.speed.measure.matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr("mmrm.train.studies.speed.throughput.SMALL", TINY)
+    monkeypatch.setattr("mmrm.train.studies.speed.throughput.matrix_rate", lambda *_: 1e9)
     main(
         [
             "--pairs",

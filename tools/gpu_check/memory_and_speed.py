@@ -15,10 +15,10 @@ from mmrm.train.studies.speed.measure import (
     STOCK,
     TRAINING,
     Bench,
-    compared,
     matrix_rate,
     measure,
 )
+from mmrm.train.studies.speed.throughput import compared
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from mmrm.data.display.console import plain_console
+from mmrm.data.display.console import is_first_rank, plain_console
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig
 from mmrm.eval.results.run_folder import HELD_OUT
@@ -54,7 +54,7 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 
 def dry_run(launch: Launch) -> None:
     """Print the plan of `launch`, on the first rank only."""
-    if os.environ.get("RANK", "0") == "0":
+    if is_first_rank():
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         show(launch.recipe, world_size, plain_console(highlight=False))
 

@@ -127,7 +127,7 @@ def summarise(folder: Path, console: Console, *, baselines: bool) -> None:
     results = read_results(chosen)
     if results:
         title = f"{folder}: best is {chosen.name}"
-        console.print(results_table(results, title=title, baselines=baselines))
+        console.print(results_table(results, title=title, baselines=baselines).rich())
     others = [path.name for path in all_checkpoints if path.name != chosen.name]
     places = {
         "weights": chosen,

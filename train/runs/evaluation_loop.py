@@ -84,7 +84,7 @@ def _evaluate_on_benchmarks(
     seconds = perf_counter() - started
     if rank() == 0 and results:
         baselines = recipe.evaluation.baselines
-        console.print(results_table(results, title=f"step {step}", baselines=baselines))
+        console.print(results_table(results, title=f"step {step}", baselines=baselines).rich())
 
     figures = headline(results)
     if judge.info.writes and scores:

@@ -19,7 +19,7 @@ from mmrm.eval.results.predictions import predictions_in, read_predictions
 from mmrm.eval.results.result import Result
 from mmrm.eval.results.run_folder import CARD as JUDGE_CARD
 from mmrm.eval.results.run_folder import HELD_OUT
-from mmrm.eval.results.summary_table import percent, shown
+from mmrm.eval.results.summary_table import accuracy_cells
 from mmrm.train.checkpoints.rotation import chosen_checkpoint
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.runs.provenance import DataFingerprints, recipe_yaml
@@ -192,10 +192,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
     for result in results.values():
         accuracy_by_name = {f"**{result.benchmark}**": result.micro, **result.groups}
         for name, accuracy in accuracy_by_name.items():
-            lines.append(
-                f"| {name} | {percent(accuracy)} | {accuracy.n} | {accuracy.ties} | "
-                f"{shown(accuracy)} | {accuracy.unparsable} |"
-            )
+            lines.append(f"| {name} | {' | '.join(accuracy_cells(accuracy))} |")
         conditions = "; ".join((result.done, *result.notes))
         notes.append(f"- {result.benchmark} ({result.origin}): {conditions}")
     return ["\n".join(lines), "\n".join(notes)]

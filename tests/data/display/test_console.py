@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from mmrm.data.display.console import plain_console
+from mmrm.data.display.console import (
+    first_rank_console,
+    is_first_rank,
+    plain_console,
+    say_on_first_rank,
+)
 
 CLONE = Path(__file__).resolve().parents[3]
 
@@ -22,6 +27,24 @@ def test_no_text_is_markup(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     console.print(table, f"line {name}")
     printed = capsys.readouterr().out
     assert all(f"{place} {name}" in printed for place in ("title", "caption", "cell", "line"))
+
+
+@pytest.mark.parametrize(("rank", "speaks"), [(None, True), ("0", True), ("3", False)])
+def test_the_first_rank_alone_speaks(
+    rank: str | None,
+    speaks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    first_rank_console().print("to the console")
+    say_on_first_rank("to the error output")
+    printed = capsys.readouterr()
+    assert is_first_rank() is speaks
+    assert printed.out == "to the console\n" * speaks
+    assert printed.err == "to the error output\n" * speaks
 
 
 def test_commands_have_no_other_console() -> None:

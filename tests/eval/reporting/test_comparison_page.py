@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 from mmrm.eval import report
-from mmrm.eval.reporting.comparison_page import benchmark, list_page
-from mmrm.eval.reporting.overoptimisation_page import overoptimisation
-from mmrm.eval.reporting.predictors_page import predictors_of
+from mmrm.eval.reporting.comparison_page import list_page, variants_chart
+from mmrm.eval.reporting.overoptimisation_page import kl_charts
+from mmrm.eval.reporting.predictors_page import GAINS, gain_charts
 from tests.eval.made_policies import VARIANTS, make_list
 from tests.eval.test_report import Elements
 
@@ -57,21 +58,19 @@ def test_variants_stand_with_their_seeds_and_the_difference_from_the_first(
     words, rows = words_in(text), stored(folder, "ablation.json")["results"]
     assert [row["variant"] for row in rows] == [*VARIANTS] * 2
     for row in rows:
-        line = f"{100 * row['accuracy']:.1f} "
+        assert f"{row['variant']} {row['changes'] or '–'}" in html.unescape(words)
+        cells = [row["variant"], f"{100 * row['accuracy']:.1f}"]
         if row["low"] is not None:
-            line += f"{100 * row['low']:.1f} – {100 * row['high']:.1f} "
+            cells.append(f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]")
+        cells.append(f"{100 * row['spread']:.1f}")
+        cells += [f"{100 * row[f'seed_{seed}']:.1f}" for seed in range(3) if f"seed_{seed}" in row]
         if row["difference"] is not None:
-            line += f"{100 * row['difference']:+.1f} "
-            if row["difference_low"] is not None:
-                ends = f"{100 * row['difference_low']:+.1f}, {100 * row['difference_high']:+.1f}"
-                line += f"[{ends}] "
-            line = (line + row["words"]).replace("-", "−")
-        else:
-            line += "–"
-        seeds = " ".join(
-            f"{100 * row[f'seed_{seed}']:.1f}" for seed in range(3) if f"seed_{seed}" in row
-        )
-        assert f"{line} {100 * row['spread']:.1f} {seeds} {row['changes'] or '–'}" in words
+            cells.append(f"{100 * row['difference']:+.1f}")
+        if row["difference_low"] is not None:
+            ends = f"{100 * row['difference_low']:+.1f}, {100 * row['difference_high']:+.1f}"
+            cells.append(f"[{ends}]")
+        line = " ".join(" ".join(cells).split()).replace(" -", " −").replace("[-", "[−")
+        assert f"{line} {row['words']}".strip() in html.unescape(words)
     assert {row["words"] for row in rows} == {"", "better", "too few seeds"}
     assert "hold at 95 % for all 4 comparisons together" in words
     assert (
@@ -81,23 +80,20 @@ def test_variants_stand_with_their_seeds_and_the_difference_from_the_first(
     assert "<b>other</b>" not in text
 
 
-def test_a_drawing_holds_all_of_its_benchmark(folder: Path) -> None:
+def test_a_chart_has_a_line_for_each_variant_that_holds_all_of_its_numbers(folder: Path) -> None:
     rows = stored(folder, "ablation.json")["results"][:3]
-    found = benchmark("scenes", rows)
-    places = [
-        found["place"](value)
-        for row in found["rows"]
-        for value in (row["low"], row["accuracy"], row["high"], *row["each"])
-        if value is not None
+    chart = variants_chart("scenes", rows)
+    reference, means, seeds = chart.series
+    assert [text for _, text in chart.y.ticks] == [*VARIANTS]
+    assert reference.line[0][0] == means.dots[0].x == rows[0]["accuracy"]
+    assert [(dot.x, dot.low, dot.high) for dot in means.dots] == [
+        (row["accuracy"], row["low"], row["high"]) for row in rows
     ]
-    assert all(0 <= place <= 100 for place in places)
-    assert max(places) - min(places) > 80
-    assert [len(row["each"]) for row in found["rows"]] == [
-        sum(key.startswith("seed_") for key in row) for row in rows
-    ]
-    low, high = ((at, float(written) / 100) for at, written in found["ticks"])
-    assert found["place"](low[1]) == pytest.approx(low[0], abs=0.1)
-    assert found["place"](high[1]) == pytest.approx(high[0], abs=0.1)
+    assert len(seeds.dots) == sum(row["seeds"] for row in rows) == 8
+    for dot in (*means.dots, *seeds.dots):
+        for value in (dot.x, dot.low, dot.high):
+            assert value is None or chart.x.low < value < chart.x.high
+    assert chart.y.low > chart.y.high  # the first variant is at the top
 
 
 def test_policies_stand_against_kl_beside_the_best_of_n_of_the_start(
@@ -106,38 +102,45 @@ def test_policies_stand_against_kl_beside_the_best_of_n_of_the_start(
     figures = stored(folder, "overoptimisation/figures.json")
     words = words_in(text)
     for point in figures["points"][1:]:
-        sampled = point["sampled"]
-        figure = f"{100 * sampled['mean']:.1f} "
+        cells = [point["run"], str(len(point["seeds"])), str(point["step"])]
+        cells += [f"{point['kl']['mean']:.2f}", f"{point['score']['mean']:+.2f}"]
+        assert " ".join(cells) in words
+        change = point["sampled"]["difference"]
+        sampled = f"{100 * change[0]:+.1f}"
         if len(point["seeds"]) == 2:  # too few for an interval
-            assert sampled["low"] is None
-            figure += f"{100 * sampled['difference'][0]:+.1f} too few seeds"
+            assert point["sampled"]["low"] is None
         else:
-            ends = ", ".join(f"{100 * value:+.1f}" for value in sampled["difference"][1:])
-            figure += f"{100 * sampled['low']:.1f} – {100 * sampled['high']:.1f} "
-            figure += f"{100 * sampled['difference'][0]:+.1f} [{ends}]"
-        figure = figure.replace("-", "−")
-        assert re.search(
-            rf"{point['run']}, step {point['step']} {point['kl']['mean']:.2f} .*?{re.escape(figure)}",
-            words,
-        )
-    sampled, greedy, score, several = overoptimisation(figures)["charts"]
-    assert [name for _, name in sampled.legend] == ["shuffled", "reward-model", "start, best of n"]
-    assert [name for _, name in greedy.legend] == ["shuffled", "reward-model"]
+            sampled += f" [{100 * change[1]:+.1f}, {100 * change[2]:+.1f}]"
+        assert sampled.replace("-", "−") in words
+    assert "reward-model, step 20: no difference from the start can be told" in words
+    assert "best of 4 [95 %] pass@4 [95 %] majority of 4 [95 %]" in words
+    assert re.search(r"start 0 \+\d\.\d\d \[.*?\] \d+\.\d \[", words)
+    of_sampled, of_greedy, of_score, several = kl_charts(figures["points"], figures["best_of_n"])
+    assert [name for _, name in of_sampled.legend] == [
+        "shuffled",
+        "reward-model",
+        "start, best of n",
+    ]
+    assert [name for _, name in of_greedy.legend] == ["shuffled", "reward-model"]
     assert (
-        sum("reward-model, KL from the start, nats" in fact for fact in sampled.facts) == 3
+        sum("reward-model, KL from the start, nats" in fact for fact in of_sampled.facts) == 3
     )  # the start, and both steps
-    assert sum("start, best of n" in fact for fact in score.facts) == 4
+    assert sum("start, best of n" in fact for fact in of_score.facts) == 4
     assert [name for _, name in several.legend] == ["best of n", "pass@n", "majority of n"]
-    assert [
-        line["n"]
-        for line in overoptimisation(stored(folder, "overoptimisation/figures.json"))["curve"]
-    ] == [1, 2, 4]
+    assert "1 0.00 +0." in words
+    assert "4 0.64 +1." in words
+    assert "3 0.43" not in words  # only numbers that double, and the largest
 
 
 def test_figures_of_a_release_that_knew_no_seeds_are_read(folder: Path, tmp_path: Path) -> None:
     figures = stored(folder, "overoptimisation/figures.json")
     for point in figures["points"]:
         del point["seeds"]
+        del point["majority"]
+        for name in ("greedy", "sampled"):
+            del point[name]["low"]
+            del point[name]["high"]
+            point[name].pop("difference", None)
     (tmp_path / "overoptimisation").mkdir()
     (tmp_path / "overoptimisation" / "figures.json").write_text(json.dumps(figures))
     (tmp_path / "ablation.json").write_text((folder / "ablation.json").read_text())
@@ -152,21 +155,20 @@ def test_reward_models_stand_with_gains_coefficients_and_a_dot_for_each(
     folder: Path, text: str
 ) -> None:
     found = stored(folder, "predictors/predictors.json")
-    made = predictors_of(found)
-    titles = [chart.title for charts in made["charts"].values() for chart in charts]
+    gains = ("best_of_gain", "rl_greedy_gain")
     against = ("AUC", "vl_rewardbench accuracy")
-    assert titles == [
-        f"{gain} by {figure}"
-        for gain in ("best-of-N gain", "RL gain, greedy")
-        for figure in against
+    charts = {gain: gain_charts(found["models"], gain) for gain in gains}
+    assert [chart.title for gain in gains for chart in charts[gain]] == [
+        f"{GAINS[gain]} by {figure}" for gain in gains for figure in against
     ]
-    best, rl = (charts[0] for charts in made["charts"].values())
+    best = charts["best_of_gain"][0]
+    rl = charts["rl_greedy_gain"][0]
     assert [name for _, name in best.legend] == ["Naive-RM", "judge", "critic", "no gain"]
     assert (len(best.facts), len(rl.facts)) == (12, 6)
     assert "many, seed 1 (Naive-RM): AUC 55 %, +1.0 [−1.0, +3.0]" in best.facts
     words = words_in(text)
-    assert "few, seed 0 Naive-RM 1,000 −5.0 [−7.0, −3.0] −5.0 [−10.0, +10.0]" in words
-    assert "few, seed 1 Naive-RM 1,000 −3.0 [−5.0, −1.0] –" in words
+    assert "few 0 Naive-RM 1,000 40.0 60.0 0.0 −5.0 [−7.0, −3.0] −5.0 [−10.0, +10.0] –" in words
+    assert "few 1 Naive-RM 1,000 45.0 70.0 1.0 −3.0 [−5.0, −1.0] – –" in words
     mean, low, high = found["correlations"]["best_of_gain"]["AUC"]["pearson"]
     assert f"AUC 12 {mean:+.2f} [{low:+.2f}, {high:+.2f}]" in words
     assert "Not in the tables: judge, seed 2." in words

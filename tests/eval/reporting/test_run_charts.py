@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.reporting.run_charts import POINTS, curves, diagnosis, series
+from mmrm.eval.reporting.run_charts import POINTS, curves, curves_of_log, diagnosis
 from mmrm.eval.results.result import Accuracy, Result
 from mmrm.eval.suite.suite import evaluate
 from tests.eval.made_run import log
@@ -73,7 +73,7 @@ def test_accuracy_in_training_stands_above_the_line_of_chance() -> None:
 
 
 def test_what_counts_along_and_what_was_evaluated_is_no_curve() -> None:
-    names = series(
+    names = curves_of_log(
         [
             {
                 "step": 1,
@@ -89,7 +89,7 @@ def test_what_counts_along_and_what_was_evaluated_is_no_curve() -> None:
 
 
 def test_a_step_that_was_logged_again_counts_once() -> None:
-    assert series(
+    assert curves_of_log(
         [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 5.0}, {"step": 1, "loss": 3.0}]
     ) == {"loss": [(1.0, 3.0), (2.0, 5.0)]}
 
@@ -152,7 +152,6 @@ def test_chance_of_a_judge_by_votes_is_below_half_where_ties_are_wrong() -> None
     result = evaluate(EXAMPLES, verdicts, PLAIN, ProtocolConfig(votes=2), ORIGIN)
     chart = next(chart for chart in diagnosis(result)[0] if chart.title == "Accuracy by votes")
     assert chart.legend == [("level", "chance (ties wrong): a coin for each judgement")]
-    level = next(mark for mark in chart.marks if 'class="level"' in mark)
-    heights = [float(height) for height in re.findall(r",([0-9.]+)", level)]
-    low, high = chart._place(1, 0.25)[1], chart._place(2, 5 / 16)[1]
-    assert heights == [pytest.approx(low, abs=0.1), pytest.approx(high, abs=0.1)]
+    coins = next(series for series in chart.series if series.style == "level")
+    (one, two) = coins.line
+    assert [*one, *two] == pytest.approx([1, 0.25, 2, 5 / 16])

@@ -1,4 +1,7 @@
-"""The steps of a command that trains and measures several models: each is a process of its own, and is not repeated once done."""
+"""Steps of a command that trains and measures several models.
+
+Each step is a process of its own, and is not repeated once it is done.
+"""
 
 import shlex
 import subprocess
@@ -23,7 +26,7 @@ CLONE = Path(__file__).resolve().parents[3]
 
 
 def record_of(output: Path) -> Path:
-    """Return the file next to an output that holds digests of what the output was made from."""
+    """Return the file next to an output with the digests of the files that it was made from."""
     return output.with_name(f"{output.name}.made_from.json")
 
 
@@ -34,18 +37,19 @@ def run_step(
     output: Path,
     made_from: Mapping[str, str],
 ) -> None:
-    """Run a command of this project unless its output is there and was made from the same.
+    """Run a command of this project unless its output exists and was made from the same files.
 
     Args:
-        launcher: What starts the command.
+        launcher: The command line that starts the command, such as `python`.
         script: The command, as a path in the clone.
         arguments: The arguments of the command.
         output: The file that the command writes when it ends.
         made_from: Digests of the files and models that the output depends on. They are kept next
-            to the output. An output that was made from others is removed and made again, as is one
-            of which this is not known: an option can name a file whose content has changed since.
+            to the output. An output that was made from others is removed and made again, and so is
+            an output without digests: an option can name a file whose content has changed since.
 
-    Raises: UserError if the command fails.
+    Raises:
+        UserError: If the command fails.
     """
     record = record_of(output)
     is_current = record.is_file() and read_json(record) == dict(made_from)
@@ -58,19 +62,21 @@ def run_step(
     status = subprocess.run([*launcher, str(CLONE / script), *arguments], check=False).returncode
     if status:
         raise UserError(
-            f"{script} {shlex.join(arguments)} ended with status {status}; what it printed says why. What was done is kept."
+            f"{script} {shlex.join(arguments)} ended with status {status}; what it printed says "
+            "why. What was done is kept."
         )
 
 
 def model_digest(path: str) -> str:
-    """Return a text that changes with a checkpoint of this project, or with the YAML file of a judge.
+    """Return a text that changes with the content of a checkpoint or of a judge's file.
 
-    A checkpoint is told by the digest of its list of files. Models without such a list (a hub id,
-    `embedded`, a folder of another program) are told by their path.
+    The text is the digest of the file, or of the checkpoint's list of files. A model without such a
+    list (a hub id, `embedded`, a folder of another program) is identified by its path.
     """
-    if Path(path).expanduser().is_file():
-        return content_digest(Path(path).expanduser())
-    file_list = Path(path).expanduser() / "complete"
+    place = Path(path).expanduser()
+    if place.is_file():
+        return content_digest(place)
+    file_list = place / "complete"
     if not file_list.is_file() or not file_list.stat().st_size:  # it is empty in older checkpoints
         return path
     return content_digest(file_list)
@@ -86,14 +92,22 @@ def trained(
 ) -> str:
     """Train a recipe into a folder unless that is done, and return its last checkpoint.
 
-    `made_from` are digests of the files and models that the recipe names and that may have changed
-    since the training began.
+    Args:
+        recipe: The recipe.
+        overrides: Settings that are laid over it.
+        folder: The run folder.
+        launcher: The command line that starts the training.
+        lock: The file descriptor of the study's lock, which the training inherits.
+        made_from: Digests of the files and models that the recipe names and that may have changed
+            since the training began.
 
-    Raises: UserError where the training fails, and for a folder that another recipe, or the same
-        one on other data or models, began.
+    Raises:
+        UserError: If the training fails, or if the folder was begun by another recipe, or by the
+            same recipe on other data or models.
     """
-    whole = read_recipe(recipe, [*overrides, f"output.folder={folder}", "output.resume=auto"])
-    run = Run(f"{folder.parent.name}, {folder.name}", whole.seed, whole)
+    resumed = [*overrides, f"output.folder={folder}", "output.resume=auto"]
+    whole_recipe = read_recipe(recipe, resumed)
+    run = Run(f"{folder.parent.name}, {folder.name}", whole_recipe.seed, whole_recipe)
     refuse_other_recipes([run])
     record = record_of(folder)
     if state(run) == "to do":
@@ -103,9 +117,9 @@ def trained(
     changed = [name for name, content in made_from.items() if before.get(name) != content]
     if changed:
         raise UserError(
-            f"{folder} holds a run of the same recipe, but not one that is known to have begun with "
-            f"the same content of: {', '.join(changed)}. That has changed since, so that the run's "
-            "model does not belong to the other results. Remove that folder to train it again."
+            f"{folder} holds a run of the same recipe, but not one that is known to have begun "
+            f"with the same content of: {', '.join(changed)}. That has changed since, so that the "
+            "run's model does not belong to the other results. Remove that folder to train it again."
         )
     if state(run) != "complete" and not train(run, launcher, lock):
         raise UserError(
@@ -115,28 +129,44 @@ def trained(
 
 
 def checkpoint_of(run: Run) -> Path:
-    """Return the last checkpoint of a complete run; raise UserError where it was deleted."""
-    found: Path = run.folder / read_json(run.folder / DONE)["checkpoint"]
-    if not (found / "complete").exists():
+    """Return the last checkpoint of a complete run; raise UserError if it was deleted."""
+    checkpoint: Path = run.folder / read_json(run.folder / DONE)["checkpoint"]
+    if not (checkpoint / "complete").exists():
         raise UserError(
-            f"{found} is gone, which is needed now. Remove {run.folder} to train it again."
+            f"{checkpoint} is gone, which is needed now. Remove {run.folder} to train it again."
         )
-    return found
+    return checkpoint
 
 
-def keep_settings(file: Path, options: Namespace, kept: Sequence[str], **more: str) -> None:
-    """Write down with which options a command began; refuse to continue it with others, whose results would be mixed."""
-    values = {name: getattr(options, name) for name in kept}
-    asked = {name: None if value is None else str(value) for name, value in values.items()} | more
-    if file.is_file() and (there := read_json(file)) != asked:
-        differing = "; ".join(
-            f"{name} {there.get(name)} / {value}"
-            for name, value in asked.items()
-            if there.get(name) != value
-        )
+def keep_settings(file: Path, options: Namespace, names: Sequence[str], **more: str) -> None:
+    """Write the options with which a command began, or refuse to continue it with others.
+
+    With other options its results would be mixed.
+
+    Args:
+        file: The file of the options.
+        options: The options of the command.
+        names: The options that must stay the same.
+        more: Further values that must stay the same.
+
+    Raises:
+        UserError: If the file has other values.
+    """
+    requested: dict[str, str | None] = {}
+    for name in names:
+        value = getattr(options, name)
+        requested[name] = None if value is None else str(value)
+    requested |= more
+    stored = read_json(file) if file.is_file() else requested
+    if stored != requested:
+        differing = [
+            f"{name} {stored.get(name)} / {value}"
+            for name, value in requested.items()
+            if stored.get(name) != value
+        ]
         raise UserError(
-            f"{file.parent} was begun with other settings (there / asked for): {differing}. Remove that folder to begin "
-            "again, or name another one."
+            f"{file.parent} was begun with other settings (there / asked for): "
+            f"{'; '.join(differing)}. Remove that folder to begin again, or name another one."
         )
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, asked)
+    write_json(file, requested)

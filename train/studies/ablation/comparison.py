@@ -1,24 +1,21 @@
-"""The runs of an ablation as one table and figure: for each benchmark a line a variant, with intervals over rows and seeds.
+"""The comparison of the variants of a list: a line a variant for each benchmark, with intervals.
 
-For policies the same of every figure on each set of questions, in place of a benchmark.
+Intervals are over rows and seeds. Policies are compared by every figure of their answers to each
+set of questions.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Column, Table
 
 from mmrm.data.arrays import Floats, Ints
-from mmrm.data.display.png import COLOURS, panels
 from mmrm.data.errors import PredictionsError
 from mmrm.eval.results.intervals import (
     LEAST_SEEDS,
     Difference,
-    Estimate,
     accuracy_over_seeds,
     difference_over_seeds,
     spread,
@@ -30,17 +27,12 @@ from mmrm.eval.results.predictions import (
     predictions_in,
     read_predictions,
 )
-from mmrm.train.studies.ablation.run_costs import COST, COST_COLUMNS, Cost
 from mmrm.train.studies.ablation.variants import Ablation, Run, compared_on
-
-_INTRODUCTION = """Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. Spread: the standard \
-deviation over seeds. {statement}"""
-COLUMNS = ("variant", "mean [95 %]", "spread", "each seed", "minus {reference} [95 %]", "")
 
 
 @dataclass(frozen=True, slots=True)
 class VariantLine:
-    """What the runs of one variant reach on one benchmark; accuracies are fractions of 1."""
+    """The accuracy of the runs of one variant on one benchmark, as shares of 1."""
 
     variant: str
     n: int
@@ -55,26 +47,29 @@ class VariantLine:
     spread: float | None
     """None with one seed."""
     difference: Difference | None
-    """The variant minus the first one; None for the first one, and if no seed of the first one is complete."""
+    """The variant minus the first one; None for the first one, or without complete seeds of it."""
 
     @property
     def words(self) -> str:
-        """Say whether the runs tell the variant from the first one."""
+        """Whether the variant is better or worse than the first one; empty without a difference."""
         return self.difference.words if self.difference else ""
 
 
 def statement(reference: str, comparisons: int) -> str:
-    """Return the sentence on the intervals of a table that console, Markdown and page print."""
+    """Return the sentence on the intervals of a table, for the console, Markdown and the page."""
     return (
-        f"95 % intervals over trainings and rows, none below {LEAST_SEEDS} seeds. Intervals of differences from {reference} "
-        f"are paired by row and hold at 95 % for all {comparisons} comparisons together (Bonferroni): `better` and `worse` are "
-        "said where they exclude 0."
+        f"95 % intervals over trainings and rows, none below {LEAST_SEEDS} seeds. Intervals of "
+        f"differences from {reference} are paired by row and hold at 95 % for all {comparisons} "
+        "comparisons together (Bonferroni): `better` and `worse` are said where they exclude 0."
     )
 
 
 def comparisons_in(lines: Mapping[str, Sequence[VariantLine]]) -> int:
-    """Return the number of differences from the first variant in all tables together, at least 1."""
-    return max(1, sum(line.difference is not None for found in lines.values() for line in found))
+    """Return the number of differences from the first variant in all tables, at least 1."""
+    num_differences = 0
+    for of_benchmark in lines.values():
+        num_differences += sum(line.difference is not None for line in of_benchmark)
+    return max(1, num_differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,15 @@ class Credits:
 
 
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
-    """Return the lines of complete runs by benchmark, or figure of a policy, variants in the order of the list."""
+    """Return the lines of complete runs by benchmark, or by figure of a policy.
+
+    Args:
+        runs: The runs, variant by variant in the order of the list.
+        reference: The variant from which the others differ.
+
+    Raises:
+        PredictionsError: If the runs were evaluated on different rows.
+    """
     credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
     items_by_figure: dict[str, Ints] = {}
     refuse_other_questions(runs)
@@ -96,7 +99,7 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
         variants: dict[str, dict[int, Floats]] = {}
         keys: list[str] = []
         for run, by_figure in zip(runs, credits_of_runs, strict=True):
-            if figure not in by_figure:  # the best by a judge, where the reward has none
+            if figure not in by_figure:  # the best by a judge, if the reward has no judge
                 continue
             credits = by_figure[figure]
             by_key = credits.by_row
@@ -105,9 +108,10 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
                 items_by_figure[figure] = item_codes([credits.item_by_row[key] for key in keys])
             if by_key.keys() != set(keys):
                 raise PredictionsError(
-                    f"{figure}: {run} was evaluated on {len(by_key)} rows and the first run on {len(keys)}, "
-                    f"{len(by_key.keys() & set(keys))} of them in both. The variants of a list must share benchmarks and "
-                    "limits: take that change out, or train all runs again"
+                    f"{figure}: {run} was evaluated on {len(by_key)} rows and the first run on "
+                    f"{len(keys)}, {len(by_key.keys() & set(keys))} of them in both. The variants "
+                    "of a list must share benchmarks and limits: take that change out, or train "
+                    "all runs again"
                 )
             variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
         credits_by_figure[figure] = variants
@@ -124,7 +128,8 @@ def lines_by_figure(
     Args:
         credits_by_figure: Credits of shape (rows,) by figure, variant and seed.
         reference: The variant from which the others differ.
-        items_by_figure: The number of each row's item, shape (rows,); a figure that is missing has independent rows.
+        items_by_figure: The number of each row's item, shape (rows,); the rows of a missing figure
+            are independent.
     """
     comparisons = 0
     for variants in credits_by_figure.values():
@@ -142,7 +147,7 @@ def lines_by_figure(
 
 
 def credits_in(run: Run) -> dict[str, Credits]:
-    """Return the credits of each figure: of a judge on every benchmark, of a policy `NAME/greedy` and the like."""
+    """Return the credits of a judge by benchmark, or of a policy by `NAME/greedy` and so on."""
     credits: dict[str, Credits] = {}
     if run.recipe.method.evaluated_on == "benchmarks":
         files = predictions_in(run.folder)
@@ -163,8 +168,8 @@ def credits_in(run: Run) -> dict[str, Credits]:
 def refuse_other_questions(runs: Sequence[Run]) -> None:
     """Raise PredictionsError if policies of a list answered different questions under one identity.
 
-    Credits are paired by the identities of questions, which are labels: the file behind a source can
-    change between two runs. Answers of earlier versions have no `key` and are not compared.
+    Credits are paired by the identities of questions, which are labels: the file behind a source
+    can change between two runs. Answers of earlier versions have no `key` and are not compared.
     """
     keys: dict[tuple[str, str], str] = {}
     for run in runs:
@@ -219,111 +224,35 @@ def line(
 
 
 def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list[dict[str, Any]]:
-    """Return a flat row for each line; accuracies are fractions of 1."""
-    return [
-        {
-            "benchmark": benchmark,
-            "variant": line.variant,
-            "changes": ablation.changes[line.variant],
-            **asdict(line),
-            "seeds": len(line.seeds),
-            "difference": line.difference and line.difference.mean,
-            "difference_low": line.difference and line.difference.low,
-            "difference_high": line.difference and line.difference.high,
-            "words": line.words,
-            **{f"seed_{seed}": accuracy for seed, accuracy in line.seeds.items()},
-        }
-        for benchmark, found in lines.items()
-        for line in found
-    ]
+    """Return a flat row for each line; accuracies are shares of 1."""
+    flat_rows = []
+    for benchmark, of_benchmark in lines.items():
+        for line in of_benchmark:
+            flat_rows.append(_row(benchmark, line, ablation.changes[line.variant]))
+    return flat_rows
 
 
-def markdown(
-    ablation: Ablation,
-    lines: Mapping[str, Sequence[VariantLine]],
-    spent: Mapping[str, Cost],
-    missing: Sequence[Run],
-) -> str:
-    """Return a table for each benchmark, one of the costs, and the runs that are in none."""
-    said = statement(ablation.reference, comparisons_in(lines))
-    parts = [f"# {ablation.path.stem}", _INTRODUCTION.format(statement=said)]
-    variant, *figures = (name.format(reference=ablation.reference) for name in COLUMNS)
-    for benchmark, found in lines.items():
-        table = [[variant, "changes", *figures], ["---", "---", "--:", "--:", "--:", "--:", "---"]]
-        table += [
-            [line.variant, ablation.changes[line.variant], *cells(line)[1:]] for line in found
-        ]
-        parts += [
-            f"## {benchmark} ({found[0].n} rows)",
-            "\n".join(f"| {' | '.join(row)} |" for row in table),
-        ]
-    if spent:
-        table = [
-            [variant, *COST_COLUMNS],
-            ["---", *["--:"] * len(COST_COLUMNS)],
-            *([name, *one.cells] for name, one in spent.items()),
-        ]
-        parts += ["## Cost", COST, "\n".join(f"| {' | '.join(row)} |" for row in table)]
-    if missing:
-        parts += ["## Not in the tables", "\n".join(f"- {run}: {run.folder}" for run in missing)]
-    return "\n\n".join(parts) + "\n"
-
-
-def console_table(
-    reference: str, benchmark: str, lines: Sequence[VariantLine], comparisons: int
-) -> Table:
-    """Return the lines of one benchmark for the console; `comparisons` are those of all tables together."""
-    variant, *figures, words = (name.format(reference=reference) for name in COLUMNS)
-    numbers = (Column(name, justify="right") for name in figures)
-    title = f"{benchmark}, {lines[0].n} rows"
-    caption = statement(reference, comparisons)
-    table = Table(variant, *numbers, words, title=title, caption=caption)
-    for line in lines:
-        table.add_row(*cells(line))
-    return table
-
-
-def cells(line: VariantLine) -> list[str]:
-    """Return a line as texts in the order of the columns, in percent and percentage points."""
-    accuracy = Estimate(line.accuracy, line.low, line.high).percent
-    spread = "–" if line.spread is None else f"{100 * line.spread:.1f}"
-    seeds = " ".join(f"{100 * accuracy:.1f}" for accuracy in line.seeds.values())
-    difference = line.difference.points if line.difference else ""
-    return [line.variant, accuracy, spread, seeds, difference, line.words]
-
-
-def draw(lines: Mapping[str, Sequence[VariantLine]], path: Path) -> None:
-    """Write a figure: accuracy with its interval by variant, one panel a benchmark, and a dot for each seed.
-
-    The vertical line is the first variant's mean.
-    """
-    titles = [f"{name} ({found[0].n} rows)" for name, found in lines.items()]
-    with panels(path, titles, 1.6 + 0.38 * max(map(len, lines.values()))) as drawn:
-        for axes, found in zip(drawn, lines.values(), strict=True):
-            names = [line.variant for line in found]
-            # As floats: None, for fewer than three seeds, becomes nan, which is not drawn.
-            ends = [(line.accuracy, line.low, line.high) for line in found]
-            mean, low, high = 100 * np.array(ends, dtype=float).T
-            axes.axvline(mean[0], color="lightgrey", zorder=0)
-            axes.errorbar(
-                mean,
-                names,
-                xerr=[mean - low, high - mean],
-                fmt="o",
-                color=COLOURS[0],
-                capsize=3,
-                label="mean over seeds [95 %]",
-            )
-            seeds = [
-                (100 * accuracy, line.variant) for line in found for accuracy in line.seeds.values()
-            ]
-            axes.plot(
-                *zip(*seeds, strict=True),
-                ".",
-                color=COLOURS[1],
-                markersize=5,
-                label="each seed",
-                zorder=3,
-            )
-            axes.invert_yaxis()
-            axes.set_xlabel("accuracy, %")
+def _row(benchmark: str, line: VariantLine, changes: str) -> dict[str, Any]:
+    """Return the flat row of a variant on one benchmark."""
+    row: dict[str, Any] = {
+        "benchmark": benchmark,
+        "variant": line.variant,
+        "changes": changes,
+        "n": line.n,
+        "seeds": len(line.seeds),
+        "accuracy": line.accuracy,
+        "low": line.low,
+        "high": line.high,
+        "spread": line.spread,
+        "difference": None,
+        "difference_low": None,
+        "difference_high": None,
+        "words": line.words,
+    }
+    if line.difference is not None:
+        row["difference"] = line.difference.mean
+        row["difference_low"] = line.difference.low
+        row["difference_high"] = line.difference.high
+    for seed, accuracy in line.seeds.items():
+        row[f"seed_{seed}"] = accuracy
+    return row

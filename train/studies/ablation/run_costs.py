@@ -1,4 +1,4 @@
-"""What the runs of a list cost, in training and in use, from the lines of their logs."""
+"""The costs of the runs of a list, in training and in use, from the lines of their logs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,29 +6,18 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Column, Table
 
 from mmrm.eval.results.run_folder import LOG
 from mmrm.train.studies.ablation.variants import Run
 
-COST_COLUMNS = (
-    "pairs",
-    "tokens a pair",
-    "seconds a pair",
-    "seconds",
-    "in use: seconds a pair",
-    "tokens written",
-)
-"""Heads of a cost's figures; the first four are of training."""
-COST = "Wall-clock time of all processes, without evaluations; in use: the last evaluation. Means over the seeds."
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall-clock seconds of a run, on however many ranks, and tokens of all ranks; evaluations during training are left out.
+    """Wall-clock seconds and tokens of a run, without its evaluations during training.
 
-    In training a pair counts as often as it is seen. Its tokens are those of the passes with gradients; with StableReinforce they
-    are trl's, which count a prompt for each of its judgements. The seconds hold it all: a critic's writing, a judge's rollouts.
+    In training a pair counts as often as it is seen. Its tokens are those of the passes with
+    gradients. With StableReinforce they are trl's, which count a prompt for each of its judgements.
+    The seconds include everything, such as a critic's writing and a judge's rollouts.
     """
 
     pairs: float
@@ -36,63 +25,59 @@ class Cost:
     seconds_a_pair: float
     seconds: float
     use_seconds_a_pair: float
-    """Of the last evaluation: reading, judging and writing down, over the rows of all benchmarks."""
-    use_tokens_a_pair: float
-    """What the judge wrote there; 0 for a reward model that only reads."""
+    """Seconds of the last evaluation, over the rows of all benchmarks.
 
-    @property
-    def cells(self) -> list[str]:
-        """The figures as texts, in the order of COST_COLUMNS."""
-        forms = ("{:,.0f}", "{:.0f}", "{:.4f}", "{:.0f}", "{:.4f}", "{:.1f}")
-        return [form.format(value) for form, value in zip(forms, astuple(self), strict=True)]
+    They include reading, judging and writing the results.
+    """
+    use_tokens_a_pair: float
+    """Tokens that the judge wrote in the last evaluation; 0 for a reward model that only reads."""
 
 
 def costs(runs: Sequence[Run]) -> dict[str, Cost]:
-    """Return the mean cost of each variant's complete runs; policies, which are no judges, have none."""
-    found: dict[str, list[Cost]] = {}
+    """Return the mean cost of each variant's complete runs; policies have none."""
+    costs_by_variant: dict[str, list[Cost]] = {}
     for run in runs:
-        with (run.folder / LOG).open(encoding="utf-8") as lines:
-            one = cost([json.loads(line) for line in lines], run.recipe.optim.records_per_step)
-        if one is not None:
-            found.setdefault(run.variant, []).append(one)
-    return {
-        name: Cost(*np.mean([astuple(one) for one in ours], axis=0).tolist())
-        for name, ours in found.items()
-    }
-
-
-def cost_table(spent: Mapping[str, Cost]) -> Table:
-    """Return the costs for the console."""
-    table = Table(
-        "variant",
-        *(Column(name, justify="right") for name in COST_COLUMNS),
-        title="cost",
-        caption=COST,
-    )
-    for name, one in spent.items():
-        table.add_row(name, *one.cells)
-    return table
+        with (run.folder / LOG).open(encoding="utf-8") as text_lines:
+            lines = [json.loads(line) for line in text_lines]
+        cost_of_run = cost(lines, run.recipe.optim.records_per_step)
+        if cost_of_run is not None:
+            costs_by_variant.setdefault(run.variant, []).append(cost_of_run)
+    means = {}
+    for variant, own_costs in costs_by_variant.items():
+        values = [astuple(own_cost) for own_cost in own_costs]
+        means[variant] = Cost(*np.mean(values, axis=0).tolist())
+    return means
 
 
 def cost(lines: Sequence[Mapping[str, Any]], records_per_step: int) -> Cost | None:
-    """Return what a run's log says of its cost; None where nothing was judged."""
-    before, seconds, tokens, use = 0, 0.0, 0.0, None
+    """Return the cost of a run from the lines of its log; None if nothing was judged."""
+    last_step = 0
+    seconds = 0.0
+    tokens = 0.0
+    evaluation = None
     for line in lines:
-        steps, records = line["step"] - before, (line["step"] - before) * records_per_step
+        num_steps = line["step"] - last_step
         if "records_per_second" in line:
-            seconds += records / line["records_per_second"]
-            tokens += records / line["records_per_second"] * line["tokens_per_second"]
-        elif (
-            "step_time" in line
-        ):  # trl's: the mean over the steps since the last line, and all tokens so far
-            seconds += line["step_time"] * steps
+            own_seconds = num_steps * records_per_step / line["records_per_second"]
+            seconds += own_seconds
+            tokens += own_seconds * line["tokens_per_second"]
+        elif "step_time" in line:
+            # trl logs the mean over the steps since the last line, and the tokens of all steps.
+            seconds += line["step_time"] * num_steps
             tokens = line["num_tokens"]
         else:
-            use = line if "eval_judging/seconds_per_pair" in line else use
+            if "eval_judging/seconds_per_pair" in line:
+                evaluation = line
             continue
-        before = line["step"]
-    if use is None or not before:
+        last_step = line["step"]
+    if evaluation is None or not last_step:
         return None
-    pairs = before * records_per_step
-    judging = use["eval_judging/seconds_per_pair"], use["eval_judging/tokens_per_pair"]
-    return Cost(pairs, tokens / pairs, seconds / pairs, seconds, *judging)
+    pairs = last_step * records_per_step
+    return Cost(
+        pairs=pairs,
+        tokens_a_pair=tokens / pairs,
+        seconds_a_pair=seconds / pairs,
+        seconds=seconds,
+        use_seconds_a_pair=evaluation["eval_judging/seconds_per_pair"],
+        use_tokens_a_pair=evaluation["eval_judging/tokens_per_pair"],
+    )

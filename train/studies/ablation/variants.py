@@ -1,4 +1,4 @@
-"""A list of runs in one file: a recipe, and by name what each variant changes in it; and the runs, each in its process.
+"""Lists of runs: a recipe and its variants in one file, and their runs, each in its own process.
 
     extends: ../shapes/naive.yaml
     optim: {epochs: null, max_steps: 60}
@@ -7,14 +7,17 @@
       2-silu: {}
       1-linear: {head.layers: 1}
 
-Keys are dotted as on the command line, values are YAML. Every variant is run once for each seed, into FOLDER/VARIANT/SEED; the
-first one is what the others are compared with. A seed is `seed` and `data.seed` together: the head, dropout, what is drawn from
-the data and its order. `{seed}` in a variant's text stands for it, as in the path of what another list trained with each seed. A
-variant's own `extends: RECIPE` lies under the list: several methods on what the list gives them all.
+Keys are dotted as on the command line, and values are YAML. Every variant is run once for each
+seed, in FOLDER/VARIANT/SEED. The others are compared with the first variant. A seed sets both
+`seed` and `data.seed`: the head, dropout, the records that are drawn, and their order. `{seed}` in
+a text of a variant stands for the seed, as in the path of a model that another list trained with
+each seed. If a variant has its own `extends: RECIPE`, the list is laid over that recipe, so that a
+list can compare several methods under the same settings.
 
-A run folder holds what the entry script writes, its console in `log.txt`, and, once complete, `run.json` and, of the last
-checkpoint, `eval/` with figures and predictions (of a policy `answers/`). The table is made of these: the checkpoints of complete
-runs may be deleted.
+A run folder contains the files of the entry script and its console in `log.txt`. Once the run is
+complete, it also contains `run.json` and the results of the last checkpoint: `eval/` with figures
+and predictions, or `answers/` of a policy. Tables are made from these files, so that the
+checkpoints of complete runs may be deleted.
 """
 
 import json
@@ -46,9 +49,9 @@ LOG = "log.txt"
 RECIPE = "recipe.yaml"
 GRACE_SECONDS = 30
 MEASURED = ("eval", "answers")
-"""Folders of a checkpoint with what was measured: of a judge, of a policy."""
+"""Folders of a checkpoint with the results of a judge and of a policy."""
 ONLY_TO_RESUME = ("global_step*", "optimizer.pt")
-"""What of checkpoints is needed only to resume: DeepSpeed's part and the optimizer state, most of their size."""
+"""Patterns of the files of checkpoints that only resuming needs, which are most of their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +68,22 @@ class Run:
         return Path(self.recipe.output.folder)
 
     def __str__(self) -> str:
-        """Return what a person calls it."""
+        """Return the name of the run in messages: "layers-2, seed 0"."""
         return f"{self.variant}, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """A list of runs, those of one seed together, so that a list that is cut short has compared all variants once."""
+    """A list of runs.
+
+    The runs of one seed are together, so that a list that is cut short has compared all variants
+    once.
+    """
 
     path: Path
     folder: Path
     changes: dict[str, str]
-    """What each variant changes, as it would be written on the command line."""
+    """The changes of each variant, as they would be written on the command line."""
     runs: tuple[Run, ...]
 
     @property
@@ -90,7 +97,8 @@ def read_ablation(
 ) -> Ablation:
     """Return the list at `path` with `overrides` (`section.key=value`) laid over every variant.
 
-    Raises RecipeError with everything that is wrong: first with the recipe, then with the variants.
+    Raises:
+        RecipeError: With all problems of the recipe, or if it has none, with those of the variants.
     """
     reader = Reader()
     tree = reader.recipe(path)
@@ -100,74 +108,77 @@ def read_ablation(
     sections: Any = tree.value
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
     wrong_list = list_problems(variants)
-    patches = {} if wrong_list else variants.value
-    changes = {
-        name: ", ".join(
-            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-            for key, value in patch.plain().items()
-        )
-        for name, patch in patches.items()
-    }
+    patches: dict[str, Located] = {} if wrong_list else variants.value
+    changes = {name: changes_as_text(patch) for name, patch in patches.items()}
     trees = {name: over_its_own(reader, path, tree, patch) for name, patch in patches.items()}
     first = next(iter(trees), None)
-    whole = tree  # what the first variant extends may leave to it what the list does not say
+    whole = tree
     if first is not None and trees[first] is not tree:
+        # The recipe that the first variant extends may have sections that the list lacks.
         whole = lay(trees[first], for_seed(undotted(patches[first]), seeds[0]))
     base = required(path, lay(whole, above), [*reader.problems, *wrong_list])
-    folder, runs, problems = Path(base.output.folder), [], []
+    runs = []
+    problems: list[Problem] = []
     for seed in seeds:
         for name, patch in patches.items():
-            output = {"folder": f"{folder}/{name}/{seed}", "resume": "auto"}
-            data = {"seed": seed}
-            if compared_on(base) == (HELD_OUT,):
-                # Runs are compared row by row, so that all seeds hold out the same records.
-                data["validation_seed"] = base.data.seed
-            own = Located.of({"seed": seed, "data": data, "output": output}, "--seeds")
+            own = located_settings(name, seed, base)
+            with_changes = lay(trees[name], for_seed(undotted(patch), seed))
             try:
-                found = required(
-                    path,
-                    lay(lay(lay(trees[name], for_seed(undotted(patch), seed)), above), own),
-                    [],
-                )
-                runs.append(Run(name, seed, found))
-                wrong = evaluation_problems(found, base, patch)
+                recipe = required(path, lay(lay(with_changes, above), own), [])
+                runs.append(Run(name, seed, recipe))
+                wrong = evaluation_problems(recipe, base, patch)
             except RecipeError as error:
                 wrong = error.problems
             problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
     if problems:
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
-    return Ablation(path, folder, changes, tuple(runs))
+    return Ablation(path, Path(base.output.folder), changes, tuple(runs))
+
+
+def changes_as_text(patch: Located) -> str:
+    """Return the changes of a variant as they would be written on the command line."""
+    settings: Any = patch.plain()
+    texts = []
+    for key, value in settings.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        texts.append(f"{key}={text}")
+    return ", ".join(texts)
+
+
+def located_settings(variant: str, seed: int, base: Recipe) -> Located:
+    """Return the settings of a run that its variant does not decide: seeds and output."""
+    data = {"seed": seed}
+    if compared_on(base) == (HELD_OUT,):
+        # Runs are compared row by row, so that all seeds hold out the same records.
+        data["validation_seed"] = base.data.seed
+    output = {"folder": f"{Path(base.output.folder)}/{variant}/{seed}", "resume": "auto"}
+    return Located.of({"seed": seed, "data": data, "output": output}, "--seeds")
 
 
 def list_problems(variants: Located) -> list[Problem]:
-    """Return what keeps `variants` from being a mapping of names to changes."""
+    """Return the reasons why `variants` is no mapping of names to changes."""
     if not isinstance(variants.value, dict) or not variants.value:
-        message = "a list of runs holds a mapping of a name to the keys that it changes; `{}` changes none"
-        return [
-            Problem(
-                variants.where,
-                VARIANTS,
-                "",
-                f"{message}. See the head of train/studies/ablation/variants.py",
-            )
-        ]
-    found = []
+        message = (
+            "a list of runs holds a mapping of a name to the keys that it changes; `{}` changes "
+            "none. See the head of train/studies/ablation/variants.py"
+        )
+        return [Problem(variants.where, VARIANTS, "", message)]
+    problems = []
     for name, patch in variants.value.items():
         if not NAME.fullmatch(name):
             message = "a variant's name is that of its folder: letters, digits, _ . and - only"
-            found.append(Problem(patch.where, f"{VARIANTS}.{name}", "", message))
+            problems.append(Problem(patch.where, f"{VARIANTS}.{name}", "", message))
         if not isinstance(patch.value, dict):
             message = (
                 "a variant is a mapping of dotted keys, such as {head.layers: 1}; `{}` changes none"
             )
-            found.append(
-                Problem(patch.where, f"{VARIANTS}.{name}", json.dumps(patch.plain()), message)
-            )
-    return found
+            found = json.dumps(patch.plain())
+            problems.append(Problem(patch.where, f"{VARIANTS}.{name}", found, message))
+    return problems
 
 
 def compared_on(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of the evaluations by which the variants of a list are compared, policies excepted.
+    """Return the evaluations by which the variants of a list are compared; none for policies.
 
     These are the benchmarks, or the held-out records if there are none and the method judges them.
     """
@@ -179,20 +190,18 @@ def compared_on(recipe: Recipe) -> tuple[str, ...]:
 
 
 def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
-    """Return what keeps the figures of a variant from being compared with those of the others."""
+    """Return the reasons why the figures of a variant cannot be compared with others."""
     if compared_on(recipe) == (HELD_OUT,) and compared_on(base) == (HELD_OUT,):
         return _held_out_problems(recipe, base, patch)
-    key = "questions" if recipe.method.evaluated_on == "questions" else "benchmarks"
-    asked, shared = (getattr(one.evaluation, key) for one in (recipe, base))
-    found, message = (
-        "",
-        f"the variants of a list share their {key}, row by row; set them for the whole list",
-    )
-    if not asked:
-        found, message = "[]", f"there is nothing to compare variants by; name {key}"
-    elif asked == shared:
+    key = recipe.method.evaluated_on
+    own = getattr(recipe.evaluation, key)
+    if not own:
+        message = f"there is nothing to compare variants by; name {key}"
+        return [Problem(patch.where, f"evaluation.{key}", "[]", message)]
+    if own == getattr(base.evaluation, key):
         return []
-    return [Problem(patch.where, f"evaluation.{key}", found, message)]
+    message = f"the variants of a list share their {key}, row by row; set them for the whole list"
+    return [Problem(patch.where, f"evaluation.{key}", "", message)]
 
 
 def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
@@ -203,26 +212,29 @@ def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence
     for key in ("sources", "filters", "validation"):
         if own[key] != shared[key]:
             message = (
-                "the variants of this list are compared on held-out records, which must be the same for all. "
-                "Set this key for the whole list, or name benchmarks (evaluation.benchmarks)"
+                "the variants of this list are compared on held-out records, which must be the "
+                "same for all. Set this key for the whole list, or name benchmarks "
+                "(evaluation.benchmarks)"
             )
             problems.append(Problem(patch.where, f"data.{key}", "", message))
     return problems
 
 
 def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> Located:
-    """Return the list at `path` laid over the recipe that a variant extends, if it does: that key is taken out of `patch`."""
+    """Return the list at `path` laid over the recipe that a variant extends, if it extends one.
+
+    The key `extends` is removed from `patch`.
+    """
     changes: Any = patch.value
     extended = changes.pop("extends", None)
     if extended is None:
         return tree
-    return lay(
-        reader.recipe(path.parent / str(extended.plain()), (path.resolve(),), extended.where), tree
-    )
+    extended_path = path.parent / str(extended.plain())
+    return lay(reader.recipe(extended_path, (path.resolve(),), extended.where), tree)
 
 
 def for_seed(tree: Located, seed: int) -> Located:
-    """Return a tree with the seed in the place of `{seed}` in its texts."""
+    """Return a tree in whose texts the seed replaces `{seed}`."""
     value: Any = tree.value
     if isinstance(value, dict):
         value = {key: for_seed(child, seed) for key, child in value.items()}
@@ -245,34 +257,35 @@ def undotted(patch: Located) -> Located:
 
 
 def state(run: Run) -> str:
-    """Say how far a run has come: `complete`, `begun` or `to do`."""
+    """Return how far a run has come: `complete`, `begun` or `to do`."""
     if (run.folder / DONE).exists():
         return "complete"
     return "begun" if (run.folder / RECIPE).exists() else "to do"
 
 
 def refuse_other_recipes(runs: Sequence[Run]) -> None:
-    """Refuse to count, or to continue, a run in one of the folders that another recipe began."""
+    """Raise UserError if another recipe began a run in one of the folders."""
     for run in runs:
-        if (run.folder / RECIPE).exists() and (differing := differences(run)):
+        differing = differences(run) if (run.folder / RECIPE).exists() else []
+        if differing:
             raise UserError(
-                f"{run.folder} holds a run with another recipe (there / asked for): {'; '.join(differing)}. Remove that folder "
-                "to train it again, or give output.folder=… to keep it and begin another list"
+                f"{run.folder} holds a run with another recipe (there / asked for): "
+                f"{'; '.join(differing)}. Remove that folder to train it again, or give "
+                "output.folder=… to keep it and begin another list"
             )
 
 
 def differences(run: Run) -> list[str]:
-    """Return the keys in which the recipe in the folder of `run` is not its own, with both values."""
+    """Return the keys in which a run's recipe and that in its folder differ, with both values."""
     try:
-        there, asked = (
-            leaves(recipe.resolved()) for recipe in (read_recipe(run.folder / RECIPE), run.recipe)
-        )
+        stored = leaves(read_recipe(run.folder / RECIPE).resolved())
+        requested = leaves(run.recipe.resolved())
     except RecipeError as error:
         return [str(error)]
     return [
-        f"{key} {there.get(key)} / {asked.get(key)}"
-        for key in there | asked
-        if there.get(key) != asked.get(key)
+        f"{key} {stored.get(key)} / {requested.get(key)}"
+        for key in stored | requested
+        if stored.get(key) != requested.get(key)
     ]
 
 
@@ -285,34 +298,47 @@ def alone(folder: Path) -> AbstractContextManager[int]:
 
 
 def end_runs_on_signals() -> None:
-    """On SIGTERM and SIGINT end this process in order, and with it the run that goes on."""
+    """Let SIGTERM and SIGINT end this process in order, and with it the run that it started."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
 
 
 def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
-    """Train a run, or resume it, and say whether it came to its end; then keep its figures and remove ONLY_TO_RESUME."""
+    """Train a run, or resume it, and return True if it came to its end.
+
+    The results of its last checkpoint are then copied into the run folder, and the files of
+    ONLY_TO_RESUME are removed.
+    """
     begin = time.monotonic()
     if launch(run, launcher, lock):
         return False
-    # The last checkpoint's figures are the run's: the best of several would be chosen by luck too.
+    # The results of the last checkpoint count: the best of several would be chosen by luck too.
     done = newest(run.folder, "complete")
     if done is None:
         raise UserError(
             f"{run.folder}: the run came to its end and left no checkpoint; see {run.folder / LOG}"
         )
-    for measured in [done.parent / name for name in MEASURED if (done.parent / name).exists()]:
-        shutil.copytree(measured, run.folder / measured.name, dirs_exist_ok=True)
-    for path in [
-        path for pattern in ONLY_TO_RESUME for path in run.folder.glob(f"checkpoint-*/{pattern}")
-    ]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in MEASURED:
+        results = done.parent / name
+        if results.exists():
+            shutil.copytree(results, run.folder / name, dirs_exist_ok=True)
+    for pattern in ONLY_TO_RESUME:
+        for path in list(run.folder.glob(f"checkpoint-*/{pattern}")):
+            remove(path)
     about = {
         "checkpoint": done.parent.name,
         "seconds_of_last_launch": round(time.monotonic() - begin),
     }
     write_json(run.folder / DONE, about)
     return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with its contents."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def newest(folder: Path, name: str) -> Path | None:
@@ -325,9 +351,9 @@ def newest(folder: Path, name: str) -> Path | None:
 
 
 def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
-    """Run the entry script of a run's method and return its status; its console is appended to `log.txt`.
+    """Run the entry script of a run's method and return its exit status.
 
-    Where this process is ended, so is the run.
+    Its console is appended to `log.txt`. If this process is ended, so is the run.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     write_whole(run.folder / RECIPE, recipe_yaml(run.recipe))
@@ -352,7 +378,7 @@ def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it began, which are its group: in order, and after GRACE_SECONDS by force."""
+    """End the group of a process: in order, and after GRACE_SECONDS by force."""
     deadline = time.monotonic() + GRACE_SECONDS
     with suppress(ProcessLookupError):  # the group is gone
         os.killpg(process.pid, signal.SIGTERM)
@@ -365,6 +391,5 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def last_words(run: Run, count: int = 12) -> str:
     """Return the last lines of a run's console."""
-    return "\n".join(
-        (run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
-    )
+    lines = (run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-count:])

@@ -1,7 +1,7 @@
-"""What speed is measured on: models of known shapes with random weights, and pairs of random tokens and patches.
+"""The workload of speed measurements: models with random weights, and pairs of random tokens.
 
-A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400: the sizes, and the order
-in which they are drawn, of the workload behind the project's speed targets.
+A pair is an image of about 1,050 tokens, a question of 20 to 120 and two responses of 60 to 400.
+These sizes, and the order in which they are drawn, are those of the project's speed targets.
 """
 
 import random
@@ -26,12 +26,12 @@ SHAPES = {
 }
 EMBEDDED = "embedded"
 FIRST_WORD = 7
-"""Ids below are the embedded backbone's special tokens, so no text holds one."""
+"""Smaller ids are the embedded backbone's special tokens, which no text contains."""
 LAST_WORD = 1000
 
 
 class Workload(NamedTuple):
-    """Bounds of the sizes, the upper one excluded; an image's sides count merged patches, so tokens."""
+    """Bounds of sizes in tokens, of which the upper one is excluded; `side` is that of an image."""
 
     side: tuple[int, int]
     question: tuple[int, int]
@@ -44,9 +44,14 @@ SMALL = Workload((9, 14), (3, 15), (8, 50))
 
 
 def config_of(name: str) -> Any:
-    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint, with the paper's head; without a download."""
-    embedded = {token: number for number, token in enumerate(SPECIAL)}
-    config = architecture(embedded) if name == EMBEDDED else (SHAPES | PUBLISHED)[name].config()
+    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint.
+
+    It has the head of the paper. Nothing is downloaded.
+    """
+    if name == EMBEDDED:
+        config = architecture({token: number for number, token in enumerate(SPECIAL)})
+    else:
+        config = (SHAPES | PUBLISHED)[name].config()
     config.reward_head = HeadConfig().model_dump()
     return config
 
@@ -54,7 +59,8 @@ def config_of(name: str) -> Any:
 def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any:
     """Return a model of the class `kind`, with random weights made on the device.
 
-    A head's last layer too, which starts at zero for training: a backward pass of zeros takes a GPU less power, so less time.
+    The head's last layer is random too, although it starts at zero for training: a backward pass of
+    zeros needs less power on a GPU, and so less time.
     """
     torch.manual_seed(0)
     with torch.device(device):
@@ -69,21 +75,27 @@ def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any
 
 @dataclass(frozen=True, slots=True)
 class PairSize:
-    """One pair; `height` and `width` are even and count patches of 14 pixels, the rest counts tokens."""
+    """The size of a pair; question and responses are in tokens."""
 
     height: int
+    """Height of the image in patches of 14 pixels, an even number."""
     width: int
+    """Width of the image in patches of 14 pixels, an even number."""
     question: int
     responses: tuple[int, int]
 
 
 def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
     """Return the sizes of `count` pairs."""
-    draw, sizes = random.Random(seed).randrange, []
-    side, question, response = workload
+    generator = random.Random(seed)
+    sizes = []
     for _ in range(count):
-        height, width = 2 * draw(*side), 2 * draw(*side)
-        sizes.append(PairSize(height, width, draw(*question), (draw(*response), draw(*response))))
+        height = 2 * generator.randrange(*workload.side)
+        width = 2 * generator.randrange(*workload.side)
+        question = generator.randrange(*workload.question)
+        chosen = generator.randrange(*workload.response)
+        rejected = generator.randrange(*workload.response)
+        sizes.append(PairSize(height, width, question, (chosen, rejected)))
     return sizes
 
 
@@ -100,7 +112,10 @@ def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
 
 
 def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements: int) -> Group:
-    """Return the prompt of `size` with sampled judgements of the longer response's length, all of whose tokens are learned."""
+    """Return the prompt of `size` with sampled judgements, all of whose tokens are learned.
+
+    They have the length of the longer response.
+    """
     generator = torch.Generator().manual_seed(seed)
     length = max(size.responses)
     made = [
@@ -111,33 +126,35 @@ def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements
 
 
 def two_pairs(pairs: Sequence[Group]) -> list[Group]:
-    """Return half as many groups of two pairs each: one of `pairs` with the responses of the next."""
-    both = zip(pairs[::2], pairs[1::2] or pairs, strict=False)
-    return [
-        replace(one, continuations=one.continuations + other.continuations) for one, other in both
-    ]
+    """Return half as many groups of two pairs: one of `pairs` with the next one's responses."""
+    groups = []
+    for first, second in zip(pairs[::2], pairs[1::2] or pairs, strict=False):
+        groups.append(replace(first, continuations=first.continuations + second.continuations))
+    return groups
 
 
 def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
-    """Return every `count` continuations as a group of their own, with its own copy of prompt and image."""
-    return [
-        replace(group, continuations=group.continuations[start : start + count])
-        for group in groups
-        for start in range(0, len(group.continuations), count)
-    ]
+    """Return every `count` continuations as a group with its own copy of prompt and image."""
+    apart = []
+    for group in groups:
+        for start in range(0, len(group.continuations), count):
+            own = group.continuations[start : start + count]
+            apart.append(replace(group, continuations=own))
+    return apart
 
 
 def padded_inputs(
     groups: Sequence[Group], vision: VisionTokens
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the stock model's keyword arguments for all conversations of `groups`, right-padded, and where each one ends.
+    """Return the stock model's inputs for all conversations, and the last token of each.
 
-    B conversations of L tokens at most: `input_ids` and `attention_mask` are (B, L), the images repeated for each; the ends
-    are (B,) int64.
+    The conversations are padded on the right. For B conversations of at most L tokens, `input_ids`
+    and `attention_mask` have shape (B, L), and the last tokens have shape (B,) and dtype int64. An
+    image is repeated for each of its conversations.
     """
     singles = unshared(groups)
     ids = [torch.tensor([*group.prompt_ids, *group.continuations[0].ids]) for group in singles]
-    lengths = torch.tensor([len(one) for one in ids])
+    lengths = torch.tensor([len(conversation) for conversation in ids])
     rows = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
     inputs = {
         "input_ids": rows,
@@ -152,14 +169,13 @@ def padded_inputs(
 
 
 def vision_tokens(config: Any) -> VisionTokens:
-    """Return how images stand in a row of a model of `config`."""
-    ids = (
-        1,
-        config.image_token_id,
-        2,
-    )  # which marks stand around an image costs nothing; 0 may be padding, whose embedding is 0
+    """Return the tokens of images in a row of a model of `config`."""
+    # The ids of the tokens around an image do not matter for the speed. They are not 0, which may
+    # be padding, whose embedding is 0.
+    ids = (1, config.image_token_id, 2)
     return family_of(config.model_type).vision_tokens(config.vision_config, ids)
 
 
 def _words(length: int, generator: torch.Generator) -> tuple[int, ...]:
+    """Return random ids of words."""
     return tuple(torch.randint(FIRST_WORD, LAST_WORD, (length,), generator=generator).tolist())

@@ -16,7 +16,6 @@ from mmrm.data.preference import Message, text
 from mmrm.data.prompts import with_critique
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.eval.candidates import Example, Scores
-from mmrm.eval.critique_ablation import _right_first, checked
 from mmrm.eval.critique_ablation import main as ablation
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges import writing
@@ -25,6 +24,7 @@ from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout, critic_judge
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.studies.critique_ablation import checked, row_with_right_first
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 LIMIT = 6
 WORLD = ShapesWorld("demo", 0, "benchmark")
-EXAMPLES = [_right_first(WORLD.item(index)) for index in range(7)]
+EXAMPLES = [row_with_right_first(WORLD.item(index)) for index in range(7)]
 ASKED = "judge the response."
 
 

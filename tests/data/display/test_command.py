@@ -1,0 +1,81 @@
+"""The end of a command: its message, and its exit status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pydantic import TypeAdapter
+from ruamel.yaml.error import YAMLError
+from safetensors import SafetensorError
+
+from mmrm.data.display.command import command
+from mmrm.data.errors import CheckpointError, InUseError, UserError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("why"),
+        CheckpointError("why"),
+        YAMLError("why"),
+        OSError("why"),
+        SafetensorError("why"),
+    ],
+)
+def test_an_error_that_a_user_can_correct_ends_with_its_message(error: Exception) -> None:
+    with pytest.raises(SystemExit) as end, command():
+        raise error
+    assert end.value.code == "error: why"  # Python prints a text and exits with status 1
+
+
+def test_an_invalid_value_ends_with_its_message() -> None:
+    with pytest.raises(SystemExit, match="error: 1 validation error"), command():
+        TypeAdapter(int).validate_python("many")
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), command():
+        _ = 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal", "status"),
+    [
+        (UserError("why"), 2, 2),
+        (OSError("why"), 2, "error: why"),
+        (InUseError("why"), 1, 2),
+        (InUseError("why"), 2, 2),
+    ],
+)
+def test_a_refusal_and_an_output_in_use_have_their_own_status(
+    error: Exception, refusal: int, status: int | str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end, command(refusal=refusal):
+        raise error
+    assert end.value.code == status
+    assert status != 2 or capsys.readouterr().err == "error: why\n"
+
+
+def test_one_of_several_ranks_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(SystemExit, match="error: rank 3: why"), command():
+        raise UserError("why")
+
+
+def test_a_checkpoint_with_missing_tensors_ends_with_its_message() -> None:
+    """Its error is no UserError, and its module imports torch: a process of its own shows both."""
+    code = (
+        "import sys\n"
+        "from mmrm.data.display.command import command\n"
+        "assert 'torch' not in sys.modules\n"
+        "from mmrm.models.portable.reward import IncompleteCheckpointError\n"
+        "with command():\n"
+        "    raise IncompleteCheckpointError('missing: head')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("error: missing: head\n")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,136 @@
+"""The study of a list of runs: its plan, its runs, and its tables after every run."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from mmrm.data.display.chart import save_png
+from mmrm.data.display.format import percent
+from mmrm.data.display.study_result import StudyResult
+from mmrm.data.display.table import Column, Table
+from mmrm.data.storage.files import write_json, write_whole
+from mmrm.eval.reporting.comparison_page import (
+    COST_NOTE,
+    cost_table,
+    rows_by_benchmark,
+    variants_chart,
+    variants_table,
+)
+from mmrm.eval.results.summary_table import write_rows
+from mmrm.train.recipe.epoch import known_steps
+from mmrm.train.studies.ablation.comparison import comparisons_in, lines_of, rows, statement
+from mmrm.train.studies.ablation.run_costs import costs
+from mmrm.train.studies.ablation.variants import (
+    LOG,
+    Ablation,
+    Run,
+    alone,
+    last_words,
+    state,
+    train,
+)
+
+INTRODUCTION = (
+    "Overall accuracy in percent of each run's last checkpoint, as the mean over the seeds. "
+    "Spread: the standard deviation over seeds. {statement}"
+)
+
+
+def plan(ablation: Ablation) -> Table:
+    """Return every run, its length and how far it has come."""
+    columns = (
+        Column("variant"),
+        Column("changes"),
+        *(Column(name, is_number=True) for name in ("seed", "steps", "pairs")),
+        Column(""),
+    )
+    plan_rows = []
+    for run in ablation.runs:
+        num_steps = known_steps(run.recipe)
+        counts = ["?", "?"]
+        if num_steps is not None:
+            num_pairs = num_steps * run.recipe.optim.records_per_step
+            counts = [f"{num_steps:,}", f"{num_pairs:,}"]
+        changes = ablation.changes[run.variant]
+        plan_rows.append((run.variant, changes, str(run.seed), *counts, state(run)))
+    return Table(f"{ablation.path} → {ablation.folder}", columns, tuple(plan_rows))
+
+
+def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -> list[Run]:
+    """Train the runs that are not complete, and return those that failed.
+
+    The tables are written after every run.
+    """
+    failed = []
+    with alone(ablation.folder) as lock:
+        for number, run in enumerate(ablation.runs, start=1):
+            if state(run) == "complete":
+                continue
+            progress = f"[{number}/{len(ablation.runs)}] {run}: {run.folder / LOG}"
+            console.print(progress, soft_wrap=True)
+            if train(run, launcher, lock):
+                figures = [
+                    f"{name} {percent(line.accuracy)}"
+                    for name, (line,) in lines_of([run], run.variant).items()
+                ]
+                console.print(f"    {', '.join(figures)}")
+                write(study_result(ablation), ablation.folder)
+            else:
+                console.print(f"    FAILED; its last words:\n{last_words(run)}", soft_wrap=True)
+                failed.append(run)
+    return failed
+
+
+def study_result(ablation: Ablation) -> StudyResult:
+    """Return the tables and charts of the runs of a list that are complete."""
+    complete = [run for run in ablation.runs if state(run) == "complete"]
+    missing = [run for run in ablation.runs if run not in complete]
+    variants = list(ablation.changes)
+    complete.sort(key=lambda run: variants.index(run.variant))
+    lines = lines_of(complete, ablation.reference)
+    results = rows(ablation, lines)
+    intervals = statement(ablation.reference, comparisons_in(lines))
+    stored_costs = {name: asdict(cost) for name, cost in costs(complete).items()}
+
+    parts = [f"# {ablation.path.stem}", INTRODUCTION.format(statement=intervals)]
+    tables = []
+    charts = []
+    for benchmark, own_rows in rows_by_benchmark(results).items():
+        table = variants_table(benchmark, own_rows, ablation.reference, note=intervals)
+        parts += [f"## {benchmark} ({own_rows[0]['n']} rows)", table.markdown()]
+        tables.append(table.without("changes"))
+        charts.append(variants_chart(benchmark, own_rows))
+    if stored_costs:
+        table = cost_table(stored_costs)
+        parts += ["## Cost", COST_NOTE, table.markdown()]
+        tables.append(table)
+    if missing:
+        absent = [f"- {run}: {run.folder}" for run in missing]
+        parts += ["## Not in the tables", "\n".join(absent)]
+    figures = {
+        "list": str(ablation.path),
+        "reference": ablation.reference,
+        "statement": intervals,
+        "results": results,
+        "costs": stored_costs,
+        "missing": [_identification(run) for run in missing],
+    }
+    document = "\n\n".join(parts) + "\n"
+    return StudyResult(figures, tuple(tables), tuple(charts), document=document)
+
+
+def _identification(run: Run) -> dict[str, Any]:
+    """Return variant, seed and folder of a run."""
+    return {"variant": run.variant, "seed": run.seed, "folder": str(run.folder)}
+
+
+def write(result: StudyResult, folder: Path) -> None:
+    """Write ablation.md, .csv and .json, and .png if any run is complete."""
+    write_whole(folder / "ablation.md", result.document)
+    write_rows(result.figures["results"], folder / "ablation.csv")
+    write_json(folder / "ablation.json", result.figures)
+    if result.charts:
+        save_png(result.charts, folder / "ablation.png")

@@ -1,0 +1,255 @@
+"""The throughput study: variants of a computation, a whole optimizer step, or the loader alone."""
+
+import argparse
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+
+import torch
+import transformers
+from rich.console import Console
+
+from mmrm.data.display.study_result import StudyResult
+from mmrm.data.display.table import Column, Table
+from mmrm.data.storage.files import write_json
+from mmrm.data.storage.output_lock import locked_file
+from mmrm.models.portable.critic import CriticRewardModel
+from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.studies.speed.measure import (
+    APART,
+    COMPILED,
+    INFERENCE,
+    JUDGEMENTS,
+    LOG_PROBABILITIES,
+    SHARED,
+    STOCK,
+    TRAINING,
+    TWO_PAIRS,
+    UNSHARED,
+    Bench,
+    SpeedResult,
+    load,
+    matrix_rate,
+    own_time,
+    step_speed,
+    steps_of,
+)
+from mmrm.train.studies.speed.workload import (
+    EMBEDDED,
+    FULL,
+    SMALL,
+    PairSize,
+    build,
+    config_of,
+    judgements_group,
+    pair_group,
+    pair_sizes,
+    two_pairs,
+    vision_tokens,
+)
+from mmrm.train.supervised.optimizer import compiled_graphs
+
+
+def run(options: argparse.Namespace, console: Console) -> StudyResult:
+    """Measure the task of the options; see train/throughput.py.
+
+    The console gets a line about every measurement at once: they take minutes, and are not lost if
+    a later one fails.
+    """
+    context = about(options)
+    console.print(", ".join(f"{name} {value}" for name, value in context.items()))
+    if options.loader:
+        result = measure_loader(options)
+    elif options.step:
+        result = measure_step(options)
+    else:
+        result = measure_variants(options, sizes_of(options, options.pairs), console)
+    return replace(result, figures={"about": context, **result.figures})
+
+
+def write(result: StudyResult, file: Path) -> None:
+    """Write the figures to a JSON file."""
+    with locked_file(file):
+        write_json(file, result.figures)
+
+
+def about(options: argparse.Namespace) -> dict[str, str]:
+    """Return the circumstances of the measurement, without which a figure says nothing."""
+    device = f"CPU with {torch.get_num_threads()} thread(s)"
+    if options.device.type != "cpu":
+        device = torch.cuda.get_device_name(options.device)
+    return {
+        "date": date.today().isoformat(),
+        "device": device,
+        "clock": "processor time" if own_time(options.device) else "wall clock",
+        "shape": options.shape,
+        "pairs": str(options.pairs),
+        "dtype": str(options.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
+    """Return the sizes of `count` pairs of the workload for the shape."""
+    return pair_sizes(count, options.seed, SMALL if options.shape == EMBEDDED else FULL)
+
+
+def measure_loader(options: argparse.Namespace) -> StudyResult:
+    """Measure how many images of the workload one core decodes, processes and packs a second."""
+    sizes = sizes_of(options, options.pairs * options.repeats)
+    steps = steps_of(config_of(options.shape), sizes, options.pairs)
+    _, images_per_second = load(steps)
+    patches = sum(size.height * size.width for size in sizes) / len(sizes)
+    title = f"the loader on one core, images of {patches:,.0f} patches on average"
+    table = figure_table(title, {"images/s": f"{images_per_second:.1f}"})
+    loader = {"images_per_second_and_core": images_per_second, "patches": patches}
+    return StudyResult({"loader": loader}, (table,))
+
+
+def measure_step(options: argparse.Namespace) -> StudyResult:
+    """Measure a step of full fine-tuning end to end.
+
+    It has activation checkpointing on a CUDA device.
+    """
+    model: ScalarRewardModel = build(
+        ScalarRewardModel, options.shape, options.device, options.dtype
+    )
+    if options.device.type == "cuda":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    sizes = sizes_of(options, options.pairs * (options.repeats + 1))
+    speed = step_speed(model, sizes, options.pairs, options.workers)
+    pure = speed["pure_pairs_per_second"]
+    end_to_end = speed["pairs_per_second"]
+    title = f"one step with optimizer, {options.workers} loader workers"
+    texts = {
+        "pairs/s, all steps at hand": f"{pure:.2f}",
+        "pairs/s, end to end": f"{end_to_end:.2f}",
+        "kept of the pure step": f"{end_to_end / pure:.1%}",
+        "loader, images/s a core": f"{speed['loader_images_per_second_and_core']:.1f}",
+    }
+    return StudyResult({"step": speed}, (figure_table(title, texts),))
+
+
+def figure_table(title: str, texts: dict[str, str]) -> Table:
+    """Return a table of single figures."""
+    return Table(title, (Column(""), Column("", is_number=True)), tuple(texts.items()))
+
+
+def measure_variants(
+    options: argparse.Namespace, sizes: Sequence[PairSize], console: Console
+) -> StudyResult:
+    """Measure all variants of all tasks on pairs of `sizes`.
+
+    Compiled variants are the last ones, as a compiler may be missing.
+    """
+    rate = matrix_rate(options.device, options.dtype)
+    model: CriticRewardModel = build(
+        CriticRewardModel, options.shape, options.device, options.dtype
+    )
+    results = []
+    for bench, what, variant, checkpointing in measurements(options, sizes, model, rate):
+        result = bench.run(what, variant, checkpointing)
+        speed = cell(result.pairs_per_second, "{:.2f} pairs/s", "does not fit")
+        task = f"{what}, checkpointing" if checkpointing else what
+        console.print(f"{task}, {variant}: {speed}", style="dim")
+        results.append(result)
+    results = compared(results)
+    title = f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s"
+    figures = {
+        "multiply_adds_per_second": rate,
+        "results": [asdict(result) for result in results],
+    }
+    table = results_table(results, title, has_cuda=options.device.type == "cuda")
+    notes = (f"graphs compiled: {compiled_graphs()}",) if options.compile else ()
+    return StudyResult(figures, (table,), sentences=notes)
+
+
+def measurements(
+    options: argparse.Namespace, sizes: Sequence[PairSize], model: CriticRewardModel, rate: float
+) -> list[tuple[Bench, str, str, bool]]:
+    """Return bench, task, variant and activation checkpointing of every measurement."""
+    vision = vision_tokens(model.config)
+    pair_groups = [pair_group(size, vision, seed) for seed, size in enumerate(sizes)]
+    judgement_groups = [
+        judgements_group(size, vision, seed, JUDGEMENTS) for seed, size in enumerate(sizes)
+    ]
+    pairs = Bench(model, pair_groups, rate, options.repeats)
+    judgements = replace(pairs, groups=judgement_groups)
+    double_pairs = replace(pairs, groups=two_pairs(pair_groups), each=2)
+
+    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
+    runs = []
+    for what, checkpointing in tasks:
+        for variant in (STOCK, UNSHARED, SHARED):
+            runs.append((pairs, what, variant, checkpointing))
+    for variant in (APART, SHARED):
+        runs.append((double_pairs, TWO_PAIRS, variant, False))
+    for variant in (UNSHARED, SHARED):
+        runs.append((judgements, LOG_PROBABILITIES, variant, False))
+    if options.compile:
+        for what, checkpointing in tasks:
+            runs.append((pairs, what, COMPILED, checkpointing))
+    return runs
+
+
+def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
+    """Return the results with their ratios to the stock and the unshared variant of the same task.
+
+    With two pairs a prompt, the second is the variant in which each pair has the prompt to itself.
+    """
+    speeds = {
+        (result.what, result.checkpointing, result.variant): result.pairs_per_second
+        for result in results
+    }
+    with_ratios = []
+    for result in results:
+        less_shared = APART if result.what == TWO_PAIRS else UNSHARED
+        stock = speeds.get((result.what, result.checkpointing, STOCK))
+        unshared = speeds.get((result.what, result.checkpointing, less_shared))
+        with_ratios.append(
+            replace(
+                result,
+                times_stock=ratio(result.pairs_per_second, stock),
+                times_unshared=ratio(result.pairs_per_second, unshared),
+            )
+        )
+    return with_ratios
+
+
+def ratio(speed: float | None, base: float | None) -> float | None:
+    """Return a speed divided by another one; None if one of them is missing."""
+    if not speed or not base:
+        return None
+    return speed / base
+
+
+def results_table(results: Sequence[SpeedResult], title: str, has_cuda: bool) -> Table:
+    """Return the table of all measurements."""
+    memory = "peak GiB" if has_cuda else "RSS GiB so far"
+    heads = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
+    columns = (Column(""), Column("variant"), *(Column(head, is_number=True) for head in heads))
+    rows = []
+    for result in results:
+        rows.append(
+            (
+                result.what,
+                result.variant,
+                "on" if result.checkpointing else "off",
+                str(result.rows),
+                cell(result.pairs_per_second, absent="does not fit"),
+                cell(result.mfu, "{:.1%}"),
+                cell(result.peak_gib),
+                cell(result.times_stock),
+                cell(result.times_unshared),
+            )
+        )
+    return Table(title, columns, tuple(rows))
+
+
+def cell(value: float | None, form: str = "{:.2f}", absent: str = "-") -> str:
+    """Return the text of a figure, which is `absent` for None."""
+    return absent if value is None else form.format(value)
