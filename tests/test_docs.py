@@ -210,7 +210,7 @@ def test_the_python_lines_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ours, stock = blocks(README, "python")
     exec(ours, names)
     scores = names["scores"]
-    assert names["ranking"].scores == pytest.approx(scores[:2], abs=1e-5)
+    assert names["ranking"].values == pytest.approx(scores[:2], abs=1e-5)
     assert names["better"] == int(scores[1] > scores[0])
     exec(stock, names)
     assert names["scores"] == pytest.approx(scores[:2], abs=1e-5)

@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,7 +39,8 @@ WINGS = {
     "studies": ["train.studies", "eval.studies"],
     "embedded world": ["data.synthetic", "train.embedded", "models.build_embedded"],
     "reporting": [
-        *("eval.reporting", "data.display.chart", "data.display.html", "data.display.png"),
+        *("eval.reporting", "data.display.axis", "data.display.chart", "data.display.html"),
+        "data.display.study_result",
     ],
     "contamination": ["eval.contamination"],
     "annotation": ["eval.annotation"],
@@ -61,12 +61,6 @@ MAY_IMPORT = {
     "studies": set(WINGS) - {"studies"},
 }
 """The wings that a wing may import next to the core."""
-
-WAITING = (
-    "eval/serving/service.py asks eval/selection for `reference_of`, which is about judges and moves "
-    "to eval/judges with the one scoring interface"
-)
-"""The reason for the marks below, which are taken off with the next step of HOUSE.md."""
 
 RESOLVERS = {
     "mmrm.data.sources.registry": {"mmrm.data.sources.registry"},
@@ -164,20 +158,10 @@ def test_every_module_of_a_wing_exists() -> None:
         for prefix in prefixes
         if not any(is_inside(module, [prefix]) for module in MODULES)
     ]
-    # Its modules wait for a later step.
-    assert missing == ["eval.studies"]
+    assert missing == []
 
 
-def waiting(parameters: list[str], *marked: str) -> list[Any]:
-    """Return the parameters of a test, with those that cannot pass yet marked."""
-    mark = pytest.mark.xfail(strict=True, reason=WAITING)
-    return [
-        pytest.param(name, marks=mark) if name in marked else pytest.param(name)
-        for name in parameters
-    ]
-
-
-@pytest.mark.parametrize("wing", waiting(["core", *WINGS], "serving"))
+@pytest.mark.parametrize("wing", ["core", *WINGS])
 def test_a_wing_imports_the_wings_that_it_lists(wing: str) -> None:
     """Also inside functions: what imports a wing there fails without it, only later."""
     assert unlisted_imports(wing) == []
@@ -378,7 +362,7 @@ def test_a_recipe_is_refused_without_any_wing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wing", waiting([*WINGS], "policies"))
+@pytest.mark.parametrize("wing", list(WINGS))
 def test_without_a_wing_every_other_room_can_be_imported(wing: str) -> None:
     """Adapters are left out: they import the frameworks that they are copied into."""
     without = wings_that_need(wing)
