@@ -41,7 +41,7 @@ def test_answers_of_a_policy_are_written_and_a_killed_command_ends_the_same(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Answerer, "_read", killed)
+        patch.setattr(Answerer, "_answers", killed)
         with pytest.raises(KeyboardInterrupt):
             sampled(policy, tmp_path / "b.jsonl")
     kept = (tmp_path / "b.jsonl.journal").read_text(encoding="ascii")

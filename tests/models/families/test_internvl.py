@@ -123,7 +123,7 @@ def test_the_recipes_pixels_become_tiles_and_are_kept(tmp_path: Path) -> None:
         )
         assert load_encoder(backbone_of(folder, None)).image_processor.max_patches == tiles
     with pytest.raises(
-        UserError, match=r"max_pixels is 2,000.*tiles of 56 x 56 pixels.*give 3,136 or more"
+        UserError, match=r"max_pixels is 2,000.*tiles of 56 x 56 pixels.*Set it to 3,136 or more"
     ):
         load_encoder(at(folder, min_pixels=784, max_pixels=2000))
     with pytest.raises(UserError, match="no number of tiles"):
