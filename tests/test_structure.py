@@ -81,7 +81,6 @@ NOT_YET_REWRITTEN = {
     "data.browse",
     "data.display",
     "data.synthetic",
-    "eval.adapters",
     "eval.answers",
     "eval.contamination",
     "eval.critique_ablation",
