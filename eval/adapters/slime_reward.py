@@ -31,7 +31,7 @@ TRIES = 8
 """Number of requests for one group, the first one included."""
 
 FIRST_DELAY = 1.0
-"""Seconds between the first and the second request, on average. Each further delay is doubled."""
+"""Seconds before the second request, on average. Each later delay is twice as long."""
 
 LONGEST_DELAY = 60.0
 """Seconds that no delay exceeds."""

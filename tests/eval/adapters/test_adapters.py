@@ -82,7 +82,7 @@ def test_an_adapter_that_cannot_hold_the_client_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_imports_nothing_of_this_project(name: str) -> None:
-    packages = set()
+    packages: set[str] = set()
     for node in ast.walk(ast.parse(ADAPTERS[name])):
         if isinstance(node, ast.Import):
             packages.update(alias.name.partition(".")[0] for alias in node.names)
