@@ -204,14 +204,12 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
 
         for folder in folders_of_results(options, judges):
             stack.enter_context(locked_by_first_rank(locked_folder(folder)))
-        runtime, loaded, journals = (
-            Runtime(device, options.token_budget),
-            cache(Suite.load),
-            list[Journal](),
-        )
+        runtime = Runtime(device, options.token_budget)
+        load_suite = cache(Suite.load)
+        journals: list[Journal] = []
         for judge, task in zip(judges, tasks, strict=True):
             folder = folder_of(options, judge)
-            suite = loaded(task.benchmarks, task.protocol)
+            suite = load_suite(task.benchmarks, task.protocol)
             if options.output is None:
                 keep_whole_results(suite, folder)
             loaded_judge = load_judge(judge, runtime).judge
@@ -234,31 +232,43 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
                 for note in result.notes:
                     console.print(f"{name}: {note}", soft_wrap=True)
             console.print(f"results and predictions: {folder}", soft_wrap=True)
-        for journal in journals if rank() == 0 else ():
-            journal.remove()
+        if rank() == 0:
+            for journal in journals:
+                journal.remove()
 
 
 def keep_whole_results(suite: Suite, folder: Path) -> None:
-    """Refuse to put figures of some rows where those of more rows are, which the report and `--compare` would then take."""
+    """Refuse to replace stored figures by figures of fewer rows.
+
+    The report and `--compare` would then read the figures of fewer rows.
+    """
     for name, (_, rows) in suite.benchmarks.items():
-        file, count = folder / f"{name}.json", len(rows.examples)
-        if file.is_file() and (before := read_result(file).micro.n) > count:
+        file = folder / f"{name}.json"
+        if not file.is_file():
+            continue
+        num_stored = read_result(file).micro.n
+        num_rows = len(rows.examples)
+        if num_stored > num_rows:
             raise UserError(
-                f"{file} holds the figures of {before:,} rows, and those of {count:,} would take their place. For a quick look "
-                "give another folder (--output FOLDER), or remove the file first."
+                f"{file} holds the figures of {num_stored:,} rows, and those of {num_rows:,} would "
+                "take their place. For a quick look give another folder (--output FOLDER), or remove "
+                "the file first."
             )
 
 
 def folder_of(options: argparse.Namespace, judge: Path) -> Path:
-    """Return where the results of a judge go: into it, or below `--output`, in a folder of its own if there are several."""
+    """Return the folder for the results of a judge.
+
+    It is inside the checkpoint or next to the YAML file. With `--output` it is that folder, or a
+    folder for each judge below it if there are several.
+    """
     if options.output is None:
-        return (judge if judge.is_dir() else judge.with_suffix("")) / "eval"
-    several = len(options.judges) > 1
-    return (
-        Path(options.output, "-".join(judge.resolve().with_suffix("").parts[-2:]))
-        if several
-        else Path(options.output)
-    )
+        base = judge if judge.is_dir() else judge.with_suffix("")
+        return base / "eval"
+    if len(options.judges) == 1:
+        return Path(options.output)
+    name = "-".join(judge.resolve().with_suffix("").parts[-2:])
+    return Path(options.output, name)
 
 
 def folders_of_results(options: argparse.Namespace, judges: Sequence[Path]) -> list[Path]:

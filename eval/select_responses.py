@@ -51,7 +51,8 @@ class Selection:
     """The records of a scored file, with what became of them."""
 
     def __init__(self, file: RecordFile, verifying: Verifying | None) -> None:
-        self.file, self.verifying = file, verifying
+        self.file = file
+        self.verifying = verifying
         self.reasons: Counter[str] = Counter()
         self.errors: list[dict[str, Any]] = []
 
@@ -82,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_kind(options.output)
         file = open_records(options.scored, options.image_root)
         schema = schema_for(file.rows, options.output) if options.what == "best" else None
-        selection, count = Selection(file, verifying(options)), Counter[str]()
+        selection = Selection(file, verifying(options))
+        count: Counter[str] = Counter()
         writer = Writer(options.output_format, options.output.suffix)
 
         def records() -> Iterator[dict[str, Any]]:

@@ -137,7 +137,8 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
         from mmrm.eval.serving.app import Server
         from mmrm.eval.serving.service import Service, load_served
 
-        name, runtime = options.name or str(options.judge), Runtime(device, options.token_budget)
+        name = options.name or str(options.judge)
+        runtime = Runtime(device, options.token_budget)
         listening = socket.create_server(
             (options.host, options.port), family=socket.getaddrinfo(options.host, None)[0][0]
         )

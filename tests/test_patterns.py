@@ -374,8 +374,8 @@ PATTERNS: dict[str, Pattern] = {
         ("<|im_start|>user\nx<|im_end|>\n", "<|im_start|>system\n\n<|im_end|>"),
     ),
     "mmrm.eval.adapters.slime_reward.IMAGE": Pattern(slime_reward.IMAGE.split, VISION),
-    "mmrm.eval.adapters.slime_reward.reward": Pattern(
-        lambda text: re.sub(r"<\|(im_end|endoftext)\|>\s*$", "", text),
+    "mmrm.eval.adapters.slime_reward.STOP_TOKEN": Pattern(
+        lambda text: slime_reward.STOP_TOKEN.sub("", text),
         ("<|im_end|>", " ", "\n", "x", "<|"),
     ),
     "mmrm.eval.adapters.openrlhf_reward.CONTROL": Pattern(

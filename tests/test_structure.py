@@ -83,7 +83,6 @@ NAMED_TWICE = {
 """Further file names that occur more than once, each with the reason."""
 
 NOT_YET_REWRITTEN = {
-    "eval.adapters",
     "eval.judges",
     "eval.run",
     "eval.select_responses",

@@ -1,9 +1,13 @@
-"""A reward model behind eval/serve.py as a custom reward of slime, images included; written against slime 0.3.1 (624b824).
+r"""An adapter that makes a reward model behind eval/serve.py a custom reward of slime.
 
-    PYTHONPATH=/folder/of/this/file … --custom-rm-path slime_reward.reward --group-rm [--rm-url http://127.0.0.1:8000]
+It passes images on, and is written against slime 0.3.1 (624b824).
 
-With --group-rm slime hands over a group at a time, which is scored in one request; its evaluation asks for single samples, which
-works as well. Prompts that slime rendered are read back as ChatML. Needs httpx and nothing of the project that serves.
+    PYTHONPATH=/folder/of/this/file … --custom-rm-path slime_reward.reward --group-rm \
+        [--rm-url http://127.0.0.1:8000]
+
+With --group-rm, slime passes a whole group, which is scored in one request. Its evaluation passes
+single samples, which works as well. Prompts that slime has rendered are read as ChatML. A failure
+raises an error. The file needs httpx, and nothing of the project that serves.
 """
 
 import asyncio
@@ -14,170 +18,265 @@ import math
 import os
 import random
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-# --- client: the same lines in every file of this folder, so that each can be copied alone ---
-TRIES, FIRST_DELAY, LONGEST_DELAY, AT_ONCE = 8, 1.0, 60.0, 64
-"""Requests for one group, seconds before the second of them and at most, and requests under way."""
+# --- The client of eval/serve.py. `make adapters` writes it from reward_client.py. ---
+
+TRIES = 8
+"""Number of requests for one group, the first one included."""
+
+FIRST_DELAY = 1.0
+"""Seconds before the second request, on average. Each later delay is twice as long."""
+
+LONGEST_DELAY = 60.0
+"""Seconds that no delay exceeds."""
+
+AT_ONCE = 64
+"""Number of requests that are under way at the same time."""
+
 BUSY = (429, 502, 503, 504)
+"""HTTP statuses after which a request is repeated."""
+
+SCORE_KEYS = {"raw": "scores", "normalised": "normalised"}
+"""Keys of the server's answer by the form of the scores."""
+
+IMAGE_KEYS = ("image", "image_url", "url", "bytes", "path")
+"""Keys under which a part of a message may hold its image."""
+
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+"""Modes of Pillow that a PNG file keeps."""
 
 
 class RewardServerError(RuntimeError):
-    """There is no score. Training must stop here: any number in its place would be learned from."""
+    """The server gave no scores, or none that can be used.
+
+    Training must stop then: the policy would learn from any number in their place.
+    """
 
 
 class RewardServer:
-    """Asks eval/serve.py for scores; each setting not given comes from the environment.
+    """A client of eval/serve.py, which gets the scores of responses.
 
-    REWARD_URL (http://127.0.0.1:8000), REWARD_API_KEY_FILE, REWARD_FORM (`raw`, or `normalised`: by mean and standard
-    deviation of the checkpoint's own scores), REWARD_TIMEOUT (seconds for one answer, 300).
+    A setting that is not given is read from the environment.
+
+    Args:
+        url: The server's address. REWARD_URL, by default http://127.0.0.1:8000.
+        key_file: A file that holds the server's key. REWARD_API_KEY_FILE, by default none.
+        form: "raw", or "normalised" by mean and standard deviation of the checkpoint's own scores.
+            REWARD_FORM, by default "raw".
+        timeout: Seconds for one answer. REWARD_TIMEOUT, by default 300.
     """
 
     def __init__(
         self, url: str = "", key_file: str = "", form: str = "", timeout: float = 0.0
     ) -> None:
-        setting = os.environ.get
-        self.url = (url or setting("REWARD_URL", "http://127.0.0.1:8000")).rstrip(
-            "/"
-        ) + "/v1/rewards"
-        key_file = key_file or setting("REWARD_API_KEY_FILE", "")
-        self.headers = (
-            {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
-        )
-        self.scores = {"raw": "scores", "normalised": "normalised"}[
-            form or setting("REWARD_FORM", "raw")
-        ]
-        self.timeout = timeout or float(setting("REWARD_TIMEOUT", "300"))
+        address = url or os.environ.get("REWARD_URL", "http://127.0.0.1:8000")
+        self.url = address.rstrip("/") + "/v1/rewards"
+
+        self.headers: dict[str, str] = {}
+        key_file = key_file or os.environ.get("REWARD_API_KEY_FILE", "")
+        if key_file:
+            key = Path(key_file).read_text().strip()
+            self.headers["Authorization"] = f"Bearer {key}"
+
+        form = form or os.environ.get("REWARD_FORM", "raw")
+        self.score_key = SCORE_KEYS[form]
+        self.timeout = timeout or float(os.environ.get("REWARD_TIMEOUT", "300"))
+        # The checkpoint behind the server, known from its first answer on.
         self.fingerprint: str | None = None
 
-    async def score(self, rows: Any) -> list[float]:
-        """Return the score of each row (messages, response); rows with equal messages are asked for together."""
-        groups: dict[str, list[int]] = {}
-        for place, (messages, _) in enumerate(rows):
-            groups.setdefault(json.dumps(messages), []).append(place)
+    async def score(self, rows: list[tuple[Any, str]]) -> list[float]:
+        """Return the score of every row, which is (messages, response), in the order of the rows.
+
+        Rows with equal messages are one group, and one request, wherever they are in `rows`. The
+        server computes the prompt of a group once.
+
+        Raises:
+            RewardServerError: If one of the rows has no score.
+        """
+        row_indices_by_prompt: dict[str, list[int]] = {}
+        for index, (messages, _) in enumerate(rows):
+            row_indices_by_prompt.setdefault(json.dumps(messages), []).append(index)
+        groups = list(row_indices_by_prompt.values())
+
         limit = asyncio.Semaphore(AT_ONCE)
         async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
-            asked = [
-                self._ask(http, limit, rows[own[0]][0], [rows[place][1] for place in own])
-                for own in groups.values()
-            ]
-            answers = await asyncio.gather(*asked)
-        found = {
-            place: score
-            for own, scores in zip(groups.values(), answers, strict=True)
-            for place, score in zip(own, scores, strict=True)
-        }
-        return [found[place] for place in range(len(rows))]
+            requests = []
+            for row_indices in groups:
+                messages = rows[row_indices[0]][0]
+                responses = [rows[index][1] for index in row_indices]
+                requests.append(self._score_group(http, limit, messages, responses))
+            scores_of_groups = await asyncio.gather(*requests)
 
-    async def _ask(
+        score_by_row: dict[int, float] = {}
+        for row_indices, scores in zip(groups, scores_of_groups, strict=True):
+            score_by_row.update(zip(row_indices, scores, strict=True))
+        return [score_by_row[index] for index in range(len(rows))]
+
+    async def _score_group(
         self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]
     ) -> list[float]:
-        wrong = ""
+        """Return the scores of responses to one prompt.
+
+        The request is repeated if the server cannot be reached or is busy.
+        """
+        group = {"messages": messages, "responses": responses}
+        problem = ""
         for attempt in range(TRIES):
+            # Drawn, so that requests that failed together are not repeated together.
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
             try:
                 async with limit:
-                    answer = await http.post(
-                        self.url, json={"groups": [{"messages": messages, "responses": responses}]}
-                    )
+                    answer = await http.post(self.url, json={"groups": [group]})
             except httpx.TransportError as error:
-                wrong = f"{type(error).__name__} {error}"
+                problem = f"{type(error).__name__} {error}"
             else:
                 if answer.status_code == 200:
-                    return self._read(answer.json(), len(responses))
-                wrong = f"HTTP {answer.status_code} {answer.text[:500]}"
+                    return self._read_answer(answer.json(), len(responses))
+                problem = f"HTTP {answer.status_code} {answer.text[:500]}"
                 if answer.status_code not in BUSY:
                     break
-                delay = max(delay, min(LONGEST_DELAY, float(answer.headers.get("Retry-After", 0))))
+                requested_delay = float(answer.headers.get("Retry-After", 0))
+                delay = max(delay, min(LONGEST_DELAY, requested_delay))
             if attempt < TRIES - 1:
                 await asyncio.sleep(delay)
         raise RewardServerError(
-            f"{self.url} gave no scores: {wrong}. Is eval/serve.py running, and reached at REWARD_URL?"
+            f"{self.url} gave no scores: {problem}. "
+            "Is eval/serve.py running, and reached at REWARD_URL?"
         )
 
-    def _read(self, answer: Any, count: int) -> list[float]:
+    def _read_answer(self, answer: Any, num_responses: int) -> list[float]:
+        """Check an answer about one group, and return its scores.
+
+        Raises:
+            RewardServerError: If the group has no scores, or if they cannot be used.
+        """
         group = answer["groups"][0]
         if "error" in group:
             raise RewardServerError(
                 f"{self.url} could not score a group: {group['error']['message']}"
             )
-        if self.fingerprint not in (None, answer["fingerprint"]):
-            raise RewardServerError(
-                f"the checkpoint behind {self.url} changed from {self.fingerprint} to {answer['fingerprint']} in the middle of "
-                "the run; scores of two reward models cannot be compared. Serve the first one again."
-            )
-        self.fingerprint, scores = answer["fingerprint"], group[self.scores]
+        self._check_fingerprint(answer["fingerprint"])
+
+        scores = group[self.score_key]
         if scores is None:
             raise RewardServerError(
-                "REWARD_FORM=normalised, but the checkpoint holds no reference scores; ask for raw ones"
+                "REWARD_FORM=normalised, but the checkpoint holds no reference scores; "
+                "ask for raw ones"
             )
-        if len(scores) != count or not all(map(math.isfinite, scores)):
+        if len(scores) != num_responses or not all(math.isfinite(score) for score in scores):
             raise RewardServerError(
-                f"{self.url} answered {scores} for {count} responses; required are as many finite numbers"
+                f"{self.url} answered {scores} for {num_responses} responses; "
+                "required are as many finite numbers"
             )
         return [float(score) for score in scores]
 
+    def _check_fingerprint(self, fingerprint: str) -> None:
+        """Remember the checkpoint of the first answer, and refuse every other one."""
+        if self.fingerprint is not None and self.fingerprint != fingerprint:
+            raise RewardServerError(
+                f"the checkpoint behind {self.url} changed from {self.fingerprint} to "
+                f"{fingerprint} in the middle of the run; scores of two reward models cannot be "
+                "compared. Serve the first one again."
+            )
+        self.fingerprint = fingerprint
+
 
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
-    """Return messages as JSON takes them, every image as a data URI; `images` fill image parts that have none.
+    """Return messages as JSON can hold them, with every image as a data URI.
 
-    Where there are no image parts, they stand in the place of `<image>` if it occurs as often as
-    there are images, else before the first text of the user. The server refuses a marker that is
-    left.
+    `images` fill the image parts that hold no image. If the messages have no image parts, the
+    images replace the markers `<image>` in the texts, provided that there are as many markers as
+    images. Otherwise the images are inserted before the first text of the user. The server
+    refuses a marker that remains.
+
+    Args:
+        messages: A text of the user, or a list of turns. The content of a turn is a text or a list
+            of parts.
+        images: Any number of images, as `data_uri` takes them.
     """
-    rest = iter(images)
-    found: list[dict[str, Any]] = []
-    turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-    for turn in turns:
-        parts: list[dict[str, Any]] = []
-        content = turn["content"]
-        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-            if part["type"] == "text":
-                parts.append({"type": "text", "text": part["text"]})
-            elif part["type"] in ("image", "image_url"):
-                held = [
-                    part[key]
-                    for key in ("image", "image_url", "url", "bytes", "path")
-                    if part.get(key) is not None
-                ]
-                parts.append({"type": "image", "image": data_uri(held[0] if held else next(rest))})
-            else:
-                raise RewardServerError(
-                    f"a part of a message is of type {part['type']!r}; required is text or image"
-                )
-        found.append({"role": turn["role"], "content": parts})
-    left = [{"type": "image", "image": data_uri(image)} for image in rest]
-    if left and any(part["type"] == "image" for turn in found for part in turn["content"]):
-        raise RewardServerError(f"{len(left)} more images than image parts in the messages")
-    texts = [part.get("text", "") for turn in found for part in turn["content"]]
-    if left and "".join(texts).count("<image>") == len(left):
-        return [turn | {"content": placed(turn["content"], left)} for turn in found]
-    if left:
-        user = next(turn for turn in found if turn["role"] == "user")
-        user["content"] = left + user["content"]
-    return found
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    remaining_images = iter(images)
+    turns = []
+    for turn in messages:
+        parts = _parts(turn["content"], remaining_images)
+        turns.append({"role": turn["role"], "content": parts})
+
+    inserted = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
+    if not inserted:
+        return turns
+    parts_of_all_turns = [part for turn in turns for part in turn["content"]]
+    if any(part["type"] == "image" for part in parts_of_all_turns):
+        raise RewardServerError(f"{len(inserted)} more images than image parts in the messages")
+
+    whole_text = "".join(part["text"] for part in parts_of_all_turns)
+    if whole_text.count("<image>") == len(inserted):
+        images_for_markers = iter(inserted)
+        for turn in turns:
+            turn["content"] = _replace_markers(turn["content"], images_for_markers)
+        return turns
+    first_user_turn = next(turn for turn in turns if turn["role"] == "user")
+    first_user_turn["content"] = inserted + first_user_turn["content"]
+    return turns
 
 
-def placed(parts: list[dict[str, Any]], images: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return text parts with an image, taken from `images`, in the place of each `<image>`."""
-    found: list[dict[str, Any]] = []
+def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
+    """Return the content of a turn as parts; parts without an image take the next of `images`."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if part["type"] == "text":
+            parts.append({"type": "text", "text": part["text"]})
+        elif part["type"] in ("image", "image_url"):
+            own_images = [part[key] for key in IMAGE_KEYS if part.get(key) is not None]
+            image = own_images[0] if own_images else next(images)
+            parts.append({"type": "image", "image": data_uri(image)})
+        else:
+            raise RewardServerError(
+                f"a part of a message is of type {part['type']!r}; required is text or image"
+            )
+    return parts
+
+
+def _replace_markers(
+    parts: list[dict[str, Any]], images: Iterator[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return text parts with the next of `images` in place of each `<image>`.
+
+    Line breaks next to a marker are removed with it.
+    """
+    replaced: list[dict[str, Any]] = []
     for part in parts:
         pieces = part["text"].split("<image>")
-        for number, piece in enumerate(pieces):
-            if number > 0:
-                found.append(images.pop(0))
-            text = piece.strip("\n") if len(pieces) > 1 else piece
-            if text:
-                found.append({"type": "text", "text": text})
-    return found
+        if len(pieces) > 1:
+            pieces = [piece.strip("\n") for piece in pieces]
+        for index, piece in enumerate(pieces):
+            if index > 0:
+                replaced.append(next(images))
+            if piece:
+                replaced.append({"type": "text", "text": piece})
+    return replaced
 
 
 def data_uri(image: Any) -> str:
-    """Return an image (PIL, bytes, path, data URI, or a struct of these) as a data URI; the server looks at its content."""
+    """Return an image as a data URI.
+
+    The media type in the URI is a placeholder: the server recognises the format by the content.
+
+    Args:
+        image: An image of Pillow, the bytes of a file, a path, a data URI, or a mapping that holds
+            one of them as "bytes", "path" or "url".
+
+    Raises:
+        RewardServerError: If the image is an address, or a path of something that is no file.
+    """
     if isinstance(image, dict):
         image = next(image[key] for key in ("bytes", "path", "url") if image.get(key) is not None)
     if isinstance(image, str) and image.startswith("data:"):
@@ -186,66 +285,102 @@ def data_uri(image: Any) -> str:
         raise RewardServerError(
             f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes"
         )
-    if isinstance(image, (str, Path)):
-        path = Path(str(image).removeprefix("file://"))
-        if path.exists() and not path.is_file():
-            raise RewardServerError(
-                f"the image {path} is no regular file; reading it may never end"
-            )
-        image = path.read_bytes()
-    if not isinstance(image, bytes):  # opened by Pillow; it may still have to be turned upright
-        buffer = io.BytesIO()
-        kept = (
-            image
-            if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-            else image.convert("RGB")
-        )
-        kept.save(buffer, "PNG", compress_level=1, exif=image.getexif())
-        image = buffer.getvalue()
-    return "data:image/x;base64," + base64.b64encode(image).decode()
+
+    if isinstance(image, bytes):
+        content = image
+    elif isinstance(image, (str, Path)):
+        content = _file_content(Path(str(image).removeprefix("file://")))
+    else:
+        content = _png_content(image)
+    return "data:image/x;base64," + base64.b64encode(content).decode()
 
 
-# --- end of the client ---
+def _file_content(path: Path) -> bytes:
+    """Return the bytes of an image file."""
+    if path.exists() and not path.is_file():
+        raise RewardServerError(f"the image {path} is no regular file; reading it may never end")
+    return path.read_bytes()
+
+
+def _png_content(image: Any) -> bytes:
+    """Return an image of Pillow as the bytes of a PNG file."""
+    saved_image = image
+    if image.mode not in PNG_MODES:
+        saved_image = image.convert("RGB")
+    buffer = io.BytesIO()
+    # The EXIF data hold the orientation: the image may still have to be turned upright.
+    saved_image.save(buffer, "PNG", compress_level=1, exif=image.getexif())
+    return buffer.getvalue()
+
+
+# --- End of the client ---
 
 
 TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
 TURN_END = "<|im_end|>"
 IMAGE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
+STOP_TOKEN = re.compile(r"<\|(im_end|endoftext)\|>\s*$")
 
 
 @lru_cache
 def server(url: str) -> RewardServer:
-    """Return the server at an address, the same one in the whole run: it remembers the checkpoint's fingerprint."""
+    """Return the client for an address.
+
+    It is the same one in the whole run, because it remembers the fingerprint of the checkpoint.
+    """
     return RewardServer(url)
 
 
 async def reward(args: Any, samples: Any, **kwargs: Any) -> Any:
-    """Return the score of a sample, or of each of a list of samples."""
+    """Return the score of a sample, or a list with the score of each sample of a list.
+
+    Args:
+        args: slime's arguments. `rm_url` is the server's address; None takes REWARD_URL.
+        samples: A `Sample` of slime, or a list of them.
+        kwargs: Further arguments of slime, which are not needed.
+    """
     group = samples if isinstance(samples, list) else [samples]
     rows = []
     for sample in group:
-        if isinstance(sample.prompt, str):
-            messages = sendable(
-                turns_of(sample.prompt), (sample.multimodal_inputs or {}).get("images") or []
-            )
-        else:  # its image parts hold their images
-            messages = sendable(sample.prompt)
-        rows.append((messages, re.sub(r"<\|(im_end|endoftext)\|>\s*$", "", sample.response)))
+        response = STOP_TOKEN.sub("", sample.response)
+        rows.append((messages_of(sample), response))
     scores = await server(args.rm_url or "").score(rows)
     return scores if isinstance(samples, list) else scores[0]
 
 
+def messages_of(sample: Any) -> list[dict[str, Any]]:
+    """Return the prompt of a sample as messages, with its images."""
+    if not isinstance(sample.prompt, str):
+        return sendable(sample.prompt)  # the image parts hold their images
+    multimodal_inputs = sample.multimodal_inputs or {}
+    images = multimodal_inputs.get("images") or []
+    return sendable(turns_of(sample.prompt), images)
+
+
 def turns_of(prompt: str) -> list[dict[str, Any]]:
-    """Return the turns of a rendered prompt, with a part for each image; text that is no ChatML is the user's."""
+    """Return the turns of a prompt in ChatML, with a part for each image.
+
+    Text that is not ChatML is one turn of the user. A turn that is not closed is left out.
+    """
     if "<|im_start|>" not in prompt:
         return [{"role": "user", "content": prompt}]
-    found = []
-    # A turn that is never closed is no turn. Reading it to the end, one after another, would be quadratic.
-    closed = prompt[: prompt.rfind(TURN_END) + len(TURN_END)] if TURN_END in prompt else ""
-    for role, content in TURN.findall(closed):
-        texts = IMAGE.split(content)
-        parts: list[dict[str, Any]] = [{"type": "text", "text": texts[0]}] if texts[0] else []
-        for after in texts[1:]:
-            parts += [{"type": "image"}] + ([{"type": "text", "text": after}] if after else [])
-        found.append({"role": role, "content": parts})
-    return found
+    if TURN_END not in prompt:
+        return []
+    # Without this cut, the pattern would search the end of the text for the end of every turn that
+    # is not closed, in a time that grows with the square of their number.
+    closed_turns = prompt[: prompt.rfind(TURN_END) + len(TURN_END)]
+    turns = []
+    for role, content in TURN.findall(closed_turns):
+        turns.append({"role": role, "content": parts_of_turn(content)})
+    return turns
+
+
+def parts_of_turn(content: str) -> list[dict[str, Any]]:
+    """Return the rendered content of a turn as parts: its images, and the texts around them."""
+    parts: list[dict[str, Any]] = []
+    for index, text in enumerate(IMAGE.split(content)):
+        if index > 0:
+            parts.append({"type": "image"})
+        if text:
+            parts.append({"type": "text", "text": text})
+    return parts

@@ -109,24 +109,38 @@ def card_of_earlier_run(recipe: Mapping[str, Any]) -> JudgeCard:
 
 
 def recorded(checkpoint: Path) -> JudgeCard | None:
-    """Return the card of a checkpoint, None if there is neither a `judge.json` in it nor its run's `recipe.yaml` above it.
+    """Return the card of a checkpoint, or of its run if an earlier version saved it.
 
-    Links are followed first: `best` belongs to the run that it points into. A run folder has a `provenance.json` beside its
-    recipe, which any other recipe that happens to lie there has not.
-    Raises: CheckpointError for a file that is not as training writes it, or not as it was saved.
+    It is None if there is neither a `judge.json` in the checkpoint nor a run's `recipe.yaml` above
+    it. A run folder also has a `provenance.json`, by which its recipe is told from any other file of
+    that name. Links are followed first, because `best` belongs to the run that it points into.
+
+    Raises:
+        CheckpointError: A file is not as training writes it, or not as it was saved.
     """
-    card, recipe = checkpoint.resolve() / CARD, checkpoint.resolve().parent / RECIPE
-    file, kind = (card, "judge card") if card.is_file() else (recipe, "recipe")
-    if not file.is_file() or (file == recipe and not recipe.with_name(PROVENANCE).is_file()):
-        return None
-    if file == card:
+    folder = checkpoint.resolve()
+    card = folder / CARD
+    if card.is_file():
         verify_settings(checkpoint)
-    try:
-        if file == card:
+        try:
             return JudgeCard.model_validate_json(card.read_bytes())
+        except (KeyError, TypeError, ValueError) as error:
+            raise _broken(card, "judge card", error) from error
+
+    recipe = folder.parent / RECIPE
+    is_in_run_folder = recipe.is_file() and recipe.with_name(PROVENANCE).is_file()
+    if not is_in_run_folder:
+        return None
+    try:
         return card_of_earlier_run(read_yaml(recipe).plain())
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{file} is not a {kind} as train/ writes it beside its checkpoints ({type(error).__name__}: {error}). "
-            "Restore that file: it says how the checkpoint sees images and prompts."
-        ) from error
+        raise _broken(recipe, "recipe", error) from error
+
+
+def _broken(file: Path, kind: str, error: Exception) -> CheckpointError:
+    """Return the error for a card or recipe that cannot be read."""
+    return CheckpointError(
+        f"{file} is not a {kind} as train/ writes it next to its checkpoints "
+        f"({type(error).__name__}: {error}). Restore that file: it says how the checkpoint sees images "
+        "and prompts."
+    )

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, insta
 
 from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scenes import LEVELS, draw, sample
-from mmrm.eval.adapters.trl_reward import sendable
+from mmrm.eval.adapters.reward_client import sendable
 from mmrm.eval.judges.loading import load_judge
 
 CLONE = Path(__file__).resolve().parents[2]

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the clone, insta
 
 from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scenes import LEVELS, draw, png, sample
-from mmrm.eval.adapters.trl_reward import Reward, written
+from mmrm.eval.adapters.trl_reward import Reward, last_text
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
 from mmrm.models.backbone import EMBEDDED
@@ -54,7 +54,7 @@ def main() -> None:
             if served
             else judge.reward(prompts, completions, **columns)
         )
-        seen.extend(zip(prompts, map(written, completions), scores, strict=True))
+        seen.extend(zip(prompts, map(last_text, completions), scores, strict=True))
         return scores
 
     questions = [f"How many shapes are there in picture {number}?" for number in range(STEPS)]
@@ -92,7 +92,7 @@ def main() -> None:
     apart = []
     for prompt, completion, score in seen:
         apart.append(abs(judge.score(prompt, [completion])[0] - score))
-    everywhere = gather(({written(prompt) for prompt, _, _ in seen}, max(apart), len(apart)))
+    everywhere = gather(({last_text(prompt) for prompt, _, _ in seen}, max(apart), len(apart)))
     if distributed.get_rank() == 0:
         split = sum(len(everywhere[0][0] & other) for other, _, _ in everywhere[1:])
         largest, count = max(one for _, one, _ in everywhere), sum(one for _, _, one in everywhere)

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from mmrm.data.errors import EndpointError
-from mmrm.eval.adapters.trl_reward import RewardServer, RewardServerError, sendable
+from mmrm.eval.adapters.reward_client import RewardServer, RewardServerError, sendable
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.journal import SILENT, Journal

@@ -1,10 +1,11 @@
-"""The client of all adapters: groups, retries, fingerprints and what it refuses, against a server that is told what to answer."""
+"""The client of all adapters: groups, retries, fingerprints, images, and what it refuses."""
+
+from __future__ import annotations
 
 import asyncio
 import base64
 import io
 import json
-import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,22 +15,23 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmrm.eval.adapters import trl_reward
-from mmrm.eval.adapters.trl_reward import (
-    Reward,
-    RewardServer,
-    RewardServerError,
-    data_uri,
-    sendable,
-)
+from mmrm.eval.adapters import reward_client
+from mmrm.eval.adapters.reward_client import RewardServer, RewardServerError, data_uri, sendable
+from mmrm.eval.adapters.trl_reward import Reward
 from tests.models import tiny
 
-FOLDER = Path(trl_reward.__file__).parent
-ADAPTERS = sorted(path.name for path in FOLDER.glob("*_reward.py"))
+A = [{"role": "user", "content": "a"}]
+B = [{"role": "user", "content": "b"}]
+IMAGE = {"type": "image"}
+TEXT = {"type": "text", "text": "x"}
 
 
 class Told(HTTPServer):
-    """Answers the lengths of the responses as scores; `answers` are (status, headers, body) to give first."""
+    """A reward server whose score of a response is the response's length.
+
+    `answers` holds (status, headers, body) of answers to send before that. `asked` holds the
+    requests received, and `keys` their Authorization headers.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
@@ -38,27 +40,31 @@ class Told(HTTPServer):
         self.keys: list[str | None] = []
         self.fingerprint = "abc"
 
+    def scores(self, request: Any) -> dict[str, Any]:
+        """Return the answer to a request as eval/serve.py writes it."""
+        groups = []
+        for group in request["groups"]:
+            scores = [float(len(response)) for response in group["responses"]]
+            groups.append({"scores": scores, "normalised": None})
+        return {"fingerprint": self.fingerprint, "groups": groups}
+
 
 class Answering(BaseHTTPRequestHandler):
-    """The server's handler."""
+    """The handler of `Told`."""
 
     server: Told
 
     def do_POST(self) -> None:
-        """Note what is asked, and answer what was told."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(body)
+        """Record the request, and send the next answer."""
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(request)
         self.server.keys.append(self.headers["Authorization"])
-        groups = [
-            {"scores": [float(len(one)) for one in group["responses"]], "normalised": None}
-            for group in body["groups"]
-        ]
-        status, headers, answer = (
-            self.server.answers.pop(0)
-            if self.server.answers
-            else (200, {}, {"fingerprint": self.server.fingerprint, "groups": groups})
-        )
-        content = json.dumps(answer).encode()
+        status = 200
+        headers: dict[str, str] = {}
+        body: Any = self.server.scores(request)
+        if self.server.answers:
+            status, headers, body = self.server.answers.pop(0)
+        content = json.dumps(body).encode()
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
@@ -66,12 +72,12 @@ class Answering(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *arguments: Any) -> None:
-        """Stay silent."""
+        """Print nothing."""
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
-    monkeypatch.setattr(trl_reward, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(reward_client, "FIRST_DELAY", 0.01)
     told = Told()
     thread = threading.Thread(target=told.serve_forever)
     thread.start()
@@ -85,32 +91,28 @@ def address(server: Told) -> str:
     return f"http://127.0.0.1:{server.server_port}"
 
 
-def score(client: RewardServer, rows: list[Any]) -> list[float]:
+def score(client: RewardServer, rows: list[tuple[Any, str]]) -> list[float]:
     return asyncio.run(client.score(rows))
 
 
-def test_the_client_is_the_same_in_every_adapter() -> None:
-    pattern = re.compile(r"# --- client.*?# --- end of the client ---", re.DOTALL)
-    blocks = {pattern.findall((FOLDER / name).read_text())[0] for name in ADAPTERS}
-    assert len(ADAPTERS) == 5
-    assert len(blocks) == 1
+def part_types(turn: dict[str, Any]) -> list[str]:
+    return [part["type"] for part in turn["content"]]
 
 
-def test_adapters_import_nothing_of_this_project() -> None:
-    for name in ADAPTERS:
-        found = re.findall(r"^\s*(?:from|import) (\w+)", (FOLDER / name).read_text(), re.MULTILINE)
-        assert not {"data", "models", "eval", "train"} & set(found)
+def opened(uri: str) -> Image.Image:
+    """Return the image in a data URI."""
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
+# Requests and answers
 
 
 @pytest.mark.slow
-def test_equal_prompts_are_one_group_wherever_their_rows_stand(server: Told) -> None:
-    one, other = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
-    assert score(RewardServer(address(server)), [(one, "x"), (other, "xx"), (one, "xxx")]) == [
-        1.0,
-        2.0,
-        3.0,
-    ]
-    assert sorted(len(body["groups"][0]["responses"]) for body in server.asked) == [1, 2]
+def test_equal_prompts_are_one_group_wherever_their_rows_are(server: Told) -> None:
+    client = RewardServer(address(server))
+    assert score(client, [(A, "x"), (B, "xx"), (A, "xxx")]) == [1.0, 2.0, 3.0]
+    groups = [request["groups"][0] for request in server.asked]
+    assert sorted(group["responses"] for group in groups) == [["x", "xxx"], ["xx"]]
 
 
 @pytest.mark.slow
@@ -126,27 +128,47 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: Told) -> None
 
 
 @pytest.mark.slow
-def test_nothing_is_made_up(server: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl_reward, "TRIES", 2)
-    client = RewardServer(address(server))
-    assert score(client, [("a", "x")]) == [1.0]
-    answers: list[tuple[dict[str, Any], str]] = [
-        ({"scores": [1.0, 2.0]}, "2"),
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ({"scores": [1.0, 2.0]}, "for 1 responses"),
         ({"scores": [float("nan")]}, "finite"),
         ({"error": {"message": "broken image"}}, "broken image"),
-    ]
-    for group, said in answers:
-        server.answers = [(200, {}, {"fingerprint": "abc", "groups": [group]})]
-        with pytest.raises(RewardServerError, match=said):
-            score(client, [("a", "x")])
+    ],
+)
+def test_an_answer_without_usable_scores_is_refused(
+    server: Told, group: dict[str, Any], message: str
+) -> None:
+    server.answers = [(200, {}, {"fingerprint": "abc", "groups": [group]})]
+    with pytest.raises(RewardServerError, match=message):
+        score(RewardServer(address(server)), [("a", "x")])
+
+
+@pytest.mark.slow
+def test_another_checkpoint_is_refused(server: Told) -> None:
+    client = RewardServer(address(server))
+    assert score(client, [("a", "x")]) == [1.0]
     server.fingerprint = "another"
     with pytest.raises(RewardServerError, match="changed from abc to another"):
         score(client, [("a", "x")])
-    server.answers = [(503, {}, "x")] * 2
-    with pytest.raises(RewardServerError, match="503"):
-        score(client, [("a", "x")])
+
+
+@pytest.mark.slow
+def test_normalised_scores_need_reference_scores(server: Told) -> None:
     with pytest.raises(RewardServerError, match="no reference scores"):
         score(RewardServer(address(server), form="normalised"), [("a", "x")])
+    group = {"scores": [5.0], "normalised": [0.5]}
+    server.answers = [(200, {}, {"fingerprint": "abc", "groups": [group]})]
+    assert score(RewardServer(address(server), form="normalised"), [("a", "x")]) == [0.5]
+
+
+@pytest.mark.slow
+def test_the_last_failure_is_in_the_error(server: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_client, "TRIES", 2)
+    server.answers = [(503, {}, "x")] * 2
+    with pytest.raises(RewardServerError, match="503"):
+        score(RewardServer(address(server)), [("a", "x")])
+    assert len(server.asked) == 2
     with pytest.raises(RewardServerError, match="ConnectError"):
         score(RewardServer("http://127.0.0.1:1"), [("a", "x")])
 
@@ -155,81 +177,87 @@ def test_nothing_is_made_up(server: Told, monkeypatch: pytest.MonkeyPatch) -> No
 def test_settings_come_from_the_environment_too(
     server: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "key").write_text("secret\n")
+    key_file = tmp_path / "key"
+    key_file.write_text("secret\n")
     monkeypatch.setenv("REWARD_URL", address(server) + "/")
-    monkeypatch.setenv("REWARD_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("REWARD_API_KEY_FILE", str(key_file))
     assert score(RewardServer(), [("a", "x")]) == [1.0]
     assert server.keys == ["Bearer secret"]
 
 
-def test_images_of_every_form_arrive_as_they_are(tmp_path: Path) -> None:
+# Images
+
+
+def test_images_of_every_form_arrive_unchanged(tmp_path: Path) -> None:
     image = tiny.picture(30, 20)
-    image.save(tmp_path / "a.png")
-    content = (tmp_path / "a.png").read_bytes()
-    for form in (
-        image,
-        content,
-        tmp_path / "a.png",
-        str(tmp_path / "a.png"),
-        {"bytes": content},
-        {"path": str(tmp_path / "a.png")},
-    ):
-        found = base64.b64decode(data_uri(form).partition(",")[2])
-        assert Image.open(io.BytesIO(found)).tobytes() == image.tobytes()
-        assert data_uri(data_uri(form)) == data_uri(form)
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    image.save(tmp_path / "b.jpg", exif=turned)
-    again = Image.open(
-        io.BytesIO(base64.b64decode(data_uri(Image.open(tmp_path / "b.jpg")).partition(",")[2]))
-    )
-    assert again.getexif()[0x0112] == 6
+    file = tmp_path / "a.png"
+    image.save(file)
+    content = file.read_bytes()
+    for form in (image, content, file, str(file), {"bytes": content}, {"path": str(file)}):
+        uri = data_uri(form)
+        assert opened(uri).tobytes() == image.tobytes()
+        assert data_uri(uri) == uri
     with pytest.raises(RewardServerError, match="not fetched"):
         data_uri("https://example.org/a.png")
 
 
-def test_images_stand_where_the_messages_say() -> None:
-    place, words = {"type": "image"}, {"type": "text", "text": "x"}
-    filled = sendable(
-        [{"role": "system", "content": "s"}, {"role": "user", "content": [words, place, place]}],
-        [b"1", b"2"],
-    )
-    assert [part["type"] for part in filled[1]["content"]] == ["text", "image", "image"]
-    assert [part["type"] for part in sendable("x", [b"1"])[0]["content"]] == ["image", "text"]
-    turns = [{"role": "user", "content": "Is <image>\nlike <image>?"}]
-    parts = sendable(turns, [b"1", b"2"])[0]["content"]
-    assert [part["type"] for part in parts] == ["text", "image", "text", "image", "text"]
-    assert parts[1] == {"type": "image", "image": data_uri(b"1")}
-    assert [part["text"] for part in parts if part["type"] == "text"] == ["Is ", "like ", "?"]
-    # Another number of markers is left to the server, which refuses it.
-    assert [part["type"] for part in sendable(turns, [b"1"])[0]["content"]] == ["image", "text"]
+def test_the_orientation_of_an_opened_image_is_kept(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    tiny.picture(30, 20).save(tmp_path / "b.jpg", exif=turned)
+    uri = data_uri(Image.open(tmp_path / "b.jpg"))
+    assert opened(uri).getexif()[0x0112] == 6
+
+
+def test_images_fill_image_parts_that_hold_none() -> None:
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [TEXT, IMAGE, {"type": "image", "path": "data:x"}, IMAGE]},
+    ]
+    turns = sendable(messages, [b"1", b"2"])
+    assert part_types(turns[0]) == ["text"]
+    assert part_types(turns[1]) == ["text", "image", "image", "image"]
+    uris = [part["image"] for part in turns[1]["content"][1:]]
+    assert uris == [data_uri(b"1"), "data:x", data_uri(b"2")]
     with pytest.raises(RewardServerError, match="1 more images"):
-        sendable([{"role": "user", "content": [place]}], [b"1", b"2"])
+        sendable([{"role": "user", "content": [IMAGE]}], [b"1", b"2"])
     with pytest.raises(RewardServerError, match="'video'"):
         sendable([{"role": "user", "content": [{"type": "video"}]}])
 
 
+def test_images_replace_as_many_markers_or_come_first() -> None:
+    assert part_types(sendable("x", [b"1"])[0]) == ["image", "text"]
+    messages = [{"role": "user", "content": "Is <image>\nlike <image>?"}]
+    (turn,) = sendable(messages, [b"1", b"2"])
+    assert part_types(turn) == ["text", "image", "text", "image", "text"]
+    assert turn["content"][1] == {"type": "image", "image": data_uri(b"1")}
+    texts = [part["text"] for part in turn["content"] if part["type"] == "text"]
+    assert texts == ["Is ", "like ", "?"]
+    # Another number of markers is left to the server, which refuses it.
+    assert part_types(sendable(messages, [b"1"])[0]) == ["image", "text"]
+
+
+# TRL
+
+
 @pytest.mark.slow
-def test_trl_hands_over_prompts_images_and_completions(server: Told) -> None:
-    reward = Reward(address(server))
-    words = {"type": "text", "text": "x"}
-    plain: list[Any] = [{"role": "user", "content": "x"}]
-    carried = [
-        {"role": "user", "content": [{"type": "image", "image": tiny.picture(30, 20)}, words]}
-    ]
+def test_trl_passes_prompts_images_and_completions(server: Told) -> None:
+    without_image: list[Any] = [{"role": "user", "content": "x"}]
+    image = {"type": "image", "image": tiny.picture(30, 20)}
+    with_image = [{"role": "user", "content": [image, TEXT]}]
     completions = [
         [{"role": "assistant", "content": "abc"}],
-        [{"role": "assistant", "content": [words, words]}],
+        [{"role": "assistant", "content": [TEXT, TEXT]}],
         "a",
     ]
-    found = asyncio.run(
-        reward(
-            [plain, carried, plain], completions, images=[[b"1"], [b"2"], None], trainer_state=None
+    scores = asyncio.run(
+        Reward(address(server))(
+            [without_image, with_image, without_image],
+            completions,
+            images=[[b"1"], [b"2"], None],
+            trainer_state=None,
         )
     )
-    assert found == [3.0, 2.0, 1.0]
-    sent = [
-        [part["type"] for part in body["groups"][0]["messages"][0]["content"]]
-        for body in server.asked
-    ]
+    assert scores == [3.0, 2.0, 1.0]
+    sent = [part_types(request["groups"][0]["messages"][0]) for request in server.asked]
     assert sorted(sent) == [["image", "text"], ["image", "text"], ["text"]]

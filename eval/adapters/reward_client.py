@@ -1,0 +1,303 @@
+"""The client of eval/serve.py that every adapter of this folder contains.
+
+An adapter is one file, which users copy alone into another framework, so it cannot import this one.
+`make adapters` copies everything below the imports of this file into the adapters.
+"""
+
+import asyncio
+import base64
+import io
+import json
+import math
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+TRIES = 8
+"""Number of requests for one group, the first one included."""
+
+FIRST_DELAY = 1.0
+"""Seconds before the second request, on average. Each later delay is twice as long."""
+
+LONGEST_DELAY = 60.0
+"""Seconds that no delay exceeds."""
+
+AT_ONCE = 64
+"""Number of requests that are under way at the same time."""
+
+BUSY = (429, 502, 503, 504)
+"""HTTP statuses after which a request is repeated."""
+
+SCORE_KEYS = {"raw": "scores", "normalised": "normalised"}
+"""Keys of the server's answer by the form of the scores."""
+
+IMAGE_KEYS = ("image", "image_url", "url", "bytes", "path")
+"""Keys under which a part of a message may hold its image."""
+
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+"""Modes of Pillow that a PNG file keeps."""
+
+
+class RewardServerError(RuntimeError):
+    """The server gave no scores, or none that can be used.
+
+    Training must stop then: the policy would learn from any number in their place.
+    """
+
+
+class RewardServer:
+    """A client of eval/serve.py, which gets the scores of responses.
+
+    A setting that is not given is read from the environment.
+
+    Args:
+        url: The server's address. REWARD_URL, by default http://127.0.0.1:8000.
+        key_file: A file that holds the server's key. REWARD_API_KEY_FILE, by default none.
+        form: "raw", or "normalised" by mean and standard deviation of the checkpoint's own scores.
+            REWARD_FORM, by default "raw".
+        timeout: Seconds for one answer. REWARD_TIMEOUT, by default 300.
+    """
+
+    def __init__(
+        self, url: str = "", key_file: str = "", form: str = "", timeout: float = 0.0
+    ) -> None:
+        address = url or os.environ.get("REWARD_URL", "http://127.0.0.1:8000")
+        self.url = address.rstrip("/") + "/v1/rewards"
+
+        self.headers: dict[str, str] = {}
+        key_file = key_file or os.environ.get("REWARD_API_KEY_FILE", "")
+        if key_file:
+            key = Path(key_file).read_text().strip()
+            self.headers["Authorization"] = f"Bearer {key}"
+
+        form = form or os.environ.get("REWARD_FORM", "raw")
+        self.score_key = SCORE_KEYS[form]
+        self.timeout = timeout or float(os.environ.get("REWARD_TIMEOUT", "300"))
+        # The checkpoint behind the server, known from its first answer on.
+        self.fingerprint: str | None = None
+
+    async def score(self, rows: list[tuple[Any, str]]) -> list[float]:
+        """Return the score of every row, which is (messages, response), in the order of the rows.
+
+        Rows with equal messages are one group, and one request, wherever they are in `rows`. The
+        server computes the prompt of a group once.
+
+        Raises:
+            RewardServerError: If one of the rows has no score.
+        """
+        row_indices_by_prompt: dict[str, list[int]] = {}
+        for index, (messages, _) in enumerate(rows):
+            row_indices_by_prompt.setdefault(json.dumps(messages), []).append(index)
+        groups = list(row_indices_by_prompt.values())
+
+        limit = asyncio.Semaphore(AT_ONCE)
+        async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
+            requests = []
+            for row_indices in groups:
+                messages = rows[row_indices[0]][0]
+                responses = [rows[index][1] for index in row_indices]
+                requests.append(self._score_group(http, limit, messages, responses))
+            scores_of_groups = await asyncio.gather(*requests)
+
+        score_by_row: dict[int, float] = {}
+        for row_indices, scores in zip(groups, scores_of_groups, strict=True):
+            score_by_row.update(zip(row_indices, scores, strict=True))
+        return [score_by_row[index] for index in range(len(rows))]
+
+    async def _score_group(
+        self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]
+    ) -> list[float]:
+        """Return the scores of responses to one prompt.
+
+        The request is repeated if the server cannot be reached or is busy.
+        """
+        group = {"messages": messages, "responses": responses}
+        problem = ""
+        for attempt in range(TRIES):
+            # Drawn, so that requests that failed together are not repeated together.
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
+            try:
+                async with limit:
+                    answer = await http.post(self.url, json={"groups": [group]})
+            except httpx.TransportError as error:
+                problem = f"{type(error).__name__} {error}"
+            else:
+                if answer.status_code == 200:
+                    return self._read_answer(answer.json(), len(responses))
+                problem = f"HTTP {answer.status_code} {answer.text[:500]}"
+                if answer.status_code not in BUSY:
+                    break
+                requested_delay = float(answer.headers.get("Retry-After", 0))
+                delay = max(delay, min(LONGEST_DELAY, requested_delay))
+            if attempt < TRIES - 1:
+                await asyncio.sleep(delay)
+        raise RewardServerError(
+            f"{self.url} gave no scores: {problem}. "
+            "Is eval/serve.py running, and reached at REWARD_URL?"
+        )
+
+    def _read_answer(self, answer: Any, num_responses: int) -> list[float]:
+        """Check an answer about one group, and return its scores.
+
+        Raises:
+            RewardServerError: If the group has no scores, or if they cannot be used.
+        """
+        group = answer["groups"][0]
+        if "error" in group:
+            raise RewardServerError(
+                f"{self.url} could not score a group: {group['error']['message']}"
+            )
+        self._check_fingerprint(answer["fingerprint"])
+
+        scores = group[self.score_key]
+        if scores is None:
+            raise RewardServerError(
+                "REWARD_FORM=normalised, but the checkpoint holds no reference scores; "
+                "ask for raw ones"
+            )
+        if len(scores) != num_responses or not all(math.isfinite(score) for score in scores):
+            raise RewardServerError(
+                f"{self.url} answered {scores} for {num_responses} responses; "
+                "required are as many finite numbers"
+            )
+        return [float(score) for score in scores]
+
+    def _check_fingerprint(self, fingerprint: str) -> None:
+        """Remember the checkpoint of the first answer, and refuse every other one."""
+        if self.fingerprint is not None and self.fingerprint != fingerprint:
+            raise RewardServerError(
+                f"the checkpoint behind {self.url} changed from {self.fingerprint} to "
+                f"{fingerprint} in the middle of the run; scores of two reward models cannot be "
+                "compared. Serve the first one again."
+            )
+        self.fingerprint = fingerprint
+
+
+def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
+    """Return messages as JSON can hold them, with every image as a data URI.
+
+    `images` fill the image parts that hold no image. If the messages have no image parts, the
+    images replace the markers `<image>` in the texts, provided that there are as many markers as
+    images. Otherwise the images are inserted before the first text of the user. The server
+    refuses a marker that remains.
+
+    Args:
+        messages: A text of the user, or a list of turns. The content of a turn is a text or a list
+            of parts.
+        images: Any number of images, as `data_uri` takes them.
+    """
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    remaining_images = iter(images)
+    turns = []
+    for turn in messages:
+        parts = _parts(turn["content"], remaining_images)
+        turns.append({"role": turn["role"], "content": parts})
+
+    inserted = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
+    if not inserted:
+        return turns
+    parts_of_all_turns = [part for turn in turns for part in turn["content"]]
+    if any(part["type"] == "image" for part in parts_of_all_turns):
+        raise RewardServerError(f"{len(inserted)} more images than image parts in the messages")
+
+    whole_text = "".join(part["text"] for part in parts_of_all_turns)
+    if whole_text.count("<image>") == len(inserted):
+        images_for_markers = iter(inserted)
+        for turn in turns:
+            turn["content"] = _replace_markers(turn["content"], images_for_markers)
+        return turns
+    first_user_turn = next(turn for turn in turns if turn["role"] == "user")
+    first_user_turn["content"] = inserted + first_user_turn["content"]
+    return turns
+
+
+def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
+    """Return the content of a turn as parts; parts without an image take the next of `images`."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if part["type"] == "text":
+            parts.append({"type": "text", "text": part["text"]})
+        elif part["type"] in ("image", "image_url"):
+            own_images = [part[key] for key in IMAGE_KEYS if part.get(key) is not None]
+            image = own_images[0] if own_images else next(images)
+            parts.append({"type": "image", "image": data_uri(image)})
+        else:
+            raise RewardServerError(
+                f"a part of a message is of type {part['type']!r}; required is text or image"
+            )
+    return parts
+
+
+def _replace_markers(
+    parts: list[dict[str, Any]], images: Iterator[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return text parts with the next of `images` in place of each `<image>`.
+
+    Line breaks next to a marker are removed with it.
+    """
+    replaced: list[dict[str, Any]] = []
+    for part in parts:
+        pieces = part["text"].split("<image>")
+        if len(pieces) > 1:
+            pieces = [piece.strip("\n") for piece in pieces]
+        for index, piece in enumerate(pieces):
+            if index > 0:
+                replaced.append(next(images))
+            if piece:
+                replaced.append({"type": "text", "text": piece})
+    return replaced
+
+
+def data_uri(image: Any) -> str:
+    """Return an image as a data URI.
+
+    The media type in the URI is a placeholder: the server recognises the format by the content.
+
+    Args:
+        image: An image of Pillow, the bytes of a file, a path, a data URI, or a mapping that holds
+            one of them as "bytes", "path" or "url".
+
+    Raises:
+        RewardServerError: If the image is an address, or a path of something that is no file.
+    """
+    if isinstance(image, dict):
+        image = next(image[key] for key in ("bytes", "path", "url") if image.get(key) is not None)
+    if isinstance(image, str) and image.startswith("data:"):
+        return image
+    if isinstance(image, str) and image.startswith(("http://", "https://")):
+        raise RewardServerError(
+            f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes"
+        )
+
+    if isinstance(image, bytes):
+        content = image
+    elif isinstance(image, (str, Path)):
+        content = _file_content(Path(str(image).removeprefix("file://")))
+    else:
+        content = _png_content(image)
+    return "data:image/x;base64," + base64.b64encode(content).decode()
+
+
+def _file_content(path: Path) -> bytes:
+    """Return the bytes of an image file."""
+    if path.exists() and not path.is_file():
+        raise RewardServerError(f"the image {path} is no regular file; reading it may never end")
+    return path.read_bytes()
+
+
+def _png_content(image: Any) -> bytes:
+    """Return an image of Pillow as the bytes of a PNG file."""
+    saved_image = image
+    if image.mode not in PNG_MODES:
+        saved_image = image.convert("RGB")
+    buffer = io.BytesIO()
+    # The EXIF data hold the orientation: the image may still have to be turned upright.
+    saved_image.save(buffer, "PNG", compress_level=1, exif=image.getexif())
+    return buffer.getvalue()
