@@ -74,6 +74,9 @@ def judge_card(
     evaluation = recipe["evaluation"]
     budget = recipe["optim"]["token_budget"]
     lora = recipe["optim"]["lora"]
+    critique_values = None
+    if critique is not None:
+        critique_values = critique.model_dump(mode="json")
     card = {
         "backbone": backbone,
         "head": recipe.get("head"),
@@ -81,7 +84,7 @@ def judge_card(
         "judge_type": judge_type,
         "autocast": recipe["deepspeed"] == "none" and backbone["dtype"] == "bfloat16",
         "nf4": lora is not None and lora["quantise"] == "nf4",
-        "critique": None if critique is None else critique.model_dump(mode="json"),
+        "critique": critique_values,
         "template": method.get("template"),
         "token_budget": None if budget == "auto" else budget,
         "workers": recipe["workers"],
