@@ -36,7 +36,9 @@ CURVES = ("reward", "entropy")
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Train the runs that are missing, and return what became of all of them.
+    """Train the runs that are not complete, and return the outcome of every run.
+
+    The outcomes are also written to stress.json and stress.png in the recipe's folder.
 
     Args:
         options: The `recipe`, its `overrides`, and the `seeds`.
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace) -> StudyResult:
 
 
 def recipe_of(options: argparse.Namespace, changes: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of the command line with further changes."""
+    """Return the recipe of the command line, with `changes` laid over it (`section.key=value`)."""
     return read_recipe(options.recipe, [*options.overrides, *changes], entry="rl")
 
 
@@ -89,10 +91,16 @@ def _line(name: str, result: Mapping[str, Any]) -> str:
 
 
 def outcome(run: Run, lock: int) -> dict[str, Any]:
-    """Return the reward and entropy curves of a run, training it first unless its outcome is there.
+    """Return the reward and entropy curves of a run; train it first if it is not complete.
+
+    Args:
+        run: The run.
+        lock: The file descriptor of the lock of the study's folder. The training process inherits
+            it and keeps the folder locked if this process is killed.
 
     Raises:
-        UserError: If the training failed, although its numbers were finite.
+        UserError: The training failed for another reason than a loss or weights that are not
+            finite.
     """
     done = run.folder / DONE
     log = run.folder / LOG
