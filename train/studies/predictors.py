@@ -1,7 +1,8 @@
-"""Predictors: which figures of reward models go with what the models gain for a policy.
+"""The study of which figures of reward models predict how much a policy gains from them.
 
-The reward models of a list score the same answers of a policy, sampled once. Their gains are those
-of choosing the best of N answers by score, and of training a policy by them.
+The reward models of a list score the same answers of a policy, which are sampled once. A gain is
+measured by choosing the best of N answers by score, or by training a policy with the model as its
+reward.
 """
 
 import argparse

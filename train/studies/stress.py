@@ -83,7 +83,7 @@ def write(result: StudyResult, folder: Path) -> None:
 
 
 def _line(name: str, result: Mapping[str, Any]) -> str:
-    """Return a line about one run: whether it diverged, and its last reward."""
+    """Return a line about the outcome of one run: if it diverged, and its last reward."""
     last_reward = result["reward"][-1] if result["reward"] else float("nan")
     last_step = result["steps"][-1] if result["steps"] else 0
     end = f"diverged after step {last_step}" if result["diverged"] else "finished"
@@ -117,7 +117,7 @@ def outcome(run: Run, lock: int) -> dict[str, Any]:
 
 
 def curve(folder: Path) -> dict[str, list[float]]:
-    """Return step, reward and entropy of every log line up to the newest checkpoint."""
+    """Return the steps, rewards and entropies in the log of a run, up to its newest checkpoint."""
     state = newest(folder, "trainer_state.json")
     log = read_json(state)["log_history"] if state else []
     lines = [line for line in log if line.get("reward") is not None]

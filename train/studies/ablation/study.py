@@ -40,7 +40,7 @@ INTRODUCTION = (
 
 
 def plan(ablation: Ablation) -> Table:
-    """Return every run, its length and how far it has come."""
+    """Return a table of all runs of a list, with their lengths and how far they are."""
     columns = (
         Column("variant"),
         Column("changes"),
