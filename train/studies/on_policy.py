@@ -21,6 +21,7 @@ from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import content_digest, write_json
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.contamination.question_overlap import (
     Question,
     TrainingPrompts,
@@ -35,7 +36,6 @@ from mmrm.eval.verifiers import RECORDED
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.studies.ablation.cached_steps import keep_settings, model_digest, run_step, trained
-from mmrm.train.studies.ablation.variants import alone
 from mmrm.train.studies.predictor_figures import items_of_rows
 
 SOURCE = "on_policy"
@@ -115,7 +115,7 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
     )
     models = RoundModels(recipe.backbone.path, options.policy)
     lines: list[dict[str, Any]] = []
-    with alone(options.folder) as lock:
+    with locked_folder(options.folder) as lock:
         trained_on = TrainingPrompts()
         trained_on.add_model(recipe.backbone.path)
         for number in range(1, options.rounds + 2):

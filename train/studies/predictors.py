@@ -26,6 +26,7 @@ from mmrm.data.display.table import Table
 from mmrm.data.errors import UserError
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.storage.files import content_digest, digest, write_json, write_whole
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.contamination.question_overlap import (
     Question,
     TrainingPrompts,
@@ -71,7 +72,6 @@ from mmrm.train.studies.ablation.variants import (
     RECIPE,
     Ablation,
     Run,
-    alone,
     read_ablation,
     state,
 )
@@ -169,7 +169,7 @@ def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[Mea
     if any(state(run) != "complete" for run in ablation.runs):
         train_list(options)
     models = []
-    with alone(folder) as lock:
+    with locked_folder(folder) as lock:
         keep_settings(
             folder / "settings.json",
             options,

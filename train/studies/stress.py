@@ -11,12 +11,12 @@ from mmrm.data.display.chart import Chart, Dot, Series, save_png
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import read_json, write_json
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.studies.ablation.variants import (
     LOG,
     Run,
-    alone,
     last_words,
     launch,
     newest,
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> StudyResult:
             recipe = recipe_of(options, [*changes, *own, "output.resume=auto"])
             runs.append(Run(arm, seed, recipe))
     refuse_other_recipes(runs)
-    with alone(folder) as lock:
+    with locked_folder(folder) as lock:
         outcomes = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
         result = study_result(outcomes, folder / PICTURE)
         write(result, folder)

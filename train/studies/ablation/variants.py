@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ from typing import Any
 from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
 from mmrm.data.errors import Problem, RecipeError, UserError
 from mmrm.data.storage.files import write_json, write_whole
-from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.train.recipe.parsing import VARIANTS, read_recipe, required
 from mmrm.train.recipe.recipe import Recipe
@@ -287,15 +286,6 @@ def differences(run: Run) -> list[str]:
         for key in stored | requested
         if stored.get(key) != requested.get(key)
     ]
-
-
-def alone(folder: Path) -> AbstractContextManager[int]:
-    """Lock the folder of a list or study for the block, as `locked_folder` does.
-
-    The value of the block is the file descriptor of the lock. Training processes inherit it and
-    keep the folder locked if this process is killed.
-    """
-    return locked_folder(folder)
 
 
 def end_runs_on_signals() -> None:
