@@ -1,11 +1,11 @@
-"""Write a page of samples and figures of each source of a recipe, or list suspicious records.
+"""Write an HTML page about the records of a recipe, or list its suspicious records.
 
-python data/browse.py recipes/basereward.yaml --out page.html              # 6 samples a source
+python data/browse.py recipes/basereward.yaml --out page.html              # 6 samples of each source
 python data/browse.py recipes/shapes/naive.yaml --out page.html --samples 20
 python data/browse.py recipes/basereward.yaml --find                       # suspicious records
 
-Suspicious records are records that cannot be used, pairs with equal responses, and pairs with
-contradictory labels.
+The page has samples and histograms of each source. Suspicious records are records that cannot be
+used, pairs with equal responses, and pairs with contradictory labels.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from PIL import Image
 from rich.markup import escape
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series
@@ -54,15 +54,18 @@ class Suspicion(NamedTuple):
     """A record that is suspicious, and the reason."""
 
     kind: str
+    """The kind of fault, such as "cannot be used"; suspicions are counted by it."""
     identity: str
+    """The name of the record in messages, such as `source:12`."""
     detail: str
+    """The fault in words, or the text that shows it."""
 
 
 def suspicious(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     """Yield the suspicious records of all sources that are not generated.
 
-    This reads every record and decodes every image, which the first reading does not do, and takes
-    long.
+    This reads every record and decodes every image. It takes longer than preparing the data, which
+    does not decode images.
     """
     yield from contradictions(splits)
     for split in splits:
@@ -80,7 +83,7 @@ def suspicious(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
 
 
 def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
-    """Return a suspicion if a record cannot be used or has equal responses."""
+    """Return a suspicion if a record cannot be used or has equal responses, else None."""
     identity = f"{split.source.name}:{row}"
     try:
         record = validate(split.source.record(row))
@@ -97,9 +100,10 @@ def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
 
 
 def contradictions(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
-    """Yield the pairs of which one record prefers one response, and another record the other.
+    """Yield a suspicion for every pair of responses whose records disagree on the better one.
 
-    The records may be of different sources.
+    Records have the same pair if prompt, images and both responses are the same. They may be of
+    different sources.
     """
     identities: list[str] = []
     entries = [np.empty(0, ROW)]
@@ -128,8 +132,8 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
     Args:
         title: The title of the histogram.
         unit: The unit of the values.
-        of: The name of the things that have the values.
-        values: Whole numbers, (things,); zeros are left out.
+        of: What the values belong to, such as "records". The vertical axis counts them.
+        values: The values, integers of shape (values,). Zeros are left out.
     """
     values = values[values > 0]
     if not len(values):
@@ -138,7 +142,7 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
     high = int(values.max())
     if low == high:
         return f"{title}: {low:,} {unit} in all {len(values):,} {of}."
-    # Edges are whole numbers, because of bars that are narrower than one most would be empty.
+    # Edges are whole numbers: most bars that are narrower than 1 would be empty.
     edges = np.unique(np.geomspace(low, high + 1, BARS + 1).round().astype(np.int64))
     counts, _ = np.histogram(values, edges)
     round_numbers = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
@@ -158,8 +162,10 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
     for start, end, count in zip(
         edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
     ):
-        which = f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
-        fact = f"{which}: {count:,}" if count else ""
+        value_range = f"{start:,}"
+        if end > start + 1:
+            value_range = f"{start:,} to {end - 1:,}"
+        fact = f"{value_range}: {count:,}" if count else ""
         bars.append(Bar(math.log10(start), math.log10(end), count, fact))
     y = Axis.counts(int(counts.max()), of)
     series = Series("right", bars=tuple(bars))
@@ -167,9 +173,14 @@ def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -
 
 
 def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
-    """Return the number of `rows` that repeat an earlier one.
+    """Return the number of rows that repeat an earlier row.
 
-    They have the same prompt, images and pair of responses, whichever is preferred.
+    A row repeats another one if prompt, images and both responses are the same. The labels may
+    differ.
+
+    Args:
+        index: The index of a source.
+        rows: Positions in the index, shape (rows,).
     """
     return len(rows) - len(np.unique(index.rows["pair_key"][rows]))
 
@@ -179,9 +190,10 @@ def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
 
     Args:
         mixture: The sources.
-        count: The largest number of records that are shown of a source.
+        count: The largest number of records that are shown of each source.
         title: The title of the page.
-        together: The argument of `Mixture.order`.
+        together: The number of pairs with one prompt that training puts next to each other, as
+            `Mixture.order` takes it.
     """
     card = mixture.card(together)
     sections = []
@@ -211,7 +223,9 @@ def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
 def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield up to `count` records of a source, drawn by `seed`, with small copies of their images.
 
-    Each image is a pair: True if it is so small that the page enlarges it, and its address.
+    In the yielded mapping, `record` is the Preference, and `images` has a tuple for each image: True
+    if it is so small that the page enlarges it, and its data URI. `problem` is a sentence if the
+    record cannot be shown, else an empty text.
     """
     generator = np.random.default_rng(seed)
     for row in generator.choice(split.rows, min(count, len(split.rows)), replace=False):
@@ -228,15 +242,19 @@ def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any
 
 
 def main() -> None:
-    """Read the command line; write the page, or print the suspicious records."""
+    """Write the page of a recipe with --out, and print its suspicious records with --find."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("--out", type=Path, help="write the page here")
-    parser.add_argument("--samples", type=int, default=6, help="records shown of each source")
+    parser.add_argument("recipe", type=Path, help="The YAML file of a recipe.")
+    parser.add_argument("--out", type=Path, help="Write the page to this HTML file.")
     parser.add_argument(
-        "--find", action="store_true", help="read everything and print suspicious records"
+        "--samples", type=int, default=6, help="The number of records of each source on the page."
+    )
+    parser.add_argument(
+        "--find",
+        action="store_true",
+        help="Read every record and image, and print the suspicious records.",
     )
     options = parser.parse_args()
     if options.out is None and not options.find:
@@ -248,8 +266,12 @@ def main() -> None:
             section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
         mixture = Mixture(section)
         if options.out is not None:
-            together = pairs_together_of(options.recipe)
-            html = page(mixture, options.samples, options.recipe.stem, together)
+            html = page(
+                mixture,
+                count=options.samples,
+                title=options.recipe.stem,
+                together=pairs_together_of(options.recipe),
+            )
             write_whole(options.out, html)
             print(f"wrote {options.out}")
         if options.find:
@@ -257,7 +279,7 @@ def main() -> None:
 
 
 def print_suspicious(mixture: Mixture) -> None:
-    """Print every suspicious record, and how many there are of each kind."""
+    """Print every suspicious record of a mixture, and the number of records of each kind."""
     counts: Counter[str] = Counter()
     for suspicion in suspicious(mixture.splits):
         counts[suspicion.kind] += 1

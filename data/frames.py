@@ -1,12 +1,13 @@
-"""Cut videos into frames, which sources and benchmarks then read as images.
+"""Extract frames from videos. Sources and benchmarks then read the frames as images.
 
 python data/frames.py downloads/MM-RLHF downloads/MM-RLHF --frames 8   # {type: mm_rlhf, frames: 8}
 python data/frames.py videos MM-RLHF-RewardBench/video --frames 32     # as the benchmark does
 
-VIDEOS is a file, or a folder that is searched. The frames of `a/b.mp4` become `OUT/a/b/000000.jpg`
-and so on, named by their number in the video. They are evenly spaced from the first frame to the
-last, as in MM-RLHF's evaluation; of a shorter video all frames are taken. Videos whose folder
-exists are skipped, so that a killed command can be continued. Needs PyAV: pip install -e .[video]
+VIDEOS is a video, or a folder that is searched for videos. The frames of VIDEOS/a/b.mp4 are written
+to OUT/a/b/000000.jpg and so on. A frame is named by its number in the video. The frames are evenly
+spaced from the first to the last, as in the evaluation of MM-RLHF. If a video has at most N frames,
+all of them are written. Videos whose folder exists are skipped, so that you can start an interrupted
+command again. The command needs PyAV: pip install -e .[video]
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
@@ -36,40 +37,47 @@ from mmrm.data.video import SUFFIXES, is_video_name
 QUALITY = 95
 """Quality of the JPEG files."""
 LISTED = 20
-"""The largest number of videos that cannot be cut that are listed."""
+"""The largest number of videos without frames that the error message lists."""
 
 
 class Cut(NamedTuple):
-    """A video, and the folder for its frames."""
+    """The task to extract frames of one video."""
 
     video: Path
     folder: Path
+    """The folder for the frames."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line and cut the videos.
+    """Extract the frames of all videos that the command line names.
 
-    Videos that cannot be cut are listed, and the exit status is then 1.
+    If videos cannot be read, they are listed, and the process ends with status 1.
     """
     parser = argparse.ArgumentParser(
         "data/frames.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "videos", type=Path, metavar="VIDEOS", help="a video, or a folder of videos"
+        "videos", type=Path, metavar="VIDEOS", help="A video, or a folder of videos."
     )
     parser.add_argument(
         "out",
         type=Path,
         metavar="OUT",
-        help="folder in which each video gets a folder of frames; may be VIDEOS",
+        help="The folder in which each video gets a folder of frames. It may be VIDEOS.",
     )
-    parser.add_argument("--frames", type=int, required=True, metavar="N", help="frames of a video")
+    parser.add_argument(
+        "--frames",
+        type=int,
+        required=True,
+        metavar="N",
+        help="The largest number of frames of each video.",
+    )
     parser.add_argument(
         "--workers",
         type=int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes; default: all cores",
+        help="The number of processes. The default is the number of cores.",
     )
     options = parser.parse_args(arguments)
     if options.frames < 1:
@@ -81,7 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
-    """Cut all videos, print their number, and return messages about videos that cannot be cut."""
+    """Extract frames of all videos, and return a message about each video that cannot be read.
+
+    The number of videos is printed. Videos whose folder exists are skipped.
+
+    Args:
+        videos: A video, or a folder of videos.
+        out: The folder in which each video gets a folder.
+        frames: The largest number of frames of each video.
+        workers: The number of processes.
+
+    Raises:
+        UserError: PyAV is not installed, or `find_videos` raises.
+    """
     try:
         import av  # noqa: F401
     except ImportError as error:
@@ -106,7 +126,12 @@ def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
 def find_videos(videos: Path, out: Path) -> list[Cut]:
     """Return the videos at a path, each with the folder for its frames.
 
-    Raises: UserError if there are none, or two have the same folder.
+    Args:
+        videos: A video, or a folder of videos.
+        out: The folder in which each video gets a folder.
+
+    Raises:
+        UserError: There are no videos, or two videos would have the same folder.
     """
     if videos.is_file():
         root = videos.parent
@@ -132,7 +157,10 @@ def find_videos(videos: Path, out: Path) -> list[Cut]:
 
 
 def attempt(frames: int, job: Cut) -> str:
-    """Cut a video; return "", or a message if it cannot be cut."""
+    """Extract at most `frames` frames of a video.
+
+    Returns an empty text, or a message if the video cannot be read.
+    """
     import av
 
     try:
@@ -143,9 +171,16 @@ def attempt(frames: int, job: Cut) -> str:
 
 
 def cut(job: Cut, frames: int) -> None:
-    """Write the frames of a video, upright, as JPEG.
+    """Write evenly spaced frames of a video as upright JPEG files.
 
-    They are written into a folder with another name, which gets its own name when it is complete.
+    They are written to FOLDER.part, which is renamed to FOLDER at the end.
+
+    Args:
+        job: The video, and the folder for its frames.
+        frames: The largest number of frames. A video with fewer frames gives all of them.
+
+    Raises:
+        UserError: The video has no pictures, or none that can be decoded.
     """
     require_regular(job.video)
     num_frames = sum(1 for _ in decoded(job.video))
@@ -165,9 +200,10 @@ def cut(job: Cut, frames: int) -> None:
 
 
 def decoded(video: Path) -> Iterator[Any]:
-    """Yield all frames in the order in which they are shown.
+    """Yield all frames of a video (`av.VideoFrame`) in the order in which a player shows them.
 
-    Frames are counted in this way too, since the container's own count may be wrong or missing.
+    `cut` also counts frames by decoding them, because the count that a video file states may be
+    wrong or missing.
     """
     import av
 

@@ -1,9 +1,11 @@
 """Prepare the data of a recipe and print its data card, or describe the format of a data file.
 
-python data/mixture.py recipes/basereward.yaml --plan       # prepare, print and save the card; no
-GPU python data/mixture.py recipes/shapes/naive.yaml --plan     # the embedded world, in seconds
-python data/mixture.py /data/mine.jsonl                     # the format of a file, and a recipe for
-it
+python data/mixture.py recipes/basereward.yaml --plan       # prepare the data, without a GPU
+python data/mixture.py recipes/shapes/naive.yaml --plan     # generated images, in seconds
+python data/mixture.py /data/mine.jsonl                     # describe a file, and print a recipe
+
+The data card is a summary of the data: how many records each source gives to training, how many are
+dropped and why, and how long they are.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
@@ -26,45 +28,56 @@ from mmrm.data.preparation.recipe_section import (
 )
 
 MIN_WIDTH = 120
-"""Characters of a line that the tables need, however narrow the terminal is."""
+"""The smallest width of the tables in characters. Lines are longer than a narrower terminal."""
 
 
 def main() -> None:
-    """Read the command line, and prepare a recipe's data or describe a file."""
+    """Prepare the data of a recipe with --plan, else describe the format of a data file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "recipe", type=Path, help="a recipe, or a file or folder of preference records"
+        "recipe",
+        type=Path,
+        metavar="RECIPE_OR_DATA",
+        help="A recipe, or a file or folder of preference records.",
     )
     parser.add_argument(
-        "--plan", action="store_true", help="prepare all sources, print the data card and save it"
+        "--plan",
+        action="store_true",
+        help="Prepare all sources of the recipe, and print and save the data card.",
     )
     parser.add_argument(
         "--save",
         type=Path,
-        help="path of the saved card; default: in the cache, by the recipe's name",
+        help="The file for the data card. The default is RECIPE.card.json in the cache.",
     )
     parser.add_argument(
         "--images",
-        help="for a file: the folder or archive of its images, if they are not next to it",
+        help="The folder or archive with the images of a data file, if they are not next to it.",
     )
     options = parser.parse_args()
-    if not options.plan and options.recipe.suffix in (".yaml", ".yml"):
+    is_recipe = options.recipe.suffix in (".yaml", ".yml")
+    if is_recipe and not options.plan:
         parser.error("nothing to do: give --plan")
     with command():
         if options.plan:
             prepare(options.recipe, options.save)
-        else:
-            place = options.recipe.expanduser().absolute()
-            for line in inspect(place, options.images, CACHE, os.cpu_count() or 1):
-                print(line)
+            return
+        data = options.recipe.expanduser().absolute()
+        for line in inspect(data, options.images, CACHE, os.cpu_count() or 1):
+            print(line)
 
 
 def prepare(recipe: Path, card_file: Path | None) -> None:
     """Prepare all sources of a recipe, and print and save the data card.
 
-    Raises: UserError if the recipe or a source cannot be used.
+    Args:
+        recipe: The YAML file of the recipe.
+        card_file: The file for the card. None writes `RECIPE.card.json` into the cache.
+
+    Raises:
+        UserError: The recipe or a source cannot be used.
     """
     image_tokens, warning = image_tokens_of_recipe(recipe)
     mixture = Mixture(section_of(recipe), image_tokens)

@@ -1,10 +1,11 @@
-"""Draw and write the embedded world: endless, labelled image preference data about simple scenes.
+"""Write generated preference data about simple scenes, or a picture with examples of it.
 
-python data/shapes.py --sheet out.png [--level hard]     # examples for a person to look at
-python data/shapes.py --write FOLDER --rows 2000         # own-format files and official formats
+python data/shapes.py --sheet out.png [--level hard]     # a picture with examples
+python data/shapes.py --write FOLDER --rows 2000         # data files
 
-Each item depends on its level, seed, split and index alone. Splits share no scene. The images are
-made with Pillow.
+An item is a question about an image of coloured shapes, or about a text, with a right and a wrong
+response. It depends only on its level, seed, split and index. Splits share no scene. The data files
+are in this project's own format and in the formats of published benchmarks.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.synthetic.benchmark_files import write_all
@@ -25,13 +26,21 @@ from mmrm.data.synthetic.world import ShapesWorld, WorldItem
 COLUMNS = 2
 """Examples next to each other on a sheet."""
 FEWEST_LINES = 14
-"""The height of an example is at least that of so many lines, which leaves room for the image."""
+"""The smallest height of an example in lines of text, which leaves room for the image."""
 LINE_WIDTH = 82
 """Characters of a line of text on a sheet."""
 
 
 def write_sheet(path: Path, level: str, seed: int) -> None:
-    """Write an image with two examples of each type of image question, and one of each other."""
+    """Write a picture with examples of all types of questions.
+
+    It has two examples of each type of question about images, and one of each type about texts.
+
+    Args:
+        path: The file, in any format that matplotlib writes.
+        level: The difficulty, a key of `LEVELS`.
+        seed: The seed of the examples.
+    """
     from matplotlib.figure import Figure
 
     world = ShapesWorld(level, seed, "train")
@@ -61,7 +70,7 @@ def write_sheet(path: Path, level: str, seed: int) -> None:
 
 
 def _write_lines(panel: Any, lines: list[tuple[str, str]]) -> None:
-    """Write lines, each with its colour, from the top of a panel."""
+    """Write lines of (text, colour) into a panel of matplotlib, from the top."""
     for number, (line, colour) in enumerate(lines):
         panel.annotate(
             line,
@@ -75,7 +84,7 @@ def _write_lines(panel: Any, lines: list[tuple[str, str]]) -> None:
 
 
 def _lines(item: WorldItem) -> list[tuple[str, str]]:
-    """Return the lines of text about an item, each with its colour."""
+    """Return the lines of text about an item as (text, colour)."""
     paragraphs = [
         (f"{item.kind} ({item.category})", "gray"),
         (item.question, "black"),
@@ -93,18 +102,25 @@ def _lines(item: WorldItem) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Read the command line, and write what it asks for."""
+    """Write the picture with examples with --sheet, and the data files with --write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sheet", type=Path, help="write an image with examples here")
     parser.add_argument(
-        "--write", type=Path, help="write own-format files and benchmark editions into this folder"
+        "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the questions."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the items.")
+    parser.add_argument("--sheet", type=Path, help="Write a picture with examples to this file.")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        help="Write data files in this project's format and in formats of benchmarks into this folder.",
     )
     parser.add_argument(
-        "--rows", type=int, default=2000, help="rows of the own-format training file"
+        "--rows",
+        type=int,
+        default=2000,
+        help="The number of rows of the training file in this project's format.",
     )
     options = parser.parse_args()
     if options.sheet is None and options.write is None:

@@ -1,4 +1,4 @@
-"""Build the embedded backbone before any training: a tiny Qwen2.5-VL and a tokenizer of its own.
+"""Build the embedded backbone: a tiny Qwen2.5-VL with random weights, and its own tokenizer.
 
     python models/build_embedded.py FOLDER
 
@@ -27,7 +27,7 @@ from transformers import (
     Qwen2VLImageProcessorPil,
 )
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.synthetic.world import ShapesWorld
@@ -46,9 +46,9 @@ SPECIAL = (
 CHAT_WORDS = "You are a helpful assistant. system user assistant yes no"
 """Words that the chat template and short answers use."""
 VOCABULARY = 1024
-"""Largest number of tokens, special ones included."""
+"""The largest number of tokens, with the special tokens."""
 LESSONS = 1500
-"""Number of lessons, and of items, that the tokenizer learns from at each level."""
+"""The number of lessons that the tokenizer learns from at each level, and the number of items."""
 WIDTH = 128
 HEADS = 4
 KEY_HEADS = 2
@@ -58,9 +58,9 @@ VISION_WIDTH = 128
 
 
 def train_tokenizer(texts: Iterable[str]) -> Any:
-    """Return a byte-level BPE tokenizer, which can write any text.
+    """Return a byte-level BPE tokenizer that is trained on `texts` and can encode any text.
 
-    It has at most VOCABULARY tokens, special ones included.
+    It has at most VOCABULARY tokens, with the special tokens.
     """
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -75,7 +75,7 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
     tokenizer = Qwen2Tokenizer(
         vocab=learned["vocab"], merges=merges, extra_special_tokens=list(SPECIAL[1:])
     )
-    # The next three are those of Qwen2.5-VL-Instruct.
+    # Chat template and end of a turn are those of Qwen2.5-VL-Instruct.
     tokenizer.chat_template = (EMBEDDED / "chat_template.jinja").read_text(encoding="utf-8")
     tokenizer.eos_token = "<|im_end|>"
     tokenizer.pad_token = "<|endoftext|>"
@@ -83,9 +83,10 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
 
 
 def corpus() -> Iterable[str]:
-    """Yield the texts that the tokenizer should write in few tokens.
+    """Yield the texts on which the tokenizer is trained, so that it encodes them in few tokens.
 
-    They are texts of both levels of the world, and the words of the chat template.
+    They are generated questions, responses and judgements of both levels of difficulty
+    (data/synthetic/world.py), and the words of the chat template.
     """
     for level in ("demo", "hard"):
         world = ShapesWorld(level, seed=0, split="pretrain")
@@ -102,9 +103,13 @@ def corpus() -> Iterable[str]:
 
 
 def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
-    """Return the configuration of the model; `ids` are those of the special tokens.
+    """Return the configuration of the model.
 
-    Heads have 32 numbers. Their rotary parts are 4 : 6 : 6 for frame, row and column.
+    An attention head has 32 dimensions, which are 16 pairs for the rotary embedding: 4 pairs encode
+    the frame, 6 the row and 6 the column.
+
+    Args:
+        ids: The token ids of the special tokens.
     """
     text = {
         "hidden_size": WIDTH,
@@ -144,7 +149,7 @@ def architecture(ids: Mapping[str, int]) -> Qwen2_5_VLConfig:
 
 
 def build(folder: Path, seed: int = 0) -> int:
-    """Write the checkpoint with random weights into `folder`; return the number of parameters."""
+    """Write a checkpoint with random weights into `folder`, and return its number of parameters."""
     tokenizer = train_tokenizer(corpus())
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL}
     torch.manual_seed(seed)
@@ -161,8 +166,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("folder", type=Path, help="The folder of the checkpoint.")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the weights.")
     options = parser.parse_args()
     with command():
         print(f"{options.folder}: {build(options.folder, options.seed):,} parameters, untrained")

@@ -4,11 +4,15 @@ python train/ablate.py recipes/ablations/shapes_head.yaml --dry-run      # print
 python train/ablate.py recipes/ablations/shapes_head.yaml --seeds 0 1 2  # on a CPU
 python train/ablate.py recipes/ablations/head.yaml --launcher "deepspeed --num_gpus 8"
 
-A list is a recipe with `variants` (train/studies/ablation/variants.py). Each run is a process of
-its own, in FOLDER/VARIANT/SEED, with its console in log.txt. Complete runs are not repeated, a
-killed one continues from its last checkpoint, a failed one is reported and the others go on. The
-exit status is then 1 (2 for a list that cannot be run). FOLDER gets ablation.md, .csv, .json and
-.png.
+The list is a recipe with a further section `variants` (train/studies/ablation/variants.py). Every
+variant is trained once for each seed. Each of these runs has its own process and its own folder,
+FOLDER/VARIANT/SEED, where FOLDER is the list's `output.folder`. The output of the process is
+written to log.txt in that folder.
+
+If you repeat the command, complete runs are not trained again, and interrupted runs continue from
+their last checkpoint. If a run fails, the command reports it, trains the others, and ends with
+status 1. If the list cannot be run, the command ends with status 2. The tables are written to
+ablation.md, ablation.csv and ablation.json in FOLDER, and the charts to ablation.png.
 """
 
 import argparse
@@ -17,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import wide_console
@@ -32,7 +36,11 @@ from mmrm.train.studies.ablation.variants import (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing and write the tables; a refusal ends with status 2."""
+    """Train the runs of the list that are not complete, and print and write their comparison.
+
+    A list that cannot be run, or any other error that a user can correct, ends the process with
+    status 2. Failed runs end it with status 1.
+    """
     options = parse(arguments)
     console = wide_console(120, highlight=False)
     with command(refusal=2):
@@ -53,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         "train/ablate.py",
         description=__doc__,
@@ -61,23 +69,34 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "list", type=Path, help="a YAML file, for example recipes/ablations/shapes_head.yaml"
+        "list",
+        type=Path,
+        help="The YAML file of the list, such as recipes/ablations/shapes_head.yaml.",
     )
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="lays a value over every variant: optim.max_steps=20",
+        help="Set a key of the recipe in every variant, such as optim.max_steps=20.",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0],
+        metavar="SEED",
+        help="Train every variant once with each of these seeds.",
+    )
     parser.add_argument(
         "--launcher",
         default=shlex.quote(sys.executable),
         metavar="COMMAND",
-        help="starts each run; else python",
+        help="The command that starts each run. The default is this Python interpreter.",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check every variant and print the runs"
+        "--dry-run",
+        action="store_true",
+        help="Check every variant and print the runs without training any.",
     )
     return parse_options(parser, arguments)
 

@@ -1,14 +1,18 @@
-"""Write what is made of the sections of recipes and judge files: two schemas for editors, and the reference of all keys.
+"""Generate the files that describe all keys of recipes and judge files.
+
+They are two JSON schemas, by which editors complete and check keys, and the reference page.
 
 python train/describe.py      # recipes/schema.json, recipes/judges/schema.json, docs/configuration.md
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 CLONE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(CLONE))  # the clone, installed or not
+sys.path.insert(0, str(CLONE))  # imports work without installation
 
 from mmrm.data.config.registry import installed_sections
 from mmrm.data.display.command import command
@@ -20,24 +24,22 @@ from mmrm.train.reference.schema import judge_schema, recipe_schema
 
 
 def files() -> dict[Path, str]:
-    """Return the content of every file by its place in the clone."""
+    """Return the content of the two schemas and of the reference page, by the path of the file."""
     judges = installed_sections(JUDGES)
-    schemas = {
-        "recipes/schema.json": recipe_schema(),
-        "recipes/judges/schema.json": judge_schema(judges),
-    }
-    texts = {
-        name: json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
-        for name, schema in schemas.items()
-    }
     return {
-        CLONE / name: text
-        for name, text in (texts | {"docs/configuration.md": reference(judges)}).items()
+        CLONE / "recipes/schema.json": _as_json(recipe_schema()),
+        CLONE / "recipes/judges/schema.json": _as_json(judge_schema(judges)),
+        CLONE / "docs/configuration.md": reference(judges),
     }
+
+
+def _as_json(schema: Mapping[str, Any]) -> str:
+    """Return a schema as the text of a JSON file."""
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write the files."""
+    """Write the two schemas and the reference page, and print their paths."""
     with command():
         for file, text in files().items():
             with locked_file(file):

@@ -1,4 +1,4 @@
-"""Write adapters and their base as one ordinary checkpoint, which loads with plain transformers.
+"""Merge LoRA adapters into their base model, as one checkpoint that plain transformers loads.
 
     python train/merge.py runs/lora/best merged
     python eval/run.py merged
@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.judges.checkpoint import backbone_of, card_of_adapters
+from mmrm.eval.judges.judge_card import JudgeCard
 from mmrm.eval.results.run_folder import CARD
 from mmrm.models.backbone import load_critic, load_encoder, load_language_model, load_scalar
 from mmrm.models.lora import is_adapter, with_adapters
@@ -27,11 +28,16 @@ from mmrm.train.runs.model_card import reference_scores, write_reference
 
 
 def merge(checkpoint: Path, folder: Path) -> None:
-    """Write the adapters of `checkpoint`, merged into their base, into `folder`.
+    """Merge the adapters of a checkpoint into their base model, and save the result in a new folder.
 
-    They are added up in the dtype of the base. A base that was in 4 bits during training is loaded
-    in its own dtype, so no quantised weights are written. The folder gets its name when everything
-    is in it. The caller holds the lock of `folder`.
+    The weights of the adapters are added to those of the base in the dtype of the base. A base that
+    was quantised to 4 bits during training is loaded in its own dtype, so that no quantised weights
+    are written. All files are written to FOLDER.part, which is renamed to FOLDER at the end. The
+    caller must hold the lock of `folder`.
+
+    Args:
+        checkpoint: A checkpoint of a LoRA run.
+        folder: The folder that is made.
 
     Raises:
         UserError: `checkpoint` has no adapters, or `folder` exists.
@@ -43,34 +49,40 @@ def merge(checkpoint: Path, folder: Path) -> None:
         )
     if folder.exists():
         raise UserError(f"{folder} exists already, and nothing is overwritten. Give a new folder.")
-    run = card_of_adapters(checkpoint)
-    base: Any
-    if run.method == "naive":
-        base = load_scalar(run.backbone, run.head)
-    elif run.method == "critic":
-        base = load_critic(run.backbone, run.head)
-    else:
-        base = load_language_model(run.backbone)
-    adapted: Any = with_adapters(base, checkpoint)
+    judge_card = card_of_adapters(checkpoint)
+    adapted: Any = with_adapters(_load_base(judge_card), checkpoint)
+    merged = adapted.merge_and_unload()
+    encoder = load_encoder(backbone_of(checkpoint, judge_card), judge_card.backbone)
+
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)  # left by a command that was killed
-    adapted.merge_and_unload().save_pretrained(unfinished)
-    load_encoder(backbone_of(checkpoint, run), run.backbone).save_pretrained(unfinished)
-    # Prompts, images and benchmarks stay those of the run, so the scores do, too.
-    write_whole(unfinished / CARD, run.model_copy(update={"nf4": False}).model_dump_json(indent=1))
-    if run.head is not None:
+    merged.save_pretrained(unfinished)
+    encoder.save_pretrained(unfinished)
+    # The judge card keeps the prompts and image sizes of the run, so that the scores are the same.
+    merged_card = judge_card.model_copy(update={"nf4": False})
+    write_whole(unfinished / CARD, merged_card.model_dump_json(indent=1))
+    if judge_card.head is not None:
         write_reference(unfinished, reference_scores(checkpoint))
     mark_complete(unfinished)
     unfinished.rename(folder)
 
 
+def _load_base(judge_card: JudgeCard) -> Any:
+    """Return the base model of adapters, of the class that their training method uses."""
+    if judge_card.method == "naive":
+        return load_scalar(judge_card.backbone, judge_card.head)
+    if judge_card.method == "critic":
+        return load_critic(judge_card.backbone, judge_card.head)
+    return load_language_model(judge_card.backbone)
+
+
 def main() -> None:
-    """Read the command line and merge."""
+    """Merge the adapters of the checkpoint that the command line names, and save the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("checkpoint", type=Path, help="A checkpoint of a LoRA run.")
+    parser.add_argument("folder", type=Path, help="The folder that is made.")
     options = parser.parse_args()
     with command(), locked_file(options.folder):
         merge(options.checkpoint, options.folder)

@@ -1,26 +1,39 @@
-r"""Rounds of on-policy pairs: a policy answers, and the reward model learns from its answers.
+r"""Train a reward model in rounds on the answers of a policy.
 
 python train/on_policy.py recipes/shapes/naive_on_policy.yaml --policy embedded --rounds 1 \
     --max-new-tokens 48 --questions \
     '{type: shapes, level: demo, split: train, rows: 500, seed: 4{round}, text_only: 0.0}'
 
-RECIPE trains a reward model (train/rm.py) from the one that its `backbone.path` names, with a
-source `name: on_policy` whose path this command fills in. Of a round, FOLDER/round-N has
-samples.jsonl (eval/sample.py), scored.jsonl (eval/score.py, by the reward model as it stands),
-pairs.jsonl (eval/select_responses.py) and reward_model/. Right answers are preferred to wrong ones,
-by the verdicts of eval/sample.py: the source of the questions declares how each answer is verified,
-and a --verifier that contradicts it is refused. With --judge the best answer is preferred to the
-worst by that judge's scores. With --policy-recipe each round then trains the policy by its new
-reward model (train/rl.py; the reward's first term gets its path), and the next round asks this
-policy. `{round}` in --questions stands for the number of the round, so that each asks new ones.
+In each round the policy answers new questions, pairs are made of its answers, and the reward model
+is trained on these pairs. RECIPE is a recipe of train/rm.py. Its `backbone.path` is the reward
+model with which the first round begins. Its data have a source with `name: on_policy`, whose path
+this command fills in.
+
+The folder FOLDER/round-N of round N has these files:
+
+    samples.jsonl   the policy's answers, sampled and verified by eval/sample.py
+    scored.jsonl    the answers with the scores of the reward model before this round's training,
+                    written by eval/score.py
+    pairs.jsonl     the preference pairs, made by eval/select_responses.py
+    reward_model/   the training of the reward model in this round
+
+A pair prefers a right answer to a wrong one. The source of the questions declares the rule by which
+answers are verified, and a --verifier that contradicts it is refused. With --judge, a pair prefers
+the answer that this judge scores highest to the one that it scores lowest.
+
+With --policy-recipe, each round also trains the policy with train/rl.py. The path of the first term
+of its reward is set to the reward model of the round. The next round then asks this policy.
+`{round}` in --questions is replaced by the number of the round, so that every round has new
+questions.
 
 After the last round the policy answers once more, so that every reward model is measured on
-questions that it was not trained on. AUC is how often a right answer has a higher score than a
-wrong one to the same question. Questions are compared by content, text and images, with those of
-earlier rounds and with the records of RECIPE and of the recipes behind its reward model. Those that
-repeat are left out of the figures and counted. If a quarter of a round's repeat, the command ends
-before any work is done. rounds.json has the table. A killed command is continued by the same
-command.
+questions that it was not trained on. AUC is the share of pairs of a right and a wrong answer to the
+same question in which the right answer has the higher score. Questions are compared by text and
+images with those of earlier rounds, with the records of RECIPE, and with the records of the recipes
+that trained its reward model. Questions that occur there are left out of the figures and counted.
+If a quarter of a round's questions do, the command ends before any work is done.
+
+The table is written to rounds.json. If the command is interrupted, start it again to continue.
 """
 
 import argparse
@@ -29,7 +42,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import wide_console
@@ -40,14 +53,17 @@ from mmrm.train.studies.on_policy import run
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the rounds that are missing, and print the table; a refusal ends with status 2."""
+    """Run the rounds that are not complete, and print the table of all rounds.
+
+    An error that a user can correct ends the process with status 2.
+    """
     options = parse(arguments)
     with command(refusal=2):
         run(options).show(wide_console(120))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         "train/on_policy.py",
         description=__doc__,
@@ -55,39 +71,53 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "recipe", type=Path, help="trains the reward model, with a source `name: on_policy`"
+        "recipe",
+        type=Path,
+        help="The recipe that trains the reward model, with a source `name: on_policy`.",
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="lays a value over RECIPE"
-    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="Set a key of RECIPE.")
     parser.add_argument(
         "--policy",
         required=True,
-        help="what answers in the first round: a checkpoint, a hub id or `embedded`",
+        help="The policy of the first round: a checkpoint, a hub id or `embedded`.",
     )
     parser.add_argument(
-        "--questions", required=True, help="a source of type questions or shapes, in YAML"
+        "--questions",
+        required=True,
+        help="The source of the questions in YAML, of type `questions` or `shapes`.",
     )
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--samples", type=int, default=8, help="answers to each question")
-    parser.add_argument("--max-new-tokens", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=1, help="The number of rounds.")
+    parser.add_argument(
+        "--samples", type=int, default=8, help="The number of answers to each question."
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=1024,
+        help="The maximum length of an answer in tokens.",
+    )
     labels = parser.add_mutually_exclusive_group()
     labels.add_argument(
         "--verifier",
         choices=VERIFIERS,
-        help="the rule that the questions' source must declare; default: whichever it declares",
+        help="The rule that the source of the questions must declare. Any rule by default.",
     )
     labels.add_argument(
-        "--judge", help="labels in place of the verdicts: a checkpoint or the YAML file of a judge"
+        "--judge",
+        help="Make pairs by the scores of this judge: a checkpoint, or the YAML file of a judge.",
     )
-    parser.add_argument("--policy-recipe", type=Path, help="trains the policy in each round")
-    parser.add_argument("--folder", type=Path, default=Path("runs/on_policy"))
+    parser.add_argument(
+        "--policy-recipe", type=Path, help="Train the policy in each round by this recipe."
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/on_policy"), help="The output folder."
+    )
     parser.add_argument(
         "--launcher",
         type=shlex.split,
         default=[sys.executable],
         metavar="COMMAND",
-        help="starts each step; else python",
+        help="The command that starts each step. The default is this Python interpreter.",
     )
     return parse_options(parser, arguments)
 

@@ -1,4 +1,4 @@
-r"""Measure the gain of reward models for a policy, and the figures that go with it.
+r"""Measure which figures of reward models predict how much a policy gains from them.
 
 python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0 1 \
     --policy embedded --max-new-tokens 48 --questions \
@@ -6,31 +6,40 @@ python train/predictors.py recipes/ablations/shapes_reward_models.yaml --seeds 0
     --policy-recipe recipes/shapes/policy_short.yaml \
     --pays naive-5 naive-20 naive-60 naive-200 naive-200-few naive-200-grey critic-20 critic-60
 
-LIST is one of train/ablate.py, which trains its reward models and evaluates them on the benchmarks.
-Each then scores the same answers of the policy, sampled once (eval/sample.py, eval/score.py). A
-judge that compares takes N (N - 1) judgements a question for its tournament, so that it scores
-those to the first --compared questions. What a model is worth is
+LIST is a list of variants as for train/ablate.py. That command trains its reward models and
+evaluates them on the benchmarks. The policy then answers the questions once (eval/sample.py), and
+every reward model scores the same answers (eval/score.py). A judge that compares two answers needs
+N (N - 1) judgements for the N answers to a question. It therefore scores only the answers to the
+first --compared questions.
 
-    best-of-N gain   accuracy of its best of N answers minus that of a sampled one
-    RL gain          of --pays, first seed: accuracy of the policy after --policy-recipe with this
-                     model in its reward (the first term's path) minus the start's, on the recipe's
-                     first questions, greedy and sampled
+The gain of a policy from a reward model is measured in two ways:
 
-and its figures are accuracy and calibration (ECE) on each benchmark, order consistency of a judge,
-and AUC: how often a right answer has the higher score of a right and a wrong one to the same
-question. Accuracies count half a point for a tie, or for two orders of a judge that disagree, so
-that guessing is 50 % for every kind of model. Pearson's and Spearman's coefficients are over the
-means of at least six variants, with Fisher's 95 % intervals, and stand also without each variant in
-turn. AUC and best-of-N gain come from the same answers, so AUC of one half of the questions
-predicts the gain on the other half.
+    best-of-N gain   the accuracy of the answer that the model scores highest among N, minus the
+                     accuracy of a sampled answer
+    RL gain          the accuracy of the policy after training by --policy-recipe, minus its
+                     accuracy before. The model is the first term of the reward. The accuracy is
+                     that of greedy and of sampled answers to the recipe's first set of questions.
+                     Only the variants of --pays are measured in this way, with the first seed.
 
-Into predictors/ of the list's folder go samples and policies, predictors.json, .md and .png. A
-killed command is continued by the same command; scores of answers that have changed since, or of a
-model that has, are computed again.
+The figures that may predict a gain are accuracy and calibration (ECE) on each benchmark, the order
+consistency of a judge, and AUC: the share of pairs of a right and a wrong answer to the same
+question in which the right answer has the higher score. An accuracy counts half a point for a tie,
+and for a judge whose judgements in the two orders disagree, so that guessing is 50 % for every kind
+of model.
 
-Questions are compared by content, text and images, with the records that the list's models are
-trained on, and those of --policy-recipe with its own. Questions that are trained on are left out of
-all figures and counted. If a quarter are, the command ends before any work is done.
+Pearson's and Spearman's coefficients are computed over the means of at least six variants, with
+Fisher's 95 % intervals. They are also computed without each variant in turn. AUC and best-of-N gain
+come from the same answers. AUC on one half of the questions is therefore compared with the gain on
+the other half.
+
+The folder predictors/ in the list's folder gets the answers, the policies, predictors.json,
+predictors.md and predictors.png. If the command is interrupted, start it again to continue. Scores
+are computed again if the answers or the model have changed since.
+
+Questions are compared by text and images with the records that the models of the list are trained
+on. The questions of --policy-recipe are compared with the records of that recipe. Questions that
+are trained on are left out of all figures and counted. If a quarter of them are, the command ends
+before any work is done.
 """
 
 import argparse
@@ -39,7 +48,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import wide_console
@@ -49,7 +58,10 @@ from mmrm.train.studies.predictors import read_list, run, write
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train and measure what is missing, and write the tables; a refusal ends with status 2."""
+    """Train and measure the models that are not complete, and print and write the tables of all.
+
+    An error that a user can correct ends the process with status 2.
+    """
     options = parse(arguments)
     with command(refusal=2):
         ablation = read_list(options)
@@ -63,45 +75,69 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Return the options of the command line; end the process if they do not fit together."""
     parser = argparse.ArgumentParser(
         "train/predictors.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("list", type=Path, help="a list of reward models")
+    parser.add_argument("list", type=Path, help="The YAML file of a list of reward models.")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="lays a value over every variant"
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="SEED")
-    parser.add_argument(
-        "--policy", required=True, help="what answers: a checkpoint, a hub id or `embedded`"
-    )
-    parser.add_argument(
-        "--questions", required=True, help="a source of type questions or shapes, in YAML"
-    )
-    parser.add_argument("--samples", type=int, default=8, help="answers to each question")
-    parser.add_argument("--max-new-tokens", type=int, default=1024)
-    parser.add_argument(
-        "--compared", type=int, default=250, help="questions for a judge that compares"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="Set a key of the recipe in every variant.",
     )
     parser.add_argument(
-        "--policy-recipe", type=Path, help="trains a policy by a model; it must evaluate questions"
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0],
+        metavar="SEED",
+        help="Train every variant once with each of these seeds.",
+    )
+    parser.add_argument(
+        "--policy", required=True, help="The policy: a checkpoint, a hub id or `embedded`."
+    )
+    parser.add_argument(
+        "--questions",
+        required=True,
+        help="The source of the questions in YAML, of type `questions` or `shapes`.",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=8, help="The number of answers to each question."
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=1024,
+        help="The maximum length of an answer in tokens.",
+    )
+    parser.add_argument(
+        "--compared",
+        type=int,
+        default=250,
+        help="The number of questions for judges that compare two answers.",
+    )
+    parser.add_argument(
+        "--policy-recipe",
+        type=Path,
+        help="The recipe that trains a policy by a reward model. It must evaluate questions.",
     )
     parser.add_argument(
         "--pays",
         nargs="+",
         default=[],
         metavar="VARIANT",
-        help="variants by which a policy is trained",
+        help="The variants by which a policy is trained.",
     )
     parser.add_argument(
         "--launcher",
         type=shlex.split,
         default=[sys.executable],
         metavar="COMMAND",
-        help="starts each step",
+        help="The command that starts each step. The default is this Python interpreter.",
     )
     options = parse_options(parser, arguments)
     if bool(options.pays) != bool(options.policy_recipe):

@@ -1,14 +1,17 @@
-"""Train a generative judge by reinforcement learning: StableReinforce on preference pairs.
+"""Train a model by reinforcement learning: a generative judge, or a policy.
 
-deepspeed train/rl.py recipes/r1_reward_rl.yaml                      # from a cold start by train/sft.py
-deepspeed train/rl.py recipes/shapes/judge_rl.yaml                   # the embedded world, on a laptop
+A judge learns to compare the responses of preference pairs (StableReinforce). A policy learns to
+answer questions, rewarded by reward models or by rules.
+
+deepspeed train/rl.py recipes/r1_reward_rl.yaml                      # begins with the result of train/sft.py
+deepspeed train/rl.py recipes/shapes/judge_rl.yaml                   # generated images, on a laptop
 python train/rl.py recipes/r1_reward_rl.yaml --dry-run
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.train.runs.environment import start

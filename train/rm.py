@@ -1,15 +1,15 @@
-"""Train a reward model: the Naive-RM, or a critic.
+"""Train a reward model that scores responses, with or without a critique before the score.
 
-deepspeed train/rm.py recipes/basereward.yaml                        # all GPUs of a node
-deepspeed train/rm.py recipes/shapes/naive.yaml                      # a laptop, five minutes
-python train/rm.py recipes/basereward.yaml --dry-run                 # the plan; no weights, no network, no GPU
+deepspeed train/rm.py recipes/basereward.yaml                        # on all GPUs of a machine
+deepspeed train/rm.py recipes/shapes/naive.yaml                      # on a laptop, in five minutes
+python train/rm.py recipes/basereward.yaml --dry-run                 # only print the plan
 deepspeed train/rm.py recipes/shapes/naive.yaml optim.learning_rate=1e-4 --resume
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.train.runs.environment import start

@@ -1,13 +1,16 @@
-"""Train with the language-model loss: the cold start of a generative judge, or the pretraining of the embedded backbone.
+"""Train a model with the language-model loss.
 
-deepspeed train/sft.py recipes/shapes/backbone.yaml                  # pretrain the embedded backbone
+It serves for the cold start of a generative judge (supervised training before reinforcement
+learning), and for the pretraining of the tiny backbone of the shapes recipes.
+
+deepspeed train/sft.py recipes/shapes/backbone.yaml                  # pretrain the tiny backbone
 python train/sft.py recipes/shapes/backbone.yaml --dry-run
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.train.runs.environment import start

@@ -3,16 +3,16 @@
 python train/stress.py recipes/shapes/judge_stress.yaml --seeds 0 1 2
 python train/stress.py recipes/shapes/judge_stress.yaml optim.max_steps=100 --seeds 0
 
-A run that stops because its numbers are not finite any more counts as diverged. Runs that are there
-already are not repeated; each has its console in log.txt. The picture and its numbers go into the
-recipe's folder: stress.png and stress.json.
+A run that stops because its loss or weights are no longer finite counts as diverged. Complete runs
+are not repeated. The output of each run is in log.txt in its folder. The curves are drawn to
+stress.png, and their numbers are written to stress.json, both in the recipe's `output.folder`.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
@@ -20,13 +20,21 @@ from mmrm.train.studies.stress import run
 
 
 def main() -> None:
-    """Run what is missing, print and draw."""
+    """Train the runs that are not complete, print the outcome of every run and draw the curves."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("recipe", type=Path, help="A recipe of train/rl.py.")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="Set a key of the recipe in every run."
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        help="Train both algorithms once with each of these seeds.",
+    )
     options = parser.parse_intermixed_args()
     with command():
         for sentence in run(options).sentences:

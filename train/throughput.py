@@ -1,13 +1,15 @@
-"""Measure speed in one process: stock transformers, packed rows, shared prompts and images.
+"""Measure the speed of training in one process, and compare ways to lay out the same pairs.
 
 python train/throughput.py                       # the embedded shape on a CPU, 7B on a CUDA device
 python train/throughput.py --shape 3b --pairs 8 --json throughput.json
-python train/throughput.py --step                # a whole step, optimizer and loader included
+python train/throughput.py --step                # an optimizer step with the loader
 python train/throughput.py --loader --shape 7b   # the loader alone, on any machine
 
-All variants run the same random weights and the same pairs (train/studies/speed/workload.py). MFU
-counts every token and patch once, against the rate of large matrix products in this process: what a
-variant computes twice lowers it.
+The variants are padded batches with stock transformers, packed rows, and packed rows that share
+prompts and images. All variants run the same random weights and the same pairs of responses
+(train/studies/speed/workload.py). MFU is the share of the rate of large matrix products that a
+variant reaches. It counts every token and image patch once, so that computing one of them twice
+lowers it.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import wide_console
@@ -28,7 +30,7 @@ from mmrm.train.supervised.budget import leave_to_libraries
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure, print and write."""
+    """Measure the speed that the command line asks for, print it, and with --json write it to a file."""
     options = parse(argv)
     silence()
     leave_to_libraries(options.device)
@@ -41,32 +43,51 @@ def main(argv: Sequence[str]) -> None:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line, and choose `device` and `dtype`."""
+    """Return the options of the command line.
+
+    They also have the `device` and the `dtype` of the measurement: the first CUDA device and
+    bfloat16, or without CUDA the CPU and float32.
+    """
     has_cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--shape", choices=[EMBEDDED, *SHAPES], default="7b" if has_cuda else EMBEDDED
+        "--shape",
+        choices=[EMBEDDED, *SHAPES],
+        default="7b" if has_cuda else EMBEDDED,
+        help="The size of the model.",
     )
     parser.add_argument(
-        "--pairs", type=int, default=8, help="pairs of one step, in as few rows as fit"
+        "--pairs",
+        type=int,
+        default=8,
+        help="The pairs of one step. They are packed into as few rows as fit into memory.",
     )
-    parser.add_argument("--repeats", type=int, default=5, help="the median of so many counts")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--compile", action="store_true", help="also measure compiled MLPs and norms"
+        "--repeats",
+        type=int,
+        default=5,
+        help="Repeat each measurement N times and report the median.",
+        metavar="N",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The seed of weights and pairs.")
+    parser.add_argument(
+        "--compile", action="store_true", help="Also measure with compiled MLPs and norms."
     )
     parser.add_argument(
         "--step",
         action="store_true",
-        help="measure the whole step with optimizer and loader instead",
+        help="Measure an optimizer step with the loader in place of the variants.",
     )
-    parser.add_argument("--loader", action="store_true", help="measure the loader alone instead")
+    parser.add_argument("--loader", action="store_true", help="Measure only the loader.")
     parser.add_argument(
-        "--workers", type=int, default=16 if has_cuda else 0, help="loader processes of --step"
+        "--workers",
+        type=int,
+        default=16 if has_cuda else 0,
+        help="The number of loader processes with --step.",
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="Also write the figures to this file.")
     chosen = argparse.Namespace(device=torch.device("cpu"), dtype=torch.float32)
     if has_cuda:
         chosen = argparse.Namespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)

@@ -50,7 +50,7 @@ class Dot:
     low: float | None = None
     high: float | None = None
     fact: str = ""
-    """The sentence that a pointer on the dot shows; it is also listed below the drawing."""
+    """The sentence that is shown at the pointer over the dot, and listed below the drawing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Chart:
     series: tuple[Series, ...]
     caption: str = ""
     value: str = ""
-    """The number that a reader looks for first; it is shown next to the title."""
+    """The most important number, which is shown next to the title."""
     width: int = WIDTH
     height: int = HEIGHT
 
@@ -225,7 +225,7 @@ class _Drawing:
         self.elements.append(element.format(style, x + right, y + down, text))
 
     def _pixels(self, point: Point) -> Point:
-        """Return where a point of the axes is in the drawing, from its upper left corner."""
+        """Return the pixels of a point of the axes, counted from the upper left corner."""
         chart = self.chart
         across = (point[0] - chart.x.low) / (chart.x.high - chart.x.low)
         up = (point[1] - chart.y.low) / (chart.y.high - chart.y.low)
@@ -325,7 +325,7 @@ def _values_and_texts(axis: Axis) -> tuple[list[float], list[str]]:
 
 
 def _draw_with_matplotlib(panel: Axes, series: Series, colour: str) -> None:
-    """Draw the marks of a series; the first kind of them that there is has the name."""
+    """Draw the marks of a series. Only the first kind of mark gets the name for the legend."""
     name = series.name or None
     marker, size = MARKERS[series.shape]
     if series.band:
@@ -352,8 +352,8 @@ def _draw_with_matplotlib(panel: Axes, series: Series, colour: str) -> None:
 def colours(styles: Iterable[str]) -> dict[str, str]:
     """Return a colour for each style.
 
-    The styles `s0` to `s6` have those of PALETTE. If there is a higher number, all of them are
-    steps through a colour map.
+    The styles `s0` to `s6` have the colours of PALETTE. If there are styles with higher numbers,
+    all numbered styles get colours that are spread over a colour map.
     """
     names = list(dict.fromkeys(styles))
     colour_by_style = {"right": PALETTE[0], "wrong": PALETTE[1]}
@@ -366,7 +366,7 @@ def colours(styles: Iterable[str]) -> dict[str, str]:
 
 
 def _step(number: int, count: int) -> str:
-    """Return one of `count` steps through a colour map."""
+    """Return one of `count` colours that are spread over a colour map."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 

@@ -23,15 +23,15 @@ IN_USE = 2
 
 @contextmanager
 def command(*, refusal: int = 1) -> Iterator[None]:
-    """End the process with a message for an error that a user can correct.
+    """Run the block; if it raises an error that a user can correct, print it and end the process.
 
-    Other errors are faults of this project, and end with their traceback. With several ranks the
-    message contains the rank.
+    The message has no traceback, and names the rank if there are several. Other errors are faults
+    of this project and keep their traceback.
 
     Args:
-        refusal: Exit status for a `UserError`, except one: an output that another process is
-            writing ends with status 2, because nothing is wrong then. All other errors end with
-            status 1.
+        refusal: The exit status for a `UserError`. `InUseError` always ends with status 2: another
+            process is writing the output, so that nothing is wrong with it. All other errors end
+            with status 1.
     """
     try:
         yield

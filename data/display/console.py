@@ -48,6 +48,6 @@ def first_rank_console(*, highlight: bool = True, soft_wrap: bool = False) -> Co
 
 
 def say_on_first_rank(text: str) -> None:
-    """Print a line to the standard error output, on the first rank alone."""
+    """Print a line to the standard error output, only on the first rank."""
     if is_first_rank():
         print(text, file=sys.stderr, flush=True)

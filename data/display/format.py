@@ -24,9 +24,9 @@ def signed(value: float) -> str:
 def interval(
     mean: float, low: float | None, high: float | None, form: Callable[[float], str] = percent
 ) -> str:
-    """Return a mean and the ends of its interval, each written by `form`: "83.1 [80.0, 85.7]".
+    """Return a mean and the ends of its interval as text, such as "83.1 [80.0, 85.7]".
 
-    Without an end there is no interval, and the text is that of the mean alone.
+    `form` formats each number. If an end is None, the text has only the mean.
     """
     if low is None or high is None:
         return form(mean)

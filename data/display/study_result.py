@@ -11,9 +11,9 @@ from mmrm.data.display.table import Table
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """The figures of a study, and the tables, charts and sentences that are made from them once.
+    """The result of a study: its figures, with the tables, charts and sentences that show them.
 
-    The console, Markdown, pages and pictures render the same tables and charts.
+    The tables and charts are built once. Console, Markdown, HTML and PNG files all render them.
     """
 
     figures: Any
@@ -27,7 +27,7 @@ class StudyResult:
     """The report in Markdown."""
 
     def show(self, console: Console) -> None:
-        """Print the tables and the sentences."""
+        """Print the tables and the sentences to `console`."""
         for table in self.tables:
             console.print(table.rich())
         for sentence in self.sentences:

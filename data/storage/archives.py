@@ -110,7 +110,7 @@ class Member:
 
     name: str
     start: int
-    """As in ENTRY."""
+    """The kind of member, with the same values as in ENTRY."""
     stored: int
     kind: int
     crc: int
@@ -194,7 +194,7 @@ class Archive(IndexedFiles):
         return content
 
     def make_index(self) -> npt.NDArray[np.void]:
-        """Return an ENTRY for each name in the archive's directory, sorted by the hash of the name.
+        """Return an array with an ENTRY for each name in the archive, sorted by the hash of the name.
 
         Raises: UserError if the archive is damaged or incomplete.
         """
@@ -257,9 +257,9 @@ def extracted_name(name: str) -> str | None:
 
 
 def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
-    """Return the file that extraction writes to each name, with the kind that counts for it.
+    """Return the file that extraction writes to each name, with its kind.
 
-    A name of several members, of which one may be a folder, has the kind AMBIGUOUS. All names are
+    If several members have one name, the kind is AMBIGUOUS. All names are
     in memory while the index is made.
     """
     files: dict[str, Member] = {}
@@ -291,7 +291,7 @@ def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
 
 
 class _Joined:
-    """The parts of an archive as one file, with the methods that `zipfile` needs."""
+    """The parts of a divided archive as one file, with the methods that `zipfile` needs."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
@@ -337,7 +337,10 @@ def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
 
 
 def check_places(places: Sequence[Path]) -> None:
-    """Raise UserError unless `open_images` can open `places`, by their kinds and names."""
+    """Raise UserError if `open_images` cannot open the paths `places`.
+
+    Only their names and kinds are checked. Nothing is opened.
+    """
     if len(places) == 1 and places[0].is_dir():
         return
     for place in places:

@@ -41,19 +41,19 @@ all years, an unknown time zone, a struct with a field twice. Arrow's own errors
 
 
 class Damage(NamedTuple):
-    """Rows that cannot be read. It is written as a JSON list."""
+    """A range of rows that cannot be read, with the reason. It is written as a JSON list."""
 
     start: int
     stop: int
-    """The row after the last one."""
+    """The row after the last damaged row."""
     reason: str
 
 
 class ArrowTable:
-    """The copy of a parquet or Arrow file."""
+    """A parquet or Arrow file that is read by row through its copy in the cache."""
 
     def __init__(self, original: Path, copy: Path) -> None:
-        """Open `copy`; errors name `original`."""
+        """Open the file `copy`. Messages of errors name the file `original`."""
         self.original = original
         self.copy = copy
         contents = json.loads(_contents_of(copy).read_text())
@@ -69,7 +69,7 @@ class ArrowTable:
         return self.__dict__ | {"_reader": None, "_last_number": -1, "_last_batch": None}
 
     def __len__(self) -> int:
-        """Return the number of rows, with damaged ones."""
+        """Return the number of rows, including damaged rows."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def row(self, index: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class ArrowTable:
         return row
 
     def _batch(self, number: int) -> pa.RecordBatch:
-        """Return a batch; the last one is kept for reading in order."""
+        """Return a batch of rows. The last batch is kept in memory for reading rows in order."""
         import pyarrow as pa
 
         if self._reader is None:

@@ -1,6 +1,6 @@
-"""Digests of source code, by which derived files are stored.
+"""Digests of source code, which are a part of the names of computed files.
 
-If the code changes, the files are computed again.
+If the code that computes a file changes, its digest changes, and the file is computed again.
 """
 
 import ast
@@ -25,7 +25,8 @@ def code_digest(
 
     Args:
         modules: Dotted names, such as `mmrm.data.preparation.scan`.
-        floors: Packages of mmrm whose modules count; "eval" is `mmrm.eval`.
+        floors: The packages of mmrm whose imported modules are included: "data", "models", "eval"
+            and "train". Imports from other packages are ignored.
     """
     files = imported_modules(modules, floors)
     lines = [f"{name} {_tree(file)}" for name, file in sorted(files.items())]
@@ -33,9 +34,9 @@ def code_digest(
 
 
 def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str, Path]:
-    """Return the files of `modules` and of the modules that they import from `floors`, by name.
+    """Return the files of `modules` and of all modules of `floors` that they import, by name.
 
-    Modules that are imported indirectly are among them.
+    The result includes modules that are imported indirectly.
     """
     files: dict[str, Path] = {}
     waiting = list(modules)
@@ -66,13 +67,16 @@ def _imports(name: str, file: Path) -> list[str]:
 
 
 def _floor(module: str) -> str:
-    """Return "eval" for `mmrm.eval.judges.loading`, and "" for a module of another package."""
+    """Return the package of mmrm that a module is in, and "" for a module of another project.
+
+    Example: `mmrm.eval.judges.loading` is in "eval".
+    """
     package, _, inside = module.partition(".")
     return inside.partition(".")[0] if package == "mmrm" else ""
 
 
 def _tree(file: Path) -> str:
-    """Return the syntax tree of a file without its docstrings, as text."""
+    """Return the syntax tree of a Python file as text, without docstrings."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -81,5 +85,5 @@ def _tree(file: Path) -> str:
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
-    """Return True for a statement that is a constant, such as a text below a definition."""
+    """Return True for a statement that is only a constant: the docstring of a function or a field."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

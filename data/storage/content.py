@@ -15,9 +15,9 @@ from mmrm.data.storage.files import content_digest
 
 
 def record_key(record: Preference) -> str:
-    """Return a digest of everything that a record holds except its identity, 64 hexadecimal digits.
+    """Return a digest (64 hexadecimal digits) of the whole content of a record except its identity.
 
-    An image counts by its bytes, wherever it is stored.
+    Images are compared by their bytes, wherever they are stored.
     """
     return shown_key(
         record.prompt,
@@ -34,9 +34,10 @@ def record_key(record: Preference) -> str:
 
 
 def question_key(question: Preference) -> str:
-    """Return a digest of a question, its images and its known answers, 64 hexadecimal digits.
+    """Return a digest (64 hexadecimal digits) of a question, its images and its known answers.
 
-    Answers of a policy are stored under it, because they are verified by the known answers.
+    Answers of a policy are stored under this digest. The known answers are a part of it, because
+    the answers of the policy are verified by them.
     """
     truth = question.truth
     known_answers = None if truth is None else [list(truth.answers), truth.rule]
@@ -49,16 +50,21 @@ def shown_key(
     responses: Sequence[str],
     *more: Any,
 ) -> str:
-    """Return a digest of a prompt, the bytes of its images and responses, 64 hexadecimal digits.
+    """Return a digest (64 hexadecimal digits) of a prompt, its images and its responses.
 
-    `more` holds everything else that the stored value depends on, as values that JSON can hold.
+    Args:
+        prompt: The messages of the prompt.
+        images: The images. They are compared by their bytes.
+        responses: The responses to the prompt.
+        *more: All other values on which the result depends that is stored under the digest. Each
+            has to be a value that JSON can hold.
     """
     content = [list(prompt), list(map(_image_digest, images)), list(responses), list(more)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _image_digest(image: EncodedImage) -> str:
-    """Return a digest of an image's bytes; an unreadable image has none and counts by its path.
+    """Return a digest of an image's bytes, or a text with its path if it cannot be read.
 
     Encoding an unreadable image raises, so that no result is stored under such a key.
     """

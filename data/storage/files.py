@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 def stamp(path: Path) -> str:
-    """Return a digest of a file's name, size and times of change, 16 hexadecimal digits.
+    """Return a digest (16 hexadecimal digits) of a file's name, size and times of change.
 
     Programs such as `cp -p` set the time at which the content changed. No program can set the time
     at which the inode changed, so both are used.
@@ -33,14 +33,14 @@ def stamp(path: Path) -> str:
 
 
 def derived(path: Path, cache: Path, folder: str, suffix: str) -> Path:
-    """Return the path in the cache of a file that is made from the file `path`.
+    """Return the path in the cache for a file that is computed from the file `path`.
 
-    It is another one for another file, and also once the file has changed.
+    The path differs for every file, and changes if the file changes.
 
     Args:
-        path: The original.
+        path: The file from which it is computed.
         cache: The folder of the cache.
-        folder: The name of the folder in it.
+        folder: The name of the folder in the cache.
         suffix: The ending of the derived file's name.
     """
     name = f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}{suffix}"
@@ -48,7 +48,7 @@ def derived(path: Path, cache: Path, folder: str, suffix: str) -> Path:
 
 
 def content_digest(content: bytes | Path) -> str:
-    """Return the SHA-256 of bytes, or of a file (read in pieces), 64 hexadecimal digits."""
+    """Return the SHA-256 (64 hexadecimal digits) of bytes, or of a file, which is read in pieces."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with open_regular(content) as file:
@@ -82,13 +82,13 @@ def remembered_digest(path: Path) -> str:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return the numbers that change with a file or its content."""
+    """Return the numbers by which an unchanged file is recognised."""
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def digest(text: str) -> str:
-    """Return a digest of a text, 16 hexadecimal digits."""
+    """Return a digest (16 hexadecimal digits) of a text."""
     return f"{hash64(text):016x}"
 
 
@@ -147,7 +147,7 @@ GiB."""
 def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) -> None:
     """Copy the unpacked content of the file `packed` from `source` to `target`.
 
-    Raises: UserError beyond UNPACKED bytes, before a small file has filled the disk.
+    Raises: UserError beyond UNPACKED bytes, so that a small packed file cannot fill the disk.
     """
     num_bytes = 0
     while block := source.read(1 << 24):

@@ -101,14 +101,15 @@ def verify_settings(folder: Path) -> None:
 
 
 def verify_weights(folder: Path) -> None:
-    """Check the files with weights of a checkpoint; the rest is as in `verify_settings`."""
+    """Check the files with the weights of a checkpoint. Raises errors as `verify_settings` does."""
     _verify(folder, WEIGHTS, WEIGHTS)
 
 
 def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[str]) -> None:
-    """Check the files with names of `patterns`.
+    """Check the files of a checkpoint whose names match `patterns`.
 
-    Files with names of `refused_if_added` may not have been added since the checkpoint was saved.
+    Files whose names match `refused_if_added` are refused if they were added since the checkpoint
+    was saved.
     """
     files = [path for path in sorted(folder.iterdir()) if _matches(path.name, patterns)]
     for path in files:
@@ -187,7 +188,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _changes(folder: Path, noted: dict[str, FileEntry]) -> list[str]:
-    """Return a line for each file of `noted` that is not as it was saved, in order of the names."""
+    """Return a line for each file of `noted` that has changed since it was saved, sorted by name."""
     names = sorted(noted)
     num_bytes = sum(entry.size for entry in noted.values())
     num_threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(names)))

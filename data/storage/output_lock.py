@@ -47,7 +47,7 @@ os.register_at_fork(after_in_child=_close_in_forked_child)
 def locked_folder(folder: Path) -> Iterator[int]:
     """Lock a folder for the block, and make it if it does not exist.
 
-    Gives the lock's file descriptor. A subprocess that inherits it (`pass_fds`) keeps the folder
+    The value of the block is the file descriptor of the lock. A subprocess that inherits it (`pass_fds`) keeps the folder
     locked if this process is killed.
 
     Raises: InUseError if another process holds the lock; UserError if the folder cannot be written
@@ -71,7 +71,7 @@ def locked_file(path: Path) -> Iterator[int]:
 
 @contextmanager
 def waiting_lock(lock_file: Path) -> Iterator[int]:
-    """Hold a lock for the block, and wait for it while another process has it.
+    """Hold a lock for the block. If another process has it, wait until it is released.
 
     This is for caches, which every rank of a run opens at the same time. The lock file is not
     removed, because a cache has its own folders.
@@ -100,7 +100,7 @@ def _locked(lock_file: Path, output: Path, *, wait: bool = False) -> Iterator[in
 
 
 def _acquire(lock_file: Path, output: Path, wait: bool) -> int:
-    """Return the descriptor of the locked file."""
+    """Open and lock the lock file, and return its file descriptor."""
     operation = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     while True:
         try:

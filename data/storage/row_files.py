@@ -94,7 +94,7 @@ class IndexedFiles(ABC):
         return descriptors
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without open files and mapping, which another process makes again."""
+        """Return the state for another process, which opens the files and maps the index itself."""
         state = dict(vars(self))
         state.pop("index", None)
         state.pop("_descriptors", None)
@@ -198,12 +198,12 @@ class Concatenated:
 
 
 def located(ends: Sequence[int], index: int) -> tuple[int, int]:
-    """Return the number of the part that holds item `index`, and the item's position there.
+    """Return the index of the part that has item `index`, and the item's position in that part.
 
     Example: parts of 3 and 2 items have the ends 3 and 5, and item 4 is at (1, 1).
 
     Args:
-        ends: The number of items up to the end of each part, ascending.
+        ends: For each part, the number of items in it and all parts before it.
         index: The item, counted through all parts.
     """
     part = bisect_right(ends, index)
@@ -212,7 +212,7 @@ def located(ends: Sequence[int], index: int) -> tuple[int, int]:
 
 
 def kind_of(paths: Sequence[Path]) -> str:
-    """Return the ending that the names of all files have, one of KINDS.
+    """Return the ending, one of KINDS, that the names of all files have.
 
     Raises: UserError if the endings differ, or files with this ending are not read.
     """

@@ -26,16 +26,15 @@ BLANKS = re.compile(r"[ \t\n\r]*")
 def count_values(content: bytes) -> int:
     """Return an upper bound on the number of values in a JSON text, without parsing it.
 
-    It is one more than the number of separators.
-
-    A few million small values take a hundred times their text in memory.
+    The bound is the number of separators plus one. It is needed because a few million small values
+    take a hundred times the memory of their text.
     """
     outside_strings = STRING.sub(b"", content)
     return 1 + sum(map(outside_strings.count, (b",", b"[", b"{", b":")))
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Return a JSON value; a byte order mark in front is skipped.
+    """Return the value of a JSON text. A byte order mark at its beginning is skipped.
 
     Raises: RecordError for a text that is no JSON or no UTF-8, a key that occurs twice in an
     object, half of a surrogate pair, and a nesting beyond DEPTH.

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from mmrm.data.errors import PredictionsError
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.train import ablate
 from mmrm.train.studies.ablation.comparison import (
     VariantLine,
@@ -25,7 +26,7 @@ from mmrm.train.studies.ablation.comparison import (
     lines_by_figure,
     lines_of,
 )
-from mmrm.train.studies.ablation.variants import alone, read_ablation
+from mmrm.train.studies.ablation.variants import read_ablation
 from tests.train.studies.ablation.test_variants import listed
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -237,7 +238,7 @@ def test_a_list_that_is_ended_ends_its_run(runs: Path) -> None:
     os.kill(ended.pid, signal.SIGTERM)
     assert "Traceback" not in ended.communicate(timeout=60)[1]
     assert ended.returncode == 128 + signal.SIGTERM
-    with alone(runs.parent / "out"):
+    with locked_folder(runs.parent / "out"):
         pass  # nothing that the list began still holds it
     (runs.parent / "out" / "hold").unlink()
     ablate.main(command(runs))

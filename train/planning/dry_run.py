@@ -53,7 +53,7 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 
 
 def dry_run(launch: Launch) -> None:
-    """Print the plan of `launch`, on the first rank only."""
+    """Print the plan of the recipe that the command line `launch` names, on the first rank only."""
     if is_first_rank():
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         show(launch.recipe, world_size, plain_console(highlight=False))
@@ -141,7 +141,7 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
 
 
 def cost_assumptions(recipe: Recipe, shape: Shape) -> str:
-    """Return what the cost of a step assumes."""
+    """Return the assumptions behind the cost of a step, as text."""
     image_tokens, text_tokens = record_tokens(recipe, shape)
     budget = recipe.optim.token_budget
     if budget == "auto":
@@ -159,7 +159,7 @@ def cost_assumptions(recipe: Recipe, shape: Shape) -> str:
 
 
 def bottleneck_line(recipe: Recipe, shape: Shape, ranks: int, cost: StepCost) -> str:
-    """Return that the network holds a step up on `ranks` GPUs, and the ways out."""
+    """Return a warning that the network limits the speed on `ranks` GPUs, and what can be changed."""
     waiting = cost.waiting[recipe.deepspeed]
     ways_out = ["fewer GPUs", "a larger optim.records_per_step"]
     for name in COMPARED:
@@ -174,9 +174,9 @@ def bottleneck_line(recipe: Recipe, shape: Shape, ranks: int, cost: StepCost) ->
 
 
 def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
-    """Return what writing costs if the weights are divided over the ranks.
+    """Return a text on the cost of writing texts while weights are divided over the ranks.
 
-    The text is empty if they are not, and if nothing is written.
+    The text is empty if the weights are not divided, or the run writes no texts.
     """
     texts = recipe.method.written_texts(recipe)
     if not texts or stage(recipe.deepspeed) < 3:
@@ -194,7 +194,7 @@ def writing_line(recipe: Recipe, shape: Shape, all_ranks: list[int]) -> str:
 
 
 def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
-    """Return the lines of the plan by their topic."""
+    """Return the lines of the plan of a recipe by their topic, such as "backbone"."""
     shape = shape_of(recipe.backbone.path)
     num_records, origin = epoch_records(recipe.data)
     method = [recipe.method.summary]
@@ -257,7 +257,7 @@ def in_millions(count: int) -> str:
 
 
 def head_line(recipe: Recipe, shape: Shape | None) -> str:
-    """Return the reward head in words."""
+    """Return a description of the reward head."""
     head = recipe.head
     layers = "1 linear layer"
     if head.layers > 1:
@@ -394,7 +394,7 @@ def output_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
 
 
 def number(value: int | None) -> str:
-    """Return a count with separators."""
+    """Return a count as text with separators of thousands."""
     return "an unknown number of" if value is None else f"{value:,}"
 
 

@@ -28,14 +28,14 @@ def bytes_per_weight(recipe: Recipe) -> int:
 
 
 def head_parameters(hidden: int, head: HeadConfig) -> int:
-    """Return the parameters of the reward head."""
+    """Return the number of parameters of the reward head."""
     widths = [hidden, *[head.width or hidden] * (head.layers - 1), 1]
     return sum(rows * columns + columns for rows, columns in pairwise(widths))
 
 
 @dataclass(frozen=True, slots=True)
 class WritingPrice:
-    """The cost of writing under ZeRO-3, which divides the weights over the ranks; in bytes."""
+    """The cost in bytes of writing texts under ZeRO-3, which divides the weights over the ranks."""
 
     whole: float
     """All weights. They are gathered once for a whole evaluation or rollout."""
@@ -48,7 +48,10 @@ class WritingPrice:
 
 
 def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
-    """Return the price. Weights of a few KB, which DeepSpeed keeps on all ranks, are left out."""
+    """Return the cost of writing texts with the recipe's model under ZeRO-3.
+
+    Weights of a few KB are left out, because DeepSpeed keeps them on all ranks.
+    """
     counts = shape.count()
     width = bytes_per_weight(recipe)
     num_parameters, _ = trained(recipe, shape)
@@ -58,11 +61,11 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
 
 
 def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
-    """Return the bytes that a training row holds at its peak, next to weights and gradients.
+    """Return the largest number of bytes that the activations of a training row take.
 
-    They were counted on the released shapes, kernel by kernel, on tensors without values
-    (`tests/train/planning/test_memory.py` holds the estimate to 5 %): `shape.kept` in each layer
-    and vision block. Under activation checkpointing only the input of a layer is kept, and one
+    A layer or vision block keeps `shape.kept` numbers. They were counted kernel by kernel on the
+    released models, with tensors without values. `tests/train/planning/test_memory.py` checks that
+    the estimate is within 5 %. Under activation checkpointing only the input of a layer is kept, and one
     layer at a time is computed again, with 2 more intermediate vectors for its gradients. A frozen
     vision tower keeps nothing. The logits of an LM head, the workspace of libraries and the
     rounding of the allocator come on top.
@@ -90,7 +93,12 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
 
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
-    """Return how many parameters the recipe's model has, and how many of them are trained."""
+    """Return the number of parameters of the recipe's model, and how many of them are trained.
+
+    Args:
+        recipe: The recipe, which decides on head, adapters and frozen parts.
+        shape: The sizes of the layers of its backbone, from the backbone's config.json.
+    """
     counts = shape.count()
     head = 0
     if recipe.has_head:
@@ -114,7 +122,7 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
 
 
 def checkpoint_bytes(recipe: Recipe, shape: Shape) -> float:
-    """Return the size of a checkpoint: weights (or adapters), and AdamW's states of what is trained.
+    """Return the bytes of a checkpoint: weights or adapters, and AdamW's states of what is trained.
 
     DeepSpeed's states hold fp32 weights too, and up to ZeRO-2 it stores the model a second time.
     """

@@ -68,7 +68,7 @@ class Collectives:
         return self.gathered_inside * (NODE - 1) / NODE
 
     def seconds(self, ranks: int) -> float:
-        """Return how long that takes by itself."""
+        """Return the seconds that the transfers take if nothing is computed meanwhile."""
         rate = INSIDE if ranks <= NODE else BETWEEN
         received_by_all = self.received(ranks) - self.received_inside
         return self.received_inside / INSIDE + received_by_all / rate
@@ -77,7 +77,7 @@ class Collectives:
 def collectives(
     stage: int, rows: int, weights: float, learned: float, *, hpz: bool = False
 ) -> Collectives:
-    """Return what a ZeRO stage moves in a step.
+    """Return the bytes that a ZeRO stage hands to collectives in a step.
 
     Gradients travel in the dtype of the weights: at the end of a step up to ZeRO-1, and in each
     row's backward pass from ZeRO-2 on (an all-reduce until ZeRO-3). ZeRO-1 and 2 gather what each
@@ -86,10 +86,10 @@ def collectives(
 
     Args:
         stage: The ZeRO stage.
-        rows: The row passes of a rank.
+        rows: The number of forward and backward passes of a rank, each over one packed row.
         weights: The bytes of all weights.
-        learned: The bytes of those that are trained.
-        hpz: The weights are held once more in each node.
+        learned: The bytes of the weights that are trained.
+        hpz: True if each node holds a second copy of the weights.
     """
     if stage == 3:
         gathered = rows * 2 * weights
@@ -106,21 +106,21 @@ def collectives(
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """A step on some number of GPUs."""
+    """The cost of an optimizer step on a given number of GPUs."""
 
     rows: int
-    """Row passes of a rank."""
+    """The number of forward and backward passes of a rank, each over one packed row."""
     compute: float
-    """Seconds."""
+    """The seconds of computation."""
     received: dict[str, float]
     """The bytes that a rank receives, by the name of a DeepSpeed configuration."""
     waiting: dict[str, float]
-    """The seconds that this takes by itself."""
+    """The seconds that the transfers take, by the name of a DeepSpeed configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullRow:
-    """A row that is filled with records of the assumed size."""
+    """A packed row that is filled with records of the assumed size."""
 
     records: int
     tokens: int
@@ -137,7 +137,7 @@ def record_tokens(recipe: Recipe, shape: Shape) -> tuple[int, int]:
 def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
     """Return the cost of a step on `ranks` GPUs under each ZeRO stage.
 
-    Writing and evaluation come on top.
+    The cost of writing texts and of evaluations is not included.
     """
     records = recipe.optim.records_per_step / ranks
     rows = ceil(records / full_row(recipe, shape).records)

@@ -20,7 +20,7 @@ The rest is for activations, and for keys and values.
 
 
 def deepspeed_names() -> list[str]:
-    """Return the names that a recipe may use; a file added to the folder is one of them."""
+    """Return the names of all DeepSpeed configurations that a recipe may use, with `none`."""
     return [NONE, *sorted(file.stem for file in FOLDER.glob("*.json"))]
 
 
@@ -44,16 +44,16 @@ def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | No
 
 
 def stage(name: str) -> int:
-    """Return the ZeRO stage of the configuration `name`; 0 for `none`."""
+    """Return the ZeRO stage of the DeepSpeed configuration `name`; 0 for `none`."""
     if name == NONE:
         return 0
     return int(_read(name)["zero_optimization"]["stage"])
 
 
 def copies_within(name: str) -> int:
-    """Return the number of neighbouring ranks that share a second copy of the weights (hpZ).
+    """Return the number of ranks of a node over which a second copy of the weights is divided (hpZ).
 
-    It is 0 for a configuration without such a copy.
+    The number is 0 for a configuration without such a copy.
     """
     if name == NONE:
         return 0
@@ -61,19 +61,21 @@ def copies_within(name: str) -> int:
 
 
 def sums_in_fp32(name: str) -> bool:
-    """Return True if the gradients of a step's rows are summed in fp32, also for bf16 weights.
+    """Return True if a run sums the gradients of a step in fp32 although its weights are bf16.
 
-    DeepSpeed can do so from ZeRO-1 on. Without DeepSpeed trained weights are fp32, and so are their
-    gradients.
+    DeepSpeed can sum in fp32 from ZeRO-1 on.
+
+    Args:
+        name: The name of a DeepSpeed configuration, or `none` for a run without DeepSpeed.
     """
     if name == NONE:
-        return True
+        return True  # without DeepSpeed, trained weights and their gradients are fp32
     dtypes: dict[str, str] = _read(name).get("data_types", {})
     return dtypes.get("grad_accum_dtype") == "fp32"
 
 
 def offloads(name: str) -> tuple[bool, bool]:
-    """Return True for optimizer states in host memory, and True for weights there."""
+    """Return whether optimizer states are kept in host memory, and whether weights are."""
     if name == NONE:
         return False, False
     zero = _read(name)["zero_optimization"]
@@ -81,5 +83,6 @@ def offloads(name: str) -> tuple[bool, bool]:
 
 
 def _read(name: str) -> dict[str, Any]:
+    """Return the content of the file of the DeepSpeed configuration `name`."""
     config: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return config

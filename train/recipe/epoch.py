@@ -10,7 +10,7 @@ UNKNOWN = "known once the data are read (python data/mixture.py RECIPE --plan)"
 
 
 def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
-    """Return the number of records of an epoch, and how it is known.
+    """Return the number of records of an epoch, and a text on where the number comes from.
 
     The number is None if it depends on data that have not been read.
     """

@@ -85,7 +85,7 @@ def exists(key: str, path: str) -> bool:
 
 
 def refusal(look: Callable[[], object]) -> str:
-    """Return the message of the error that `look` raises, an empty text if it raises none."""
+    """Call `look` and return the message of its error; an empty text if it raises none."""
     try:
         look()
     except (UserError, OSError, RuntimeError) as error:
@@ -96,7 +96,10 @@ def refusal(look: Callable[[], object]) -> str:
 
 
 def input_rules(recipe: Recipe, *, start: bool) -> Iterator[Broken]:
-    """Yield everything with which the run cannot start, now (`start`) or ever."""
+    """Yield a broken rule for every file or folder with which the run cannot start.
+
+    Relative paths that do not exist are refused only with `start`, when the run starts now.
+    """
     if recipe.output.tensorboard and find_spec("tensorboard") is None:
         message = (
             "the package tensorboard is not installed; pip install -e .[tensorboard], or remove "

@@ -30,7 +30,7 @@ FIRST_RANK_SPEAKS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the command line asks for."""
+    """The parsed command line of a training script."""
 
     recipe: Recipe
     recipe_path: Path
@@ -59,10 +59,10 @@ def read_recipe(
         entry: The script that is to run the recipe. If it is given, the paths in the recipe are
             looked at, too.
         world_size: The number of ranks.
-        start: The run starts now, so that every path must exist.
+        start: True if the run starts now, so that every path must exist.
 
     Raises:
-        RecipeError: With everything that is wrong: text, keys, values, combinations.
+        RecipeError: With all problems of the text, its keys, their values and combinations.
     """
     reader = Reader()
     tree = reader.recipe(path)
@@ -143,7 +143,7 @@ def refuse_finished_folder(recipe: Recipe) -> None:
 
 
 def refuse_missing_device(recipe: Recipe, *, cuda: bool) -> None:
-    """Refuse what needs a CUDA device if there is none; call it once torch is imported."""
+    """Raise RecipeError if the recipe needs a CUDA device and `cuda` is False."""
     if cuda:
         return
     problems: list[Problem] = []
@@ -222,7 +222,7 @@ def key_hint(option: str, following: str) -> str | None:
 
 
 def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Launch:
-    """Return what a command line asks for.
+    """Return the parsed command line of a training script.
 
     A wrong recipe is printed with all its errors and ends the process with status 2, without a
     traceback.

@@ -27,16 +27,17 @@ def check(
     *,
     start: bool = False,
 ) -> list[Problem]:
-    """Return the problems of a recipe: one for each rule that it breaks.
+    """Return a problem for each rule between keys that a recipe breaks.
 
     Args:
-        recipe: The recipe. Parts that are wrong in themselves are replaced or left out in it.
-        tree: What the recipe was read from.
-        wrong: The paths of these parts. Rules that read one of them are not checked.
-        script: The script that runs the recipe, if it is known. If so, the length of the run and
-            the paths in the recipe are checked, too.
+        recipe: The recipe. Values that could not be parsed are replaced by defaults or left out.
+        tree: The keys and values as they were read, each with its file and line.
+        wrong: The paths of the keys whose values could not be parsed. A rule that reads one of
+            these keys is not checked.
+        script: The script that runs the recipe. If it is given, the length of the run and the
+            files and folders that the recipe names are checked, too.
         world_size: The number of ranks.
-        start: The run starts now, so that every path must exist. False for a dry run.
+        start: True if the run starts now, so that every path must exist. False for a dry run.
     """
     broken_rules = chain(
         model_rules(recipe),
@@ -48,10 +49,10 @@ def check(
     )
     if script is not None:
         broken_rules = chain(broken_rules, length_rules(recipe), input_rules(recipe, start=start))
-    wrong_keys = [dotted(path) for path in wrong]
+    unparsed_keys = [dotted(path) for path in wrong]
     problems: list[Problem] = []
     for broken in broken_rules:
-        if any(_overlap(key, other) for key in broken.keys for other in wrong_keys):
+        if any(_overlap(key, other) for key in broken.keys for other in unparsed_keys):
             continue
         key = broken.keys[0]
         path = key.split(".")

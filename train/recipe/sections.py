@@ -43,26 +43,29 @@ class EvaluationConfig(Section):
     """Which benchmarks score every saved checkpoint, and which figure chooses the best one."""
 
     benchmarks: list[BenchmarkConfig] = Field(default=[])
-    """Empty, and without data.validation, evaluates nothing; checkpoints are then only kept by
-    age."""
+    """The benchmarks of every evaluation. If there are none, and no data.validation, the run evaluates
+    nothing, and only the newest checkpoints are kept."""
     questions: list[AnySource] = Field(default=[])
-    """What a policy is evaluated on, in place of benchmarks: sources of questions with known
-    answers, all of whose records are answered."""
+    """The sources of questions with known answers on which a policy is evaluated, in place of
+    benchmarks. The policy answers all of their records."""
     samples: int = Field(default=8, ge=2, le=1024)
-    """Answers that a policy samples to each question beside the greedy one, for best-of-N, pass@N
-    and the majority's."""
+    """The number of answers that a policy samples to each question, in addition to a greedy answer.
+    The accuracies of best-of-N, pass@N and the majority are computed from them."""
     protocol: ProtocolConfig = ProtocolConfig()
     judging: JudgingConfig = JudgingConfig()
-    """How a judge that writes does so; of no use, and refused, for one that scores."""
+    """How a judge that writes judgements is sampled. The section is refused for a judge that only
+    scores."""
     at_start: bool = True
-    """Also evaluate before the first step: the figure to improve on."""
+    """Also evaluate before the first step, so that later figures can be compared with the start."""
     best_metric: str | None = None
-    """`benchmark/figure` whose highest value chooses `best/`; with data.validation also
-    `held_out/accuracy` (not in a cold start) and `held_out/loss`, of which the lowest does (not in
-    RL). Of a policy SOURCE/FIGURE, with a name of `questions` or `held_out`, and greedy, sampled,
-    best, pass or majority. Null keeps no best checkpoint."""
+    """The figure that chooses the best checkpoint, which is kept in `best/`. It is written
+    BENCHMARK/FIGURE, and the highest value is the best. With data.validation it may also be
+    `held_out/accuracy` (not in a cold start), or `held_out/loss` (not in RL), of which the lowest
+    value is the best. For a policy it is SOURCE/FIGURE: SOURCE is a name in `questions`, or
+    `held_out`, and FIGURE is greedy, sampled, best, pass or majority. Null keeps no best
+    checkpoint."""
     baselines: bool = True
-    """Print what judges that see no content reach, beside every figure."""
+    """Print the accuracy of judges that see neither texts nor images next to every accuracy."""
 
 
 class LoraConfig(Section):
@@ -72,9 +75,9 @@ class LoraConfig(Section):
     """
 
     rank: int = Field(default=64, ge=1, le=2**14)
-    """Of the two low-rank matrices of a projection."""
+    """The rank of the two matrices that are added to a projection."""
     alpha: int = Field(default=128, ge=1, le=2**20)
-    """What the adapters add is multiplied by alpha / rank."""
+    """The output of the adapters is multiplied by alpha / rank."""
     dropout: Share = 0.0
     """Probability with which an input of an adapter is set to 0 in training."""
     quantise: Literal["none", "nf4"] = "none"
@@ -86,42 +89,44 @@ class OptimConfig(Section):
     """The optimizer, its schedule and the size of a step."""
 
     optimizer: Literal["adamw"] = "adamw"
-    """AdamW, with weight decay apart from the gradient."""
+    """`adamw` is AdamW, which applies weight decay separately from the gradient."""
     learning_rate: Rate
-    """The highest, reached after the warm-up."""
+    """The highest learning rate, which is reached after the warm-up."""
     head_learning_rate: Rate | None = None
-    """Null takes `learning_rate`."""
+    """The highest learning rate of the reward head. Null takes `learning_rate`."""
     vision_learning_rate: Rate | None = None
-    """For the vision tower and the projector; null takes `learning_rate`."""
+    """The highest learning rate of the vision tower and the projector. Null takes
+    `learning_rate`."""
     records_per_step: Count
-    """The batch: preference pairs (or lessons of the language model) of one optimizer step on all
-    ranks together."""
+    """The batch size: the number of preference pairs of one optimizer step, on all ranks together.
+    With train/sft.py it counts texts in place of pairs."""
     epochs: Ratio | None = None
-    """Passes over the data; give either this or `max_steps`."""
+    """The number of passes over the data. Give either this or `max_steps`."""
     max_steps: Count | None = None
-    """Optimizer steps; give either this or `epochs`."""
+    """The number of optimizer steps. Give either this or `epochs`."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """The course of the learning rate after the warm-up: to 0, or not at all."""
+    """The learning rate after the warm-up: it falls to 0, or stays constant."""
     warmup_ratio: Share = 0.1
     """Share of the steps over which the learning rate rises from 0."""
     weight_decay: Share = 0.0
-    """On matrices only: norms and biases are never decayed."""
+    """The weight decay of matrices. Norms and biases are never decayed."""
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Decay of AdamW's two moments."""
+    """The decay rates of AdamW's two moments."""
     max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e9)
     """Gradients with a larger norm are scaled down to it."""
     token_budget: Count | Literal["auto"] = "auto"
-    """What one packed row may hold, which bounds the memory of a forward: LM tokens, and a vision
-    patch counted as 0.4 of one. `auto` finds what fits from the memory of the second step on CUDA,
-    and takes 4096 on a CPU; under ZeRO-3 a number is reached in the same way. What is learnt stays
-    the same."""
+    """The largest size of a packed row (several records in one forward pass), which bounds its memory.
+    The size is counted in tokens of the language model, and a vision patch counts as 0.4 tokens.
+    On CUDA, `auto` measures the memory from the second step on to find the size that fits. On a
+    CPU it takes 4096. Under ZeRO-3 a number is approached in the same way. The value does not
+    change what the model learns."""
     activation_checkpointing: bool = True
     """Recompute the layers in the backward pass instead of keeping their activations."""
     compile: Literal["none", "layers"] = "none"
-    """`layers` has torch.compile fuse the MLPs and norms of both towers; it takes minutes at the
-    start, and pays on CUDA."""
+    """`layers` compiles the MLPs and norms of the language model and the vision tower with
+    torch.compile. Compiling takes minutes at the start. It makes steps faster on CUDA."""
     lora: LoraConfig | None = None
-    """Null trains every weight that `backbone.freeze` leaves free."""
+    """Train low-rank adapters. Null trains all weights that `backbone.freeze` does not freeze."""
 
     def warmup_steps(self, steps: int) -> int:
         """Return over how many of `steps` the learning rate rises."""
@@ -129,30 +134,31 @@ class OptimConfig(Section):
 
 
 class OutputConfig(Section):
-    """Where a run writes, how often, and who else gets to see it."""
+    """Where a run writes, how often, and where its results are published."""
 
     folder: str
-    """The run folder; a relative path starts at the working directory."""
+    """The run folder. A relative path starts at the working directory."""
     save_every_steps: Count
-    """Optimizer steps between two checkpoints, each of which is evaluated."""
+    """The number of optimizer steps between two checkpoints. Every checkpoint is evaluated."""
     keep_checkpoints: Count = 2
-    """Newest checkpoints that stay on disk; the best one always stays."""
+    """The number of newest checkpoints that are kept. The best checkpoint is always kept."""
     log_every_steps: Count = 10
-    """Optimizer steps between two lines of figures."""
+    """The number of optimizer steps between two lines of the log."""
     resume: str = "never"
-    """`never` starts a new run and refuses a folder with checkpoints; `auto` continues from the
-    last complete one, if there is any; a path continues from that checkpoint, which must be one
-    that you trust like a program: DeepSpeed unpickles its states. Continuing with other settings
-    than the checkpoint's own is refused, but for more `optim.epochs` or `optim.max_steps`."""
+    """`never` starts a new run and refuses a folder with checkpoints. `auto` continues from the last
+    complete checkpoint, if there is one. A path continues from that checkpoint. Only continue from
+    a checkpoint that you trust like a program, because DeepSpeed unpickles its states. A run cannot
+    be continued with other settings, except with more `optim.epochs` or `optim.max_steps`."""
     push_to_hub: str | None = None
-    """The hub repository that receives the best checkpoint at the end of the run; where there is
-    none, a private one is made before the first step, so that a missing login is noticed then."""
+    """The hub repository to which the best checkpoint is uploaded at the end of the run. If it does
+    not exist, a private repository is made before the first step, so that a missing login is
+    reported early."""
     wandb_project: str | None = None
-    """Null logs to the console and the run folder only; without a login the wandb run stays on
-    disk."""
+    """The project in wandb to which figures are logged. Null logs only to the console and the run
+    folder. Without a login, the wandb run is kept on disk."""
     tensorboard: bool = False
-    """Also write event files into `tensorboard` of the run folder (`tensorboard --logdir`); it
-    needs the extra `tensorboard`."""
+    """Also write event files into the folder `tensorboard` of the run folder, for
+    `tensorboard --logdir`. This needs the extra `tensorboard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,7 @@ class MethodConfig(Section, ABC):
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The loss in words, for the plan and the model card."""
+        """A description of the loss, for the plan and the model card."""
 
     @property
     def brings_pairs_together(self) -> bool:
@@ -224,7 +230,7 @@ class MethodConfig(Section, ABC):
         yield from ()
 
     def written_texts(self, run: RunConfig) -> tuple[str, ...]:
-        """Return what the model writes during a run, in words. Empty if it writes nothing."""
+        """Return descriptions of the texts that the model writes in a run; empty if it writes none."""
         if run.evaluates and self.model != "scalar":
             return ("evaluations",)
         return ()
@@ -247,25 +253,27 @@ class MethodConfig(Section, ABC):
 
 
 class RunConfig(Section):
-    """Everything that decides how a run goes, but for the machine that it runs on."""
+    """All settings of a run."""
 
     backbone: BackboneConfig
     head: HeadConfig = HeadConfig()
-    """Of no use, and refused, where the method has no head."""
+    """The reward head. The section is refused if the method has no head."""
     data: MixtureConfig
     method: MethodConfig
-    """Which of the paradigms is trained, by its `type`, and with which numbers."""
+    """The training method, by its `type`, and its settings."""
     optim: OptimConfig
     deepspeed: str = "none"
     """The name of a file in recipes/deepspeed, or `none`."""
     evaluation: EvaluationConfig = EvaluationConfig()
     output: OutputConfig
     workers: int = Field(default=2, ge=0, le=1024)
-    """Processes of each rank that decode and tokenise ahead of the step; 0 does it in between."""
+    """The number of processes of each rank that decode images and tokenise texts ahead of the step.
+    With 0 the training process does so between steps."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Of the head's first weights, dropout and sampling; the data have a seed of their own."""
+    """The seed of the head's initial weights, of dropout and of sampling. The order of the data has
+    its own seed, `data.seed`."""
     deterministic: bool = False
-    """Only kernels that give the same bits each time; slower."""
+    """Use only kernels whose results are the same bits in every run. They are slower."""
 
     @property
     def has_head(self) -> bool:
@@ -311,9 +319,9 @@ class RunConfig(Section):
         return steps
 
     def resolved(self) -> dict[str, Any]:
-        """Return every key of use to the method with its value.
+        """Return the recipe with the value of every key that its method uses.
 
-        It is plain data, and parses to the same recipe.
+        The result is plain data, which parses to the same recipe.
         """
         unused: dict[str, Any] = {}
         if not self.has_head:

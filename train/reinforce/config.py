@@ -25,19 +25,19 @@ class PreClipConfig(Section):
     """Bounds on a token's ratio, which becomes exp(clip(log ratio, log lowest, log highest))."""
 
     lowest: Bound = 1e-3
-    """A smaller ratio counts as this one [Q]."""
+    """The smallest ratio. Smaller ratios are set to it [Q]."""
     highest: Bound = 1e3
-    """A larger ratio counts as this one [Q]."""
+    """The largest ratio. Larger ratios are set to it [Q]."""
 
 
 class AdvantageConfig(Section):
     """How rewards become advantages."""
 
     normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
-    """Over the whole rollout batch [Q], over the judgements of one prompt, or against the mean of
-    the others."""
+    """How rewards are normalised: over the whole rollout batch [Q], over the texts of one prompt, or
+    by subtracting the mean of the prompt's other texts."""
     filter: Bound | None = 3.0
-    """Standard deviations beyond which an advantage counts as 0 [Q]; null switches the filter
+    """Advantages beyond this number of standard deviations are set to 0 [Q]. Null switches the filter
     off."""
     filter_variant: Literal["paper", "r1_released"] = "paper"
     """What the bound is compared with: the standardised advantage [Q], or, as in the released code,
@@ -58,40 +58,40 @@ class RolloutConfig(MethodConfig):
     epsilon: Fraction = 0.2
     """PPO clips the ratio to 1 - epsilon ... 1 + epsilon [Q]."""
     epsilon_high: Bound | None = None
-    """Upper clip of its own ("clip higher"); null takes `epsilon`, as the paper does."""
+    """A separate upper clip ("clip higher"). Null takes `epsilon`, as the paper does."""
     dual_clip: Annotated[float, Field(gt=1.0, le=1e6)] | None = None
     """Bound of the loss for negative advantages (dual-clip PPO); null as in the paper."""
     pre_clip: PreClipConfig | None = PreClipConfig()
-    """Null switches the pre-clip off."""
+    """Bounds on the log-ratio before the exponential is taken. Null switches them off."""
     advantages: AdvantageConfig = AdvantageConfig()
     kl_coefficient: Weight = 0.0
-    """0 in the paper [Q], 1e-3 in the released script [Q]; above 0 a frozen reference model is
-    kept."""
+    """The weight of the KL divergence from the initial model: 0 in the paper [Q], 1e-3 in the released
+    script [Q]. Above 0, a frozen copy of the initial model is kept."""
     kl_form: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the divergence, in the names of John Schulman's note."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Add it to the loss of every token, or take its sum over a text off the reward, as the
-    released script does."""
+    """Where the KL divergence enters: it is added to the loss of every token, or its sum over a text
+    is subtracted from the reward, as the released script does."""
     num_generations: int = Field(default=1, ge=1, le=1024)
-    """Texts sampled on a prompt; 1 in the released script [Q]."""
+    """The number of texts that are sampled for each prompt; 1 in the released script [Q]."""
     pairs_per_pass: Count = 1
-    """Pairs (of a policy: questions), each with all its texts, in one forward and backward of a
-    rank; it bounds the memory, not the result."""
+    """The number of pairs, or questions of a policy, that a rank computes in one forward and backward
+    pass, each with all its texts. It bounds the memory and does not change the result."""
     steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
-    """Optimizer steps on one batch of rollouts; the paper trains batches of 128 on rollouts of 256
-    [Q]."""
+    """The number of optimizer steps on one batch of rollouts. The paper trains on rollouts of 256 in
+    batches of 128 [Q]."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
-    """Of the sampled texts [Q]."""
+    """The temperature at which texts are sampled [Q]."""
     max_new_tokens: Tokens = 1024
-    """Longest text, in tokens [Q]."""
+    """The maximum length of a sampled text in tokens [Q]."""
     max_prompt_tokens: Tokens = 20480
-    """Longest prompt, in tokens [Q]."""
+    """The maximum length of a prompt in tokens [Q]."""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
-    """What samples the texts; the released script uses vLLM [Q]."""
+    """The program that samples the texts. The released script uses vLLM [Q]."""
     vllm_url: Url = "http://localhost:8000"
-    """Where `trl vllm-serve` listens, for the engine vllm_server."""
+    """The URL at which `trl vllm-serve` listens, for the engine vllm_server."""
     vllm_memory: Fraction = 0.3
-    """Share of the GPU for the engine vllm_colocate."""
+    """The share of the GPU's memory for the engine vllm_colocate."""
     # vLLM's probabilities differ from those in training, and uncorrected that is a bias (trl#3867).
     # A token's weight stays near 1 however long the text is. A text's weight is the product of
     # hundreds of them, which shrinks or drops the longest texts (trl#5815: 0.57 on average, where
@@ -101,8 +101,8 @@ class RolloutConfig(MethodConfig):
     engines: not at all; every token, by at most 3; every text, dropped above 3. The share truncated
     or dropped is logged as `importance/...`."""
     rollouts_shown: int = Field(default=2, ge=0, le=1000)
-    """Texts printed at every log line; all of them go to the run folder, and to wandb where it is
-    on."""
+    """The number of texts that are printed at every log line. All texts are written to the run folder,
+    and to wandb if it is used."""
 
     @property
     def update(self) -> str:

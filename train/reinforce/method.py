@@ -44,10 +44,10 @@ class ReinforceMethod(Method):
 
     @abstractmethod
     def reward(self) -> tuple[Callable[..., list[float]], Any]:
-        """Return the reward as trl calls it, and the model that it asks in this process, or None."""
+        """Return the reward as trl calls it, and the model in this process that it uses, or None."""
 
     def arguments(self) -> TrainingArguments:
-        """Return trl's arguments. What trl does and this project does otherwise is switched off.
+        """Return trl's arguments. Features of trl that this project replaces are switched off.
 
         trl requires two generations, because its advantages compare them. This project's need not,
         so that their number is set afterwards.

@@ -45,7 +45,7 @@ ROLLOUTS = "rollouts-{rank}.pt"
 
 
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer whose rows are places of `RunPrompts`.
+    """GRPOTrainer whose data rows are positions in `RunPrompts`.
 
     Its arguments are those of `ReinforceMethod.arguments`.
     """
@@ -157,7 +157,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             )
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Keep what trl gathered over all ranks, (rollouts, 1)."""
+        """Keep the rewards that trl gathered over all ranks, shape (rollouts, 1)."""
         rewards: Tensor = super()._calculate_rewards(*args, **kwargs)
         self._rewards = rewards[:, 0]
         return rewards
@@ -203,9 +203,10 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
 
     @torch.no_grad()
     def _kl_penalty(self, rollout: dict[str, Any]) -> Tensor:
-        """Add the reference's log-probabilities to `rollout`, and return what the KL costs.
+        """Add the reference's log-probabilities to `rollout`, and return the penalty for the KL.
 
-        It is taken off the rewards of all ranks, (rollouts,). It is 0 if the KL is in the loss.
+        The penalty is subtracted from the rewards of all ranks, shape (rollouts,). It is 0 if the
+        KL is in the loss.
         """
         ids = rollout["completion_ids"]
         mask = rollout["completion_mask"]
@@ -360,7 +361,7 @@ def stored_rollouts(checkpoint: Path) -> dict[str, Any]:
 def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[str, Any]:
     """Sample the texts of a rollout batch, in trl's form.
 
-    That is lists of tokens, an entry a text, and, from vLLM, their log-probabilities.
+    The form is a list of tokens for each text, and from vLLM their log-probabilities.
     """
     asked = trainer._asked
     count = trainer.num_generations

@@ -21,18 +21,18 @@ from mmrm.train.methods.language_model.method import Indices
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt at one place of a run."""
+    """The prompt at one place (position in the order of all prompts) of a run."""
 
     group: Group
     """The whole prompt with its images, and no continuation."""
     images: tuple[Image, ...]
     """For engines that encode images themselves."""
     winner: Answer | None
-    """Which response of a judge's pair is the better one; None for a policy."""
+    """The better response of a judge's pair; None for a policy."""
     shown: str
     """The question, or the judge's request, for tables of examples."""
     place: int
-    """The position in the run. It decides what is drawn."""
+    """The position in the order of all prompts of the run. The sampled texts depend on it."""
     record: str
     """The record's identity, for tables of examples."""
     question: Preference | None = None
@@ -61,7 +61,7 @@ def deal_places(
 
 @dataclass
 class RunPrompts(ABC):
-    """A run's prompts by place, epoch after epoch of the mixture.
+    """All prompts of a run, by their place, which is the position over all epochs of the mixture.
 
     A prompt of more than `max_tokens` tokens is counted, and replaced by the next record of its
     source.
@@ -85,7 +85,7 @@ class RunPrompts(ABC):
 
     @abstractmethod
     def load(self, index: int, place: int) -> Prompt:
-        """Return the prompt that `order` calls `index`."""
+        """Return the prompt of one of the indices that `order` returns."""
 
     def encode(self, record: Preference, request: tuple[Message, ...], place: int) -> Prompt:
         """Return the prompt that asks `request` about a record.

@@ -45,7 +45,7 @@ def check_trl(trainer: type) -> None:
     """Check that trl's GRPOTrainer still has the hooks in their expected shape.
 
     Raises:
-        RuntimeError: If it has not.
+        RuntimeError: A hook is missing or has another shape.
     """
     methods = vars(trainer)
     problems: list[str] = []

@@ -42,7 +42,7 @@ PATIENCE = 10.0
 
 
 def run(launch: Launch) -> bool:
-    """Train as the recipe says, on this rank, and return True if the run came to its last step.
+    """Train the recipe on this rank, and return True if the run reached its last step.
 
     The last checkpoint is saved and evaluated by then. The run stops earlier after SIGUSR1.
     Meanwhile the first rank holds the lock of the run folder. A folder that another run is writing
@@ -78,7 +78,7 @@ def end_before_training(error: UserError | IncompleteCheckpointError) -> NoRetur
 
 
 def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Console) -> bool:
-    """Run the assembled trainer as `run` says, and return True if it came to its last step."""
+    """Train as `run` describes, and return True if the run reached its last step."""
     try:
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     except NonFiniteError as error:

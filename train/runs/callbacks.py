@@ -43,7 +43,7 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Open the bar at the step from which the run starts or resumes."""
+        """Open the progress bar at the step from which the run starts or resumes."""
         if state.is_world_process_zero:
             self.progress.start()
             self.task = self.progress.add_task(
@@ -53,7 +53,7 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Move the bar."""
+        """Move the progress bar to the current step."""
         if state.is_world_process_zero:
             self.progress.update(self.task, completed=state.global_step)
 
@@ -82,7 +82,7 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Close the bar."""
+        """Close the progress bar."""
         if state.is_world_process_zero:
             self.progress.stop()
 
@@ -96,20 +96,20 @@ class LogFile(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Begin with the lines that are in the checkpoint."""
+        """Write the log lines of the checkpoint from which the run continues."""
         if state.is_world_process_zero:
             write_json_lines(Path(args.output_dir) / LOG, state.log_history)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Ask for the last line."""
+        """Request a log line at the last step."""
         control.should_log |= state.global_step >= state.max_steps
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Add the line that Trainer has just added to its history."""
+        """Append the line that Trainer has just added to its history."""
         if state.is_world_process_zero:
             with (Path(args.output_dir) / LOG).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(state.log_history[-1]) + "\n")

@@ -74,7 +74,7 @@ def raise_file_limit() -> None:
 
 
 def silence() -> None:
-    """Leave progress bars and warnings to the first rank. Errors are printed by all ranks."""
+    """Switch off progress bars and warnings on all ranks but the first. All ranks print errors."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -161,7 +161,11 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
 
 
 def start(argv: Sequence[str], entry: Script, description: str) -> None:
-    """Do what the command line asks for; a wrong recipe ends with its errors and no traceback."""
+    """Run a training script: print the plan with --dry-run, else train.
+
+    If the recipe has errors, they are printed without a traceback, and the process ends with
+    status 2.
+    """
     launch = parse_arguments(argv, entry, description)
     if launch.dry_run:
         load(EXTRAS["--dry-run"])(launch)

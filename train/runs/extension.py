@@ -1,4 +1,4 @@
-"""A run that is given more steps than it had: what is printed of its learning rate, what is refused.
+"""Checks and notes for a run that is continued with another number of steps.
 
 Everything continues from the checkpoint: weights, optimizer states, random numbers and the order of
 the data. The learning rate follows the schedule of the new length, warm-up included. From here on it
@@ -56,7 +56,7 @@ def _note_on_more_steps(
     steps_before: int,
     steps_now: int,
 ) -> str:
-    """Return what becomes of the learning rate of a run that is given more steps."""
+    """Return a note on the learning rate of a run that is continued with more steps."""
     share_before = share(optim, arguments, steps_before, step)
     share_now = share(optim, arguments, steps_now, step)
     warmup_steps = optim.warmup_steps(steps_now)

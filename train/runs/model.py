@@ -54,7 +54,7 @@ def load_model(recipe: Recipe, backbone: BackboneConfig, *, nf4: bool) -> Any:
 def add_adapters(model: Any, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
     """Return `model` frozen, with trainable adapters and, with `head`, a trainable head.
 
-    What is trained is fp32, unless the optimizer keeps fp32 `masters` of it.
+    The trained weights are fp32, unless the optimizer keeps fp32 copies of them (`masters`).
     """
     # peft goes by the ends of names, and `head` is also the end of `lm_head`. Therefore the layers
     # of the head are named one by one.

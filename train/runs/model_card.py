@@ -70,8 +70,8 @@ def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: 
 def reference_scores(checkpoint: Path) -> dict[str, Any] | None:
     """Return mean, standard deviation and number of a checkpoint's scores, and their source.
 
-    They are the scores of the evaluation at this save: of held-out records, which are like what was
-    trained on, else of all benchmarks. Without an evaluation they are the scores of the last
+    They are the scores of the evaluation at this save: those of held-out records, which are like
+    the training records, or without them those of all benchmarks. Without an evaluation they are the scores of the last
     training records, as logged. None is returned if there are no scores, or all are equal.
     """
     files = predictions_in(checkpoint / "eval")
@@ -181,7 +181,7 @@ def read_results(checkpoint: Path) -> dict[str, Result]:
 
 
 def figures(results: Mapping[str, Result]) -> list[str]:
-    """Return one table of all benchmarks and groups, and what must be known to compare them."""
+    """Return a table of all benchmarks and groups, with notes on how the figures were computed."""
     if not results:
         return ["No benchmark was evaluated at this step."]
     lines = [
@@ -199,7 +199,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
 
 
 def use(recipe: Recipe) -> list[str]:
-    """Return how the checkpoint is loaded, and a judge's exact prompt."""
+    """Return the section of the card on loading the checkpoint, with the exact prompt of a judge."""
     loading = recipe.method.usage if recipe.optim.lora is None else ADAPTER_USE
     template = recipe.method.judge_template
     if template is None:

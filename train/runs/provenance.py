@@ -94,7 +94,7 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 
 def data_fingerprints(mixture: Mixture) -> DataFingerprints:
-    """Return what identifies the data of every source."""
+    """Return a fingerprint of the data of every source."""
     return {
         part.source.name: {
             "revision": part.source.revision,
@@ -187,7 +187,7 @@ def check_resume_matches(recipe: Recipe, checkpoint: Path, ranks: int) -> None:
 
 
 def changed_values(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for every key whose value is another one than before."""
+    """Yield a line for every key whose value has changed."""
     # A key that an older version did not have in a section had its default.
     sections_before = {""}
     for key in before:
@@ -214,7 +214,7 @@ def changed_meanings(recipe: Recipe, checkpoint: Path) -> Iterator[str]:
 
 
 def changed_ranks(recipe: Recipe, before: int, now: int) -> Iterator[str]:
-    """Yield a line if the number of ranks is another one, and matters."""
+    """Yield a line if the number of ranks has changed and the checkpoint cannot be loaded with it."""
     if before == now:
         return
     if recipe.deepspeed != NONE:
@@ -284,16 +284,21 @@ def order_note(recipe: Recipe, mixture: Mixture) -> str:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the keys under which two recipes differ, without those that are free."""
+    """Return the keys in which two recipes differ, without keys that a resume may change."""
     free_sections = tuple(f"{name}." for name in FREE)
     differing = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     return [key for key in differing if not f"{key}.".startswith(free_sections)]
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """Return the values of nested mappings, as JSON, by their dotted keys.
+    """Return the values of a nested mapping as JSON texts, by their dotted keys.
 
-    A list is one value.
+    A list is one value and is not flattened. Example: `{"a": {"b": [1, 2]}}` becomes
+    `{"a.b": "[1, 2]"}`.
+
+    Args:
+        tree: The mapping.
+        path: A text in front of every key: empty, or dotted keys that end in a dot.
     """
     values: dict[str, str] = {}
     for key, value in tree.items():

@@ -1,4 +1,7 @@
-"""Rounds of on-policy pairs: a policy answers, its answers become pairs, the reward model learns.
+"""Training of a reward model in rounds on the answers of a policy.
+
+In each round the policy answers questions, preference pairs are made of the answers, and the reward
+model is trained on the pairs.
 
 Each step of a round is a command of this project in its own process, and is not repeated once done.
 """
@@ -18,6 +21,7 @@ from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import content_digest, write_json
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.contamination.question_overlap import (
     Question,
     TrainingPrompts,
@@ -32,7 +36,6 @@ from mmrm.eval.verifiers import RECORDED
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.studies.ablation.cached_steps import keep_settings, model_digest, run_step, trained
-from mmrm.train.studies.ablation.variants import alone
 from mmrm.train.studies.predictor_figures import items_of_rows
 
 SOURCE = "on_policy"
@@ -61,25 +64,28 @@ class RoundModels:
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Run the rounds that are missing, and return a line for each; see train/on_policy.py.
+    """Run the rounds that are not complete, and return the figures of all rounds.
 
-    The lines are written to rounds.json after every round, so that a killed command leaves them.
+    They are written to rounds.json after every round, so that an interrupted command leaves them.
+
+    Args:
+        options: The options of train/on_policy.py.
     """
     return study_result(run_rounds(options))
 
 
 def study_result(lines: list[dict[str, Any]]) -> StudyResult:
-    """Return the lines of all rounds with their table."""
+    """Return the figures of all rounds with their table."""
     return StudyResult(lines, (rounds_table(lines),))
 
 
 def write(result: StudyResult, folder: Path) -> None:
-    """Write the lines of the rounds to rounds.json."""
+    """Write the figures of the rounds to rounds.json."""
     write_json(folder / "rounds.json", result.figures)
 
 
 def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the rounds that are missing, and return a line for each.
+    """Run the rounds that are not complete, and return the figures of each round.
 
     Raises:
         UserError: If the recipe has no source for the pairs, if the questions cannot be measured or
@@ -109,7 +115,7 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
     )
     models = RoundModels(recipe.backbone.path, options.policy)
     lines: list[dict[str, Any]] = []
-    with alone(options.folder) as lock:
+    with locked_folder(options.folder) as lock:
         trained_on = TrainingPrompts()
         trained_on.add_model(recipe.backbone.path)
         for number in range(1, options.rounds + 2):
@@ -128,7 +134,7 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def round_folder(options: argparse.Namespace, number: int) -> Path:
-    """Return the folder of a round; rounds count from 1, and the last one only measures."""
+    """Return the folder of a round. Rounds count from 1, and the last one trains no model."""
     folder: Path = options.folder / f"round-{number}"
     return folder
 
@@ -155,9 +161,10 @@ def refuse_known_questions(recipe: Recipe, options: argparse.Namespace) -> None:
 
 
 def questions_of_round(options: argparse.Namespace, number: int) -> list[Question]:
-    """Return the questions that a round asked, or will ask.
+    """Return the questions of a round.
 
-    A round that has been sampled asked the questions in its file, whatever their source holds now.
+    If the policy has answered them already, they are read from the file of its answers, because
+    their source may have changed since. Otherwise they are read from the source.
     """
     samples = round_folder(options, number) / "samples.jsonl"
     if samples.is_file():
@@ -241,7 +248,7 @@ def make_pairs(folder: Path, options: argparse.Namespace) -> None:
 def learn(
     models: RoundModels, folder: Path, source_index: int, options: argparse.Namespace, lock: int
 ) -> RoundModels:
-    """Train the reward model on a round's pairs, and with a --policy-recipe the policy by it."""
+    """Train the reward model on the pairs of a round, and with --policy-recipe the policy by it."""
     pairs = folder / "pairs.jsonl"
     over = [f"data.sources.{source_index}.path={pairs}", f"backbone.path={models.reward_model}"]
     made_from = {"pairs": content_digest(pairs), "reward model": model_digest(models.reward_model)}
@@ -356,7 +363,7 @@ def _auc_text(line: dict[str, Any]) -> str:
 
 
 def _rounds_note(lines: Sequence[dict[str, Any]]) -> str:
-    """Return what the AUC is of, and how many questions are in no figure."""
+    """Return a note on the AUC, and on the number of questions that are in no figure."""
     note = "AUC inside a question, (questions with both)"
     for name, words in LEFT_OUT.items():
         if sum(line[name] for line in lines):

@@ -1,7 +1,8 @@
-"""Predictors: which figures of reward models go with what the models gain for a policy.
+"""The study of which figures of reward models predict how much a policy gains from them.
 
-The reward models of a list score the same answers of a policy, sampled once. Their gains are those
-of choosing the best of N answers by score, and of training a policy by them.
+The reward models of a list score the same answers of a policy, which are sampled once. A gain is
+measured by choosing the best of N answers by score, or by training a policy with the model as its
+reward.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from mmrm.data.display.table import Table
 from mmrm.data.errors import UserError
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.storage.files import content_digest, digest, write_json, write_whole
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.contamination.question_overlap import (
     Question,
     TrainingPrompts,
@@ -70,7 +72,6 @@ from mmrm.train.studies.ablation.variants import (
     RECIPE,
     Ablation,
     Run,
-    alone,
     read_ablation,
     state,
 )
@@ -118,12 +119,16 @@ class MeasuredModel:
 
 
 def paradigm(run: Run) -> str:
-    """Return the kind of a run's reward model."""
+    """Return the kind of reward model that a run trains, such as "naive" or "critic"."""
     return run.recipe.method.paradigm
 
 
 def read_list(options: argparse.Namespace) -> Ablation:
-    """Return the list of reward models, and refuse `pays` that name no variant of it."""
+    """Return the list of reward models that the command line names.
+
+    Raises:
+        UserError: An argument of --pays is no variant of the list.
+    """
     ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
     unknown = set(options.pays) - ablation.changes.keys()
     if unknown:
@@ -135,7 +140,7 @@ def read_list(options: argparse.Namespace) -> Ablation:
 
 
 def run(ablation: Ablation, options: argparse.Namespace) -> StudyResult:
-    """Train and measure what is missing, and return what the models are worth.
+    """Train and measure the models that are not complete, and return figures and gains of all.
 
     Args:
         ablation: The list of reward models.
@@ -164,7 +169,7 @@ def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[Mea
     if any(state(run) != "complete" for run in ablation.runs):
         train_list(options)
     models = []
-    with alone(folder) as lock:
+    with locked_folder(folder) as lock:
         keep_settings(
             folder / "settings.json",
             options,
@@ -202,7 +207,7 @@ def train_list(options: argparse.Namespace) -> None:
 def sampled_answers(
     folder: Path, questions: Sequence[Question], options: argparse.Namespace
 ) -> Path:
-    """Let the policy answer the questions unless it has, and return the file of its answers."""
+    """Return the file of the policy's answers, and let the policy answer if there is none."""
     samples = folder / "samples.jsonl"
     question_texts = [(question.key, question.rule) for question in questions]
     made_from = {
@@ -217,7 +222,7 @@ def sampled_answers(
 
 
 def scored_answers(run: Run, samples: Path, options: argparse.Namespace) -> Path:
-    """Let a reward model score a file of answers unless that is done, and return its scores."""
+    """Return the file of a reward model's scores of answers, and compute them if there is none."""
     scored = run.folder / f"scored-{samples.name}"
     checkpoint = str(checkpoint_of(run))
     made_from = {"samples": content_digest(samples), "judge": model_digest(checkpoint)}
@@ -274,7 +279,7 @@ def known_policy_questions(options: argparse.Namespace) -> set[str]:
 
 
 def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Iterable[str]) -> None:
-    """Print how many questions are left out, and what they were not compared with."""
+    """Print how many questions are left out, and the records that could not be compared with them."""
     if num_repeated:
         print(
             f"{name}: {num_repeated:,} of {num_questions:,} questions are trained on and left out",

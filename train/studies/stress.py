@@ -11,12 +11,12 @@ from mmrm.data.display.chart import Chart, Dot, Series, save_png
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import read_json, write_json
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.studies.ablation.variants import (
     LOG,
     Run,
-    alone,
     last_words,
     launch,
     newest,
@@ -36,7 +36,9 @@ CURVES = ("reward", "entropy")
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Train the runs that are missing, and return what became of all of them.
+    """Train the runs that are not complete, and return the outcome of every run.
+
+    The outcomes are also written to stress.json and stress.png in the recipe's folder.
 
     Args:
         options: The `recipe`, its `overrides`, and the `seeds`.
@@ -49,7 +51,7 @@ def run(options: argparse.Namespace) -> StudyResult:
             recipe = recipe_of(options, [*changes, *own, "output.resume=auto"])
             runs.append(Run(arm, seed, recipe))
     refuse_other_recipes(runs)
-    with alone(folder) as lock:
+    with locked_folder(folder) as lock:
         outcomes = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
         result = study_result(outcomes, folder / PICTURE)
         write(result, folder)
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace) -> StudyResult:
 
 
 def recipe_of(options: argparse.Namespace, changes: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of the command line with further changes."""
+    """Return the recipe of the command line, with `changes` laid over it (`section.key=value`)."""
     return read_recipe(options.recipe, [*options.overrides, *changes], entry="rl")
 
 
@@ -81,7 +83,7 @@ def write(result: StudyResult, folder: Path) -> None:
 
 
 def _line(name: str, result: Mapping[str, Any]) -> str:
-    """Return a line about one run: whether it diverged, and its last reward."""
+    """Return a line about the outcome of one run: if it diverged, and its last reward."""
     last_reward = result["reward"][-1] if result["reward"] else float("nan")
     last_step = result["steps"][-1] if result["steps"] else 0
     end = f"diverged after step {last_step}" if result["diverged"] else "finished"
@@ -89,10 +91,16 @@ def _line(name: str, result: Mapping[str, Any]) -> str:
 
 
 def outcome(run: Run, lock: int) -> dict[str, Any]:
-    """Return the reward and entropy curves of a run, training it first unless its outcome is there.
+    """Return the reward and entropy curves of a run; train it first if it is not complete.
+
+    Args:
+        run: The run.
+        lock: The file descriptor of the lock of the study's folder. The training process inherits
+            it and keeps the folder locked if this process is killed.
 
     Raises:
-        UserError: If the training failed, although its numbers were finite.
+        UserError: The training failed for another reason than a loss or weights that are not
+            finite.
     """
     done = run.folder / DONE
     log = run.folder / LOG
@@ -109,7 +117,7 @@ def outcome(run: Run, lock: int) -> dict[str, Any]:
 
 
 def curve(folder: Path) -> dict[str, list[float]]:
-    """Return step, reward and entropy of every log line up to the newest checkpoint."""
+    """Return the steps, rewards and entropies in the log of a run, up to its newest checkpoint."""
     state = newest(folder, "trainer_state.json")
     log = read_json(state)["log_history"] if state else []
     lines = [line for line in log if line.get("reward") is not None]

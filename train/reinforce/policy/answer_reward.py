@@ -14,14 +14,15 @@ from mmrm.train.reinforce.rollouts import Prompt
 
 
 def reward_terms(config: PolicyConfig, judges: Mapping[int, Judge]) -> list[RewardTerm]:
-    """Return the parts of the reward in the recipe's order.
+    """Return the terms of the reward, in the order of the recipe.
 
     Args:
-        config: The section of the recipe.
-        judges: The loaded judges, by the index of their part in `config.rewards`.
+        config: The section `method` of the recipe.
+        judges: The loaded judges, by the index of their term in `config.rewards`.
 
     Raises:
-        UserError: If a judge lacks what the form of its scores needs.
+        UserError: A term standardises the scores of a judge (`form: standardised`) whose checkpoint
+            states no mean and standard deviation of its scores.
     """
     terms: list[RewardTerm] = []
     first_judge = min(judges, default=None)
@@ -46,7 +47,7 @@ class AnswerReward:
     __name__ = "answer"
 
     def __init__(self, config: PolicyConfig, judges: Mapping[int, Judge], encoder: Encoder) -> None:
-        """Make the parts of the reward. `judges` are their judges by index in `config.rewards`."""
+        """Make the terms of the reward. Arguments are as in `reward_terms`."""
         self.group_size = config.num_generations
         self.encoder = encoder
         self.terms = reward_terms(config, judges)
@@ -87,7 +88,7 @@ class AnswerReward:
         return totals
 
     def _read(self, completion_ids: Sequence[list[int]], prompts: Sequence[Prompt]) -> AnswerBatch:
-        """Return the answers as text, and which of them are whole and right."""
+        """Return the answers as text, and which of them are complete and right."""
         end = self.encoder.end_of_turn
         texts: list[str] = []
         is_whole: list[bool] = []

@@ -34,15 +34,15 @@ class PolicyConfig(RolloutConfig):
 
     type: Literal["policy"]
     rewards: list[Annotated[TermConfig, OneOf(TERMS)]] = Field(min_length=1)
-    """The reward is the sum of these, each times its weight."""
+    """The terms of the reward, which is their weighted sum."""
     advantages: AdvantageConfig = AdvantageConfig(normalisation="group", filter=None)
-    """As GRPO has them, over the answers to one question."""
+    """How rewards become advantages. The default is GRPO's, over the answers to one question."""
     num_generations: int = Field(default=8, ge=2, le=1024)
-    """Answers sampled to a question; 8 in the paper [Q]."""
+    """The number of answers that are sampled to each question; 8 in the paper [Q]."""
     pre_clip: PreClipConfig | None = None
-    """StableReinforce's pre-clip; GRPO has none."""
+    """Bounds on the ratio as in StableReinforce. GRPO has none."""
     steps_per_rollout: int = Field(default=1, ge=1, le=10_000)
-    """Optimizer steps on one batch of rollouts."""
+    """The number of optimizer steps on one batch of rollouts."""
 
     @property
     def summary(self) -> str:

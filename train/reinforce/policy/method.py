@@ -67,7 +67,7 @@ class PolicyMethod(ReinforceMethod):
             self.questions[HELD_OUT] = list(self.mixture.validation)
 
     def reward(self) -> tuple[AnswerReward, None]:
-        """Return the reward of answers. No model is asked that trl has to place on the device."""
+        """Return the reward of answers, and None: it needs no model that trl has to place on the device."""
         return AnswerReward(self.config, self.judges, self.encoder), None
 
     def examine(self, model: nn.Module, folder: Path) -> dict[str, float]:
@@ -100,7 +100,7 @@ class PolicyMethod(ReinforceMethod):
     def _answer(
         self, model: nn.Module, name: str, questions: Sequence[Preference]
     ) -> Sequence[Answers]:
-        """Return a greedy answer and the sampled ones to each question, scored if a judge is there."""
+        """Return a greedy answer and sampled answers to each question, with scores if there is a judge."""
         sampling = SamplingConfig(
             temperature=self.config.temperature, max_new_tokens=self.config.max_new_tokens
         )

@@ -18,7 +18,7 @@ class PolicyQuestions(RunPrompts):
         return self.mixture.order(epoch).astype(np.int64)
 
     def load(self, index: int, place: int) -> Prompt:
-        """Return the prompt of record `index`, with the record for the reward."""
+        """Return the prompt of the record `index`, with the record, which the reward needs."""
         return self.mixture.load(index, lambda record: self._encode(record, place))
 
     def _encode(self, record: Preference, place: int) -> Prompt:

@@ -29,16 +29,16 @@ from mmrm.train.reinforce.rollouts import Prompt
 
 @dataclass(frozen=True, slots=True)
 class AnswerBatch:
-    """The answers of a rollout batch on one rank, with what is known of them.
+    """The answers of a rollout batch on one rank, with their prompts and verdicts.
 
     All lists have one entry an answer. The answers to one question follow one another.
     """
 
     prompts: Sequence[Prompt]
     token_ids: Sequence[Sequence[int]]
-    """With the end of the turn, if the answer has one."""
+    """The tokens of each answer, with the end of the turn if the answer has one."""
     texts: Sequence[str]
-    """Without control tokens."""
+    """The text of each answer without control tokens."""
     is_whole: Sequence[bool]
     """False for an answer that the limit cut off, or that held a control token."""
     is_right: Sequence[bool]
@@ -57,18 +57,18 @@ class TermScores:
     """One part of the reward of every answer, and the columns that it adds to the table of rollouts."""
 
     rewards: list[float]
-    """Before they are multiplied with the weight of the part."""
+    """The rewards before they are multiplied by the weight of the term."""
     columns: Mapping[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TermSetting:
-    """What a part of the reward is made of, next to its own section of the recipe."""
+    """The values that a term of the reward needs in addition to its section of the recipe."""
 
     key: str
     """The key of its section, such as `method.rewards.0`."""
     max_new_tokens: int
-    """The longest answer, in tokens."""
+    """The maximum length of an answer in tokens."""
     judge: Judge | None
     """The judge at `judge_path` of its section. None if it asks no judge."""
     judge_column: str
@@ -88,7 +88,7 @@ class RewardTerm(ABC):
 
 
 class JudgeReward(RewardTerm):
-    """The scores of a judge, in one of their forms. Each rank asks for its own answers."""
+    """The scores of a judge, transformed by a function of `FORMS`. Each rank scores its answers."""
 
     config: JudgeTerm
 
@@ -107,7 +107,7 @@ class JudgeReward(RewardTerm):
         self.reference: Mapping[str, Any] = reference or {}
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return what the form makes of the judge's scores, and the scores as a column."""
+        """Return the transformed scores of the judge, and the scores themselves as a column."""
         groups = answers.groups()
         requests = []
         for group in groups:
@@ -150,7 +150,7 @@ class LengthReward(RewardTerm):
     config: LengthTerm
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return the price of every answer, -1 for one that is not whole."""
+        """Return the price of every answer; -1 for an answer that is not complete."""
         free = self.config.free_tokens
         num_paid = self.setting.max_new_tokens - free
         rewards: list[float] = []
@@ -168,7 +168,7 @@ class FormatReward(RewardTerm):
     config: FormatTerm
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return 1 for every whole answer that the pattern matches, and the same as a column."""
+        """Return 1 for every complete answer that the pattern matches, and the same as a column."""
         pattern = re.compile(self.config.pattern, re.DOTALL)
         rewards: list[float] = []
         for text, is_whole in zip(answers.texts, answers.is_whole, strict=True):

@@ -25,7 +25,7 @@ recipe imports this module, and that package may be absent.
 
 
 class TermConfig(Section, ABC):
-    """A part of a policy's reward: what the plan and the checks of a recipe must know of it."""
+    """The section of a term of a policy's reward, with what the plan and the checks must know of it."""
 
     if TYPE_CHECKING:
         # Every term declares these itself. Declared here, they would be the first of all keys.

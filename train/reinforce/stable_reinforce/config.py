@@ -18,17 +18,17 @@ from mmrm.train.reinforce.config import RolloutConfig
 
 
 class RuleJudge(Section):
-    """The last choice that the reasoning names is compared with the answer; no model is asked."""
+    """A rule compares the last choice that the reasoning names with the answer, without a model."""
 
     type: Literal["rule"]
 
 
 class CheckpointJudge(Section):
-    """A model loaded beside the policy reads the last lines of the reasoning."""
+    """A model that is loaded next to the policy reads the last lines of the reasoning."""
 
     type: Literal["checkpoint"]
     path: str = "Qwen/Qwen2.5-VL-7B-Instruct"
-    """The paper's judge [Q]."""
+    """The model: a checkpoint or a hub id. The default is the paper's model [Q]."""
 
 
 class ServerJudge(Section):
@@ -36,11 +36,11 @@ class ServerJudge(Section):
 
     type: Literal["server"]
     url: Url
-    """The base of the interface; `/chat/completions` is added."""
+    """The base URL of the interface, to which `/chat/completions` is added."""
     model: str
-    """The name that the server knows it by."""
+    """The name of the model on the server."""
     timeout_seconds: Seconds = 60.0
-    """How long an answer may take."""
+    """The longest time in which the server has to answer."""
 
 
 class RewardsConfig(Section):
@@ -50,14 +50,14 @@ class RewardsConfig(Section):
     """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for
     an error."""
     consistency_weight: Weight = 0.5
-    """Of reasoning that agrees with the answer [Q]."""
+    """The weight for reasoning that agrees with the answer [Q]."""
     format_weight: Weight = 0.5
-    """Of a judgement in the form asked for [Q]."""
+    """The weight for a judgement in the form that the prompt asks for [Q]."""
     consistency: Annotated[
         RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")
     ] = RuleJudge(type="rule")
-    """Who says whether the reasoning agrees with the answer; the paper asks Qwen2.5-VL-7B-Instruct
-    [Q], the default does not."""
+    """The rule or model that decides if the reasoning agrees with the answer. The paper uses
+    Qwen2.5-VL-7B-Instruct [Q]. The default is a rule without a model."""
 
 
 class StableReinforceConfig(RolloutConfig):
@@ -69,7 +69,7 @@ class StableReinforceConfig(RolloutConfig):
 
     type: Literal["stable_reinforce"]
     template: JudgeTemplate = "r1_reward"
-    """What the judge is asked; R1-Reward's prompt [Q], or a short one for the embedded world."""
+    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded backbone."""
     rewards: RewardsConfig = RewardsConfig()
 
     @property

@@ -1,8 +1,8 @@
 """The reward of a judgement: result x (1 + 0.5 x consistency) + 0.5 x format.
 
 The source is R1-Reward (arXiv 2505.02835, section 4.3). `earned` is a pure function. The readers of
-consistency feed it: a rule, a server, or a frozen model on this machine that reads the last lines of
-a reasoning. No error is paid for: a text that cannot be read, a judge that cannot be reached or
+consistency feed it: a rule, a server, or a frozen model in this process that reads the last lines of
+a reasoning. No error earns a reward: a text that cannot be read, a judge that cannot be reached or
 understood, and a judgement that the limit cut off earn nothing.
 """
 
@@ -69,7 +69,7 @@ def earned(
 
 
 def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
-    """Compare the last choice that each reasoning names with its answer; no model is asked."""
+    """Check consistency by a rule: the last choice that a reasoning names must be its answer."""
     consistencies: list[Consistency] = []
     for judgement in judgements:
         concluded = None
@@ -85,9 +85,9 @@ def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
 
 
 def consistency_question(judgement: Judgement) -> str | None:
-    """Return what a model is asked about a judgement.
+    """Return the question to a model about the consistency of a judgement.
 
-    It is None for a judgement without reasoning or answer, which earns nothing anyway.
+    The result is None for a judgement without reasoning or answer, which earns nothing anyway.
     """
     if judgement.reasoning is None or judgement.answer is None:
         return None
@@ -96,7 +96,7 @@ def consistency_question(judgement: Judgement) -> str | None:
 
 
 def reply(text: str) -> Consistency:
-    """Read a model's reply to `consistency_question`; anything but a lone 0 or 1 is not clear."""
+    """Parse a model's reply to `consistency_question`; only a lone 0 or 1 is a clear reply."""
     return {"1": 1, "0": -1}.get(text.strip().rstrip("."), 0)  # type: ignore[return-value]
 
 

@@ -30,13 +30,13 @@ class StableReinforceMethod(ReinforceMethod):
     config: StableReinforceConfig
 
     def prepare(self) -> None:
-        """Make prompts of the records."""
+        """Make the prompts of the run from the records of the mixture."""
         self.prompts = PairPrompts(
             self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
         )
 
     def judge(self, model: Any) -> GenerativeJudge:
-        """Return the judge that writes judgements."""
+        """Return `model` as a judge, which writes judgements with the prompt of the training."""
         return generative_judge(self, self.config.template, model)
 
     @property
@@ -45,14 +45,18 @@ class StableReinforceMethod(ReinforceMethod):
         return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
 
     def reward(self) -> tuple[JudgementReward, Any]:
-        """Return the reward of judgements, and the model that judges their consistency."""
-        consistencies, reader = self.consistencies()
-        return JudgementReward(self.config.rewards, consistencies, self.encoder), reader
+        """Return the reward of judgements, and the model that checks their consistency.
 
-    def consistencies(self) -> tuple[Consistencies, Any]:
-        """Return what decides if a reasoning agrees with its answer, and a model on this machine.
+        The model is None if the check loads no model into this process.
+        """
+        check, checking_model = self.consistency_check()
+        return JudgementReward(self.config.rewards, check, self.encoder), checking_model
 
-        The model is None if no model in this process is asked.
+    def consistency_check(self) -> tuple[Consistencies, Any]:
+        """Return the function that checks if reasoning and answer of a judgement agree.
+
+        The second value is the model that this function runs. It is None if a server or a rule
+        makes the check, so that no model is loaded into this process.
         """
         judge = self.config.rewards.consistency
         if isinstance(judge, ServerJudge):
@@ -63,5 +67,6 @@ class StableReinforceMethod(ReinforceMethod):
             model = load_language_model(backbone)
             encoder = load_encoder(backbone)
             token_budget = self.packed().token_budget
-            return partial(by_model, partial(model_replies, model, encoder, token_budget)), model
+            local_replies = partial(model_replies, model, encoder, token_budget)
+            return partial(by_model, local_replies), model
         return by_rule, None

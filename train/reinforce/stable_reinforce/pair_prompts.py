@@ -15,11 +15,11 @@ class PairPrompts(RunPrompts):
     template: JudgeTemplate
 
     def order(self, epoch: int) -> Indices:
-        """Return `2 * record + side`."""
+        """Return the indices of the prompts of an epoch: 2 * (index of the record) + side."""
         return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
 
     def load(self, index: int, place: int) -> Prompt:
-        """Return the prompt with the winner first (`side` 0) or second."""
+        """Return a prompt: the winner is the first response for an even `index`, else the second."""
         record, side = divmod(index, 2)
         return self.mixture.load(record, lambda pair: self._encode(pair, side, place))
 

@@ -26,7 +26,7 @@ CLONE = Path(__file__).resolve().parents[3]
 
 
 def record_of(output: Path) -> Path:
-    """Return the file next to an output with the digests of the files that it was made from."""
+    """Return the path of the file with the digests of all files that an output was made from."""
     return output.with_name(f"{output.name}.made_from.json")
 
 
@@ -41,7 +41,7 @@ def run_step(
 
     Args:
         launcher: The command line that starts the command, such as `python`.
-        script: The command, as a path in the clone.
+        script: The path of the command, relative to the root of this repository.
         arguments: The arguments of the command.
         output: The file that the command writes when it ends.
         made_from: Digests of the files and models that the output depends on. They are kept next
@@ -90,11 +90,11 @@ def trained(
     lock: int,
     made_from: Mapping[str, str],
 ) -> str:
-    """Train a recipe into a folder unless that is done, and return its last checkpoint.
+    """Return the last checkpoint of a recipe's run in a folder, and train it first if necessary.
 
     Args:
         recipe: The recipe.
-        overrides: Settings that are laid over it.
+        overrides: Values that replace those of the recipe (`section.key=value`).
         folder: The run folder.
         launcher: The command line that starts the training.
         lock: The file descriptor of the study's lock, which the training inherits.
@@ -139,9 +139,9 @@ def checkpoint_of(run: Run) -> Path:
 
 
 def keep_settings(file: Path, options: Namespace, names: Sequence[str], **more: str) -> None:
-    """Write the options with which a command began, or refuse to continue it with others.
+    """Write the options of a command to a file, or refuse other options than those in the file.
 
-    With other options its results would be mixed.
+    If an interrupted command were continued with other options, results of both would be mixed.
 
     Args:
         file: The file of the options.

@@ -1,4 +1,4 @@
-"""The comparison of the variants of a list: a line a variant for each benchmark, with intervals.
+"""The comparison of the variants of a list: a line for each variant and benchmark, with intervals.
 
 Intervals are over rows and seeds. Policies are compared by every figure of their answers to each
 set of questions.
@@ -47,11 +47,14 @@ class VariantLine:
     spread: float | None
     """None with one seed."""
     difference: Difference | None
-    """The variant minus the first one; None for the first one, or without complete seeds of it."""
+    """The accuracy minus that of the list's first variant.
+
+    None for the first variant itself, and if it has no complete run.
+    """
 
     @property
     def words(self) -> str:
-        """Whether the variant is better or worse than the first one; empty without a difference."""
+        """A text: the variant is better or worse than the first one. Empty without a difference."""
         return self.difference.words if self.difference else ""
 
 

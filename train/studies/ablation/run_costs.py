@@ -1,4 +1,4 @@
-"""The costs of the runs of a list, in training and in use, from the lines of their logs."""
+"""The costs of the runs of a list, in training and in evaluation, from the lines of their logs."""
 
 import json
 from collections.abc import Mapping, Sequence

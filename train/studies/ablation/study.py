@@ -12,6 +12,7 @@ from mmrm.data.display.format import percent
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import write_json, write_whole
+from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.reporting.comparison_page import (
     COST_NOTE,
     cost_table,
@@ -27,7 +28,6 @@ from mmrm.train.studies.ablation.variants import (
     LOG,
     Ablation,
     Run,
-    alone,
     last_words,
     state,
     train,
@@ -40,7 +40,7 @@ INTRODUCTION = (
 
 
 def plan(ablation: Ablation) -> Table:
-    """Return every run, its length and how far it has come."""
+    """Return a table of all runs of a list, with their lengths and how far they are."""
     columns = (
         Column("variant"),
         Column("changes"),
@@ -65,7 +65,7 @@ def run_missing(ablation: Ablation, launcher: Sequence[str], console: Console) -
     The tables are written after every run.
     """
     failed = []
-    with alone(ablation.folder) as lock:
+    with locked_folder(ablation.folder) as lock:
         for number, run in enumerate(ablation.runs, start=1):
             if state(run) == "complete":
                 continue

@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ from typing import Any
 from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
 from mmrm.data.errors import Problem, RecipeError, UserError
 from mmrm.data.storage.files import write_json, write_whole
-from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.train.recipe.parsing import VARIANTS, read_recipe, required
 from mmrm.train.recipe.recipe import Recipe
@@ -146,7 +145,7 @@ def changes_as_text(patch: Located) -> str:
 
 
 def located_settings(variant: str, seed: int, base: Recipe) -> Located:
-    """Return the settings of a run that its variant does not decide: seeds and output."""
+    """Return the settings that are different in every run of a variant: seeds and output folder."""
     data = {"seed": seed}
     if compared_on(base) == (HELD_OUT,):
         # Runs are compared row by row, so that all seeds hold out the same records.
@@ -221,7 +220,7 @@ def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence
 
 
 def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> Located:
-    """Return the list at `path` laid over the recipe that a variant extends, if it extends one.
+    """Return the settings of a list, laid over the recipe that a variant extends, if it extends one.
 
     The key `extends` is removed from `patch`.
     """
@@ -234,7 +233,7 @@ def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> L
 
 
 def for_seed(tree: Located, seed: int) -> Located:
-    """Return a tree in whose texts the seed replaces `{seed}`."""
+    """Return nested settings in which the seed replaces `{seed}` in all texts."""
     value: Any = tree.value
     if isinstance(value, dict):
         value = {key: for_seed(child, seed) for key, child in value.items()}
@@ -246,7 +245,7 @@ def for_seed(tree: Located, seed: int) -> Located:
 
 
 def undotted(patch: Located) -> Located:
-    """Return a mapping of dotted keys as the recipe of these keys."""
+    """Return a mapping with dotted keys as nested mappings."""
     tree = Located({}, patch.where)
     changes: Any = patch.value
     for key, value in changes.items():
@@ -289,22 +288,14 @@ def differences(run: Run) -> list[str]:
     ]
 
 
-def alone(folder: Path) -> AbstractContextManager[int]:
-    """Return the lock of a list's folder, as `locked_folder` does.
-
-    Runs inherit its file descriptor and keep the folder locked if this process is killed.
-    """
-    return locked_folder(folder)
-
-
 def end_runs_on_signals() -> None:
-    """Let SIGTERM and SIGINT end this process in order, and with it the run that it started."""
+    """Let SIGTERM and SIGINT end this process and the run that it started, with their clean-up."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
 
 
 def train(run: Run, launcher: Sequence[str], lock: int) -> bool:
-    """Train a run, or resume it, and return True if it came to its end.
+    """Train or resume a run, and return True if it reached its last step.
 
     The results of its last checkpoint are then copied into the run folder, and the files of
     ONLY_TO_RESUME are removed.
@@ -342,7 +333,7 @@ def remove(path: Path) -> None:
 
 
 def newest(folder: Path, name: str) -> Path | None:
-    """Return the file `name` of the checkpoint with the most steps that has one."""
+    """Return the path of the file `name` in the newest checkpoint that has one."""
     return max(
         folder.glob(f"checkpoint-*/{name}"),
         key=lambda path: int(path.parent.name.split("-")[1]),
@@ -378,7 +369,7 @@ def launch(run: Run, launcher: Sequence[str], lock: int) -> int:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the group of a process: in order, and after GRACE_SECONDS by force."""
+    """End a process and its children: by SIGTERM, and after GRACE_SECONDS by SIGKILL."""
     deadline = time.monotonic() + GRACE_SECONDS
     with suppress(ProcessLookupError):  # the group is gone
         os.killpg(process.pid, signal.SIGTERM)
@@ -390,6 +381,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_words(run: Run, count: int = 12) -> str:
-    """Return the last lines of a run's console."""
+    """Return the last lines of a run's log.txt."""
     lines = (run.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(lines[-count:])

@@ -53,10 +53,14 @@ from mmrm.train.supervised.optimizer import compiled_graphs
 
 
 def run(options: argparse.Namespace, console: Console) -> StudyResult:
-    """Measure the task of the options; see train/throughput.py.
+    """Measure the speed that the options ask for, and return the figures.
 
-    The console gets a line about every measurement at once: they take minutes, and are not lost if
-    a later one fails.
+    A line about every measurement is printed when it is done. A measurement takes minutes, and the
+    line is not lost if a later measurement fails.
+
+    Args:
+        options: The options of train/throughput.py.
+        console: The console for these lines.
     """
     context = about(options)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
@@ -76,7 +80,7 @@ def write(result: StudyResult, file: Path) -> None:
 
 
 def about(options: argparse.Namespace) -> dict[str, str]:
-    """Return the circumstances of the measurement, without which a figure says nothing."""
+    """Return machine, versions and settings of the measurement, which a reader of a figure needs."""
     device = f"CPU with {torch.get_num_threads()} thread(s)"
     if options.device.type != "cpu":
         device = torch.cuda.get_device_name(options.device)
@@ -99,7 +103,7 @@ def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
 
 
 def measure_loader(options: argparse.Namespace) -> StudyResult:
-    """Measure how many images of the workload one core decodes, processes and packs a second."""
+    """Measure how many images a second one core decodes, processes and packs for training."""
     sizes = sizes_of(options, options.pairs * options.repeats)
     steps = steps_of(config_of(options.shape), sizes, options.pairs)
     _, images_per_second = load(steps)
@@ -111,7 +115,7 @@ def measure_loader(options: argparse.Namespace) -> StudyResult:
 
 
 def measure_step(options: argparse.Namespace) -> StudyResult:
-    """Measure a step of full fine-tuning end to end.
+    """Measure the time of an optimizer step of full fine-tuning, with the loader.
 
     It has activation checkpointing on a CUDA device.
     """
