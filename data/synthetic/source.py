@@ -36,7 +36,7 @@ class ShapesConfig(SourceConfig):
     rows: Records
     """How many of the endless items belong to the source."""
     seed: int = 0
-    """Of the scenes, questions and answers."""
+    """Seed of the scenes, questions and answers."""
     text_only: float = Field(default=0.15, ge=0, le=1)
     """Share of the items that come without an image."""
     kinds: list[str] | None = Field(default=None, min_length=1)
@@ -82,7 +82,7 @@ class ShapesConfig(SourceConfig):
         return self.rows // 2
 
     def open(self, cache: Path) -> Source:
-        """Return the source; nothing is drawn yet."""
+        """Return the source, which generates items only when they are read."""
         return ShapesSource(self)
 
 
@@ -106,7 +106,7 @@ class ShapesSource:
         return self.rows
 
     def record(self, index: int) -> Preference:
-        """Draw the item at `index`."""
+        """Return the preference record of the item at `index`, with its generated scene and texts."""
         return self.world.item(index).preference()
 
     def fingerprint(self) -> str:

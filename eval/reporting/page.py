@@ -19,9 +19,9 @@ from mmrm.eval.results.summary_table import ABLATIONS, accuracy_text
 TEMPLATE = Path(__file__).parent / "page.html"
 EXAMPLES_SCRIPT = "page.js"
 LIVE_SCRIPT = "live.js"
-"""The script of a page whose run goes on."""
+"""The script of a page of a run that is still in progress."""
 PACKAGES = "torch transformers deepspeed accelerate trl peft"
-"""Packages whose versions are at the top of the page; those of all packages are at its end."""
+"""Packages whose versions are at the top of the page. All versions are at its end."""
 SECTIONS = (
     ("results", "Results", "results"),
     ("steps", "Checkpoints", "checkpoints"),
@@ -188,7 +188,7 @@ def _cell(outcome: Outcome | None, shown: Outcome, comparisons: int) -> tuple[st
 
 
 def _facts(content: Content) -> dict[str, str]:
-    """Return what identifies the run, from its last launch; nothing without provenance."""
+    """Return the facts that identify the run, from its last launch; empty without provenance."""
     if not content.provenance:
         return {}
     launch = content.provenance[-1]

@@ -1,7 +1,7 @@
-"""What clients send and get: this project's own form, and those that other projects' clients speak already.
+"""Formats of requests and answers: this project's own, and the formats of other projects' clients.
 
-A dialect reads a request's body into groups (messages, responses, images), and says how their scores are written. Scores are
-raw, higher is better; normalising and squashing are the client's.
+A dialect reads a request's body into groups (messages, responses, images), and writes their scores
+into the answer. Scores are raw, and higher is better. Clients normalise or squash them themselves.
 """
 
 import json
@@ -26,12 +26,12 @@ AFTER = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>)*")
 PICTURE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
 """An image in a rendered conversation; frameworks send its tokens one by one."""
 FOREIGN = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
-"""What other models' chat templates write, which this model would read as text."""
+"""Markers of other models' chat templates, which this model would read as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedCheckpoint:
-    """What is served."""
+    """The identity of the served checkpoint, for the answers."""
 
     name: str
     kind: str
@@ -54,11 +54,11 @@ class ScoreRequest:
     """A request that was read."""
 
     groups: Sequence[Any]
-    """Each as `/v1/rewards` takes it; not checked yet."""
+    """Groups in the form of `/v1/rewards`; they are not checked yet."""
     write: Callable[[Sequence[ScoredGroup | Failure]], dict[str, Any]]
-    """Makes the answer of what is found of the groups."""
+    """Returns the answer, from the scores or the failure of each group."""
     partial: bool = False
-    """Whether the answer has a place for a failure; else one fails the request."""
+    """True if the answer can hold the failure of a group. Otherwise one failure fails the request."""
 
 
 class _Body(BaseModel):
@@ -93,7 +93,11 @@ class _GetReward(_Body):
 
 
 def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`; a failed group has an `error` in its place."""
+    """Read a request of this project.
+
+    The request is `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`. The answer
+    has an `error` in place of the scores of a failed group.
+    """
     reference = served.reference
 
     def group(found: ScoredGroup | Failure) -> dict[str, Any]:
@@ -125,9 +129,13 @@ def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
 
 
 def classify(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read vLLM's request: `messages` whose last turn is the assistant's, or `input`, conversations as the template renders them.
+    """Read a request of vLLM's `/classify`.
 
-    The answer's `probs` hold the raw score. Raises: RecordError for `use_activation: true`, which asks for something else.
+    It has `messages` whose last turn is the assistant's, or `input`, the rendered conversations.
+
+    The answer's `probs` hold the raw score.
+
+    Raises: RecordError for `use_activation: true`, which requires a score that is not raw.
     """
     request = _Classify.model_validate(body)
     if request.use_activation or request.add_generation_prompt:
@@ -259,16 +267,20 @@ def _images(label: Any) -> list[Any]:
 
 
 def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """Return the turns and the response of a rendered conversation in ChatML (Qwen's template), or of plain texts.
+    """Return the turns and the response of a rendered conversation.
 
-    - Padding (<|endoftext|>) in front is removed; the response ends before <|im_end|> or <|endoftext|>, and whatever follows but
-      blanks and these is refused.
-    - With `prompt` the query must begin with it, and the rest is the response, exactly; a beginning that the template wrote into
-      the assistant's turn belongs to the response. A prompt without ChatML is one turn of the user.
-    - Without `prompt` the last turn of the query, which must be ChatML, is the response.
-    - An image's tokens become an image part, to be filled by the images given beside.
+    The conversation is in ChatML (Qwen's template), or the prompt and response are plain texts.
 
-    Raises: RecordError for another form; other control tokens inside the response are refused later, by the encoder.
+    - Padding (<|endoftext|>) in front is removed. The response ends before <|im_end|> or
+      <|endoftext|>; only blanks and these tokens may follow.
+    - If there is a `prompt`, the query must begin with it, and the remaining text is the response.
+      Text that the template put at the beginning of the assistant's turn belongs to the response. A
+      prompt without ChatML is one turn of the user.
+    - If there is no `prompt`, the query must be ChatML, and its last turn is the response.
+    - An image's tokens become an image part, to be filled with the images of the request.
+
+    Raises: RecordError for another form. The encoder later refuses other control tokens inside the
+    response.
     """
     whole = PADDING.sub("", query, 1)
     if prompt is not None:
@@ -301,7 +313,11 @@ def _ended(response: str) -> str:
 
 
 def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the turns of a rendered prompt, and what an unfinished turn of the assistant at its end holds; None without one."""
+    """Return the turns of a rendered prompt, and the beginning of the assistant's unfinished turn.
+
+    The second value is None if the prompt does not end with an unfinished turn of the assistant. A
+    text without ChatML is one turn of the user.
+    """
     if "<|im_start|>" not in rendered:
         if marker := FOREIGN.search(rendered):
             raise RecordError(
