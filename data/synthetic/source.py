@@ -1,4 +1,4 @@
-"""The embedded world of coloured shapes as a source: endless, and drawn when it is read."""
+"""The embedded world of coloured shapes as a source. Its endless items are generated when read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmrm.data.synthetic.world import ShapesWorld
 
 
 class ShapesConfig(SourceConfig):
-    """Items of the embedded world."""
+    """Generated preference pairs about simple scenes (data/synthetic/world.py)."""
 
     has_critiques = True
     has_rationales = True

@@ -181,8 +181,8 @@ class Benchmark:
     """Raises UserError or RecordError if files are missing, in an unknown schema, or without their
     images."""
     look: Callable[[Location], object]
-    """Raises UserError if the local files that `load` would read are missing. Reads nothing, and
-    does not ask the hub."""
+    """Raises UserError if the local files that `load` would read are missing. The function
+    neither reads files nor connects to the hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
     """The functions that make the records of a predictions file, by the name of its format.
     `official` is the benchmark's own format."""

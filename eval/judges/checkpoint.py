@@ -147,7 +147,7 @@ def kind_of(folder: Path) -> str:
 
 
 def classes_of_judges() -> dict[str, str]:
-    """Return the classes of all families' checkpoints, each with the `type` of judge that it is."""
+    """Return the `type` of judge of each family's checkpoints, by the name of their model class."""
     rows = [family.parts()._asdict() for family in FAMILIES.values()]
     return {row[kind].__name__: judge for row in rows for kind, judge in KINDS.items()}
 
@@ -164,7 +164,7 @@ def card_of_adapters(path: Path) -> JudgeCard:
 
 
 def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
-    """Return the backbone settings with which the checkpoint at `path` is loaded, and its judge card.
+    """Return the backbone settings with which the checkpoint at `path` is loaded and reads its inputs.
 
     The dtype is the one in which the weights were saved.
 

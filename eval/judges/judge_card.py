@@ -48,8 +48,8 @@ class JudgeCard(Section):
     judge_type: str | None = Field(default_factory=judge_of_earlier_card)
     """The `type` of judge that the checkpoint is. None if training made no judge."""
     autocast: bool
-    """True if training computed in bf16 with fp32 weights: with torch's autocast, not with DeepSpeed's
-    copies of the weights."""
+    """True if training computed in bf16 by torch's autocast, with fp32 weights. DeepSpeed does not use
+    autocast."""
     nf4: bool
     """Adapters were trained on a base in 4 bits."""
     critique: CritiqueConfig | None

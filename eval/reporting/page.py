@@ -140,7 +140,7 @@ def _next_to(
 
 
 def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the checkpoints with results, next to the one that is shown; nothing for a single one.
+    """Return the cells of all checkpoints with results; an empty list for a single checkpoint.
 
     A checkpoint has a cell for each benchmark: its accuracy with interval, and its paired
     difference from the checkpoint that is shown, in words.
@@ -172,7 +172,7 @@ def standings_compared(content: Content) -> int:
 
 
 def _cell(outcome: Outcome | None, shown: Outcome, comparisons: int) -> tuple[str, str]:
-    """Return the accuracy of a checkpoint, and how it compares with the one that is shown."""
+    """Return the accuracy of a checkpoint, and its difference from the page's checkpoint in words."""
     if outcome is None:
         return "–", ""
     accuracy = accuracy_text(outcome.result.micro)

@@ -293,7 +293,7 @@ def step_charts(content: Content) -> list[Chart]:
 
 
 def _step_chart(name: str, runs: Mapping[str, ScoreByStep], result: Result | None) -> Chart:
-    """Return the chart of one benchmark; `result` is that of the checkpoint that is shown."""
+    """Return the chart of one benchmark; `result` is the result of the page's checkpoint."""
     blind = ""
     blind_accuracy = CHANCE
     if result is not None:

@@ -149,7 +149,7 @@ class Content:
 
 
 def read_run(folder: Path) -> Content:
-    """Return the content of a run folder; a folder without checkpoint-N is read as a checkpoint.
+    """Return the content of a run folder. A folder without checkpoint-N is read as a checkpoint.
 
     The run's best checkpoint is shown in full if it was evaluated, else the last one that was.
 
@@ -316,7 +316,7 @@ def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 
 def _log(checkpoints: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
-    """Return the log of the newest checkpoint that has one that is not broken."""
+    """Return the log of the newest checkpoint with a readable log."""
     for checkpoint in reversed(checkpoints):
         file = checkpoint / STATE
         if not file.is_file():

@@ -1,4 +1,4 @@
-"""Results of judges as tables for the console; of two judges, whether the rows tell them apart."""
+"""Tables of judges' results for the console, and the comparison of two judges on the same rows."""
 
 import csv
 import io
