@@ -64,19 +64,19 @@ class LoadedJudge:
             completions: Texts, or lists of turns of which the last turn is scored.
             columns: Other columns of the batch; `images` or `image` may be among them.
         """
-        asked_by_key: dict[str, Candidates] = {}
+        questions_by_key: dict[str, Candidates] = {}
         rows_by_key: dict[str, list[int]] = {}
         texts: list[str] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             images = () if _holds_images(prompt) else _images_of_row(columns, row)
-            asked = candidates_of(prompt, ["-"], images, f"row {row}")
-            asked_by_key.setdefault(asked.key, asked)
-            rows_by_key.setdefault(asked.key, []).append(row)
+            question = candidates_of(prompt, ["-"], images, f"row {row}")
+            questions_by_key.setdefault(question.key, question)
+            rows_by_key.setdefault(question.key, []).append(row)
             texts.append(_text_of(completion))
         batch: list[Candidates] = []
-        for key, asked in asked_by_key.items():
+        for key, question in questions_by_key.items():
             responses = tuple(texts[row] for row in rows_by_key[key])
-            batch.append(replace(asked, responses=responses))
+            batch.append(replace(question, responses=responses))
         with alone():
             scores_of_batch = self.judge.score_batch(batch)
         score_by_row: dict[int, float] = {}

@@ -282,25 +282,29 @@ def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, A
     Raises: RecordError for another form. The encoder later refuses other control tokens inside the
     response.
     """
-    whole = PADDING.sub("", query, 1)
+    rendered = PADDING.sub("", query, 1)
     if prompt is not None:
-        start = PADDING.sub("", prompt, 1)
-        if not whole.startswith(start):
+        rendered_prompt = PADDING.sub("", prompt, 1)
+        if not rendered.startswith(rendered_prompt):
             raise RecordError(
-                f"it does not begin with its prompt, so that the response cannot be told: {whole[:80]!r}"
+                f"it does not begin with its prompt, so that the response cannot be told: {rendered[:80]!r}"
             )
-        turns, begun = turns_of(start)
-        rest = whole[len(start) :]
-        return turns, _ended(begun + rest if begun is not None else rest.removeprefix(HEADER))
-    turns, begun = turns_of(whole)
-    if begun is not None:
-        return turns, _ended(begun)
-    last = turns.pop()
-    if last["role"] != "assistant" or any(part["type"] == "image" for part in last["content"]):
+        turns, unfinished = turns_of(rendered_prompt)
+        remainder = rendered[len(rendered_prompt) :]
+        if unfinished is None:
+            return turns, _ended(remainder.removeprefix(HEADER))
+        return turns, _ended(unfinished + remainder)
+    turns, unfinished = turns_of(rendered)
+    if unfinished is not None:
+        return turns, _ended(unfinished)
+    last_turn = turns.pop()
+    if last_turn["role"] != "assistant" or any(
+        part["type"] == "image" for part in last_turn["content"]
+    ):
         raise RecordError(
             "a text without its prompt must be a conversation in ChatML that ends with an assistant's text."
         )
-    return turns, "".join(part["text"] for part in last["content"])
+    return turns, "".join(part["text"] for part in last_turn["content"])
 
 
 def _ended(response: str) -> str:
@@ -329,10 +333,10 @@ def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
     while turn := TURN.match(rendered, position):
         turns.append({"role": turn[1], "content": _parts(turn[2])})
         position = turn.end()
-    rest = PADDING.sub("", rendered[position:], 1)
-    if rest and not rest.startswith(HEADER):
-        raise RecordError(f"this is not the end of a conversation in ChatML: {rest[:80]!r}")
-    return turns, rest.removeprefix(HEADER) if rest else None
+    unfinished = PADDING.sub("", rendered[position:], 1)
+    if unfinished and not unfinished.startswith(HEADER):
+        raise RecordError(f"this is not the end of a conversation in ChatML: {unfinished[:80]!r}")
+    return turns, unfinished.removeprefix(HEADER) if unfinished else None
 
 
 def _parts(content: str) -> list[dict[str, Any]]:
