@@ -1,4 +1,4 @@
-"""What judges are given and what they return: prompts with responses, and scores.
+"""Input and output of judges: prompts with responses, and scores.
 
 `Candidates` is a prompt with any number of responses. `Example` is a benchmark's row, whose better
 response is known. A judge returns `Scores` for each of them.
@@ -21,15 +21,15 @@ class Candidates:
     """A multimodal prompt and any number of responses to it."""
 
     key: str
-    """The label from which judgements are drawn, together with the seed: mostly a digest of prompt,
-    responses and image reference. Rows of equal content get the suffixes -2, -3 … in file order.
-    Never the key of a store: see `journal_key`."""
+    """The label that, together with the seed, decides every random draw about these responses. It is
+    mostly a digest of prompt, responses and image reference. Rows of equal content get the suffixes
+    -2, -3 … in file order. Results are never stored under it; see `journal_key`."""
     images: tuple[EncodedImage, ...]
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
     responses: tuple[str, ...]
     identity: str
-    """Where they come from (benchmark and row), for messages to people; never a key, ids repeat."""
+    """The benchmark and row of the candidates, for messages. It is never a key, because ids repeat."""
     presentations: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     """The orders in which a judge that compares is shown the responses, one judgement for each:
     indices into `responses`. Empty: every two responses are shown in both orders."""
@@ -46,12 +46,12 @@ class Example(Candidates):
     source: str
     """The data set the row was drawn from."""
     row: dict[str, Any]
-    """The row's columns without its image: what the official predictions file needs."""
+    """The row's columns without its image, which the official predictions file needs."""
     official_first: Side | None = None
     """The response that the benchmark's own script shows first; None if that script draws it for
     each judgement."""
     unavailable: str = ""
-    """Why the row cannot be shown to a judge; such a row is in no figure."""
+    """Reason why the row cannot be judged; such a row is in no figure. Empty for other rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,21 @@ class Vote:
     """One comparison of responses by a judge."""
 
     shown: tuple[int, ...]
-    """Indices of the responses that were shown, in the order in which they were shown."""
+    """Indices of the responses, in the order in which the judge saw them."""
     named: int | None
     """Index of the response that is named as the better one; None if the text names none."""
     text: str
-    """What the judge wrote."""
+    """The text of the judgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What judging cost."""
+    """The cost of judging."""
 
     judgements: int = 0
     """Comparisons, or written scores. Scores that a head read from the model are not counted."""
     unread: int = 0
-    """Of these, the ones that name no response, or no score."""
+    """The number of `judgements` that name no response, or no score."""
     critiques: int = 0
     """Critiques that were written before a response was scored."""
     tokens: int = 0
@@ -99,22 +99,22 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a judge returns for the responses to one prompt."""
+    """A judge's result for the responses to one prompt."""
 
     values: tuple[float, ...] = ()
     """One number for each response; higher is better. If there are votes, the share of its
-    comparisons that a response won. NaN: the text in which the judge writes its score holds none."""
+    comparisons that a response won. NaN if a judge writes its score and the text holds none."""
     attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Further numbers by name, one for each response: of a judge with several heads, or a standard
-    deviation."""
+    """Further numbers by name, one for each response, such as the scores of several heads or a
+    standard deviation."""
     votes: tuple[Vote, ...] = ()
-    """Of a judge that compares: in the order of `presentations`, or pair by pair in both orders."""
+    """Votes of a judge that compares. They are in the order of `presentations`, or if that is empty,
+    pair by pair in both orders."""
     texts: tuple[str, ...] = ()
-    """What the judge wrote: the text of each vote, or about each response. Empty for a judge that
-    writes nothing."""
+    """The judge's text of each vote, or about each response. Empty for a judge that does not write."""
     usage: Usage = NO_USAGE
     members: tuple[Scores, ...] = ()
-    """Of an ensemble: the scores of each member."""
+    """The scores of each member of an ensemble; empty for other judges."""
 
     @property
     def order(self) -> list[int]:
@@ -131,7 +131,7 @@ class Scores:
 
 
 def total_usage(scores: Iterable[Scores]) -> Usage:
-    """Return the sum of what all judgements cost."""
+    """Return the sum of the costs of all judgements."""
     total = Usage()
     for score in scores:
         total += score.usage
@@ -139,10 +139,10 @@ def total_usage(scores: Iterable[Scores]) -> Usage:
 
 
 def candidates_from_record(record: Preference) -> Candidates:
-    """Return a preference record as something to judge, the chosen response first.
+    """Return a preference record as candidates, the chosen response first.
 
-    Its key, from which judgements are drawn, is the record's identity, which another record may
-    share: whatever is stored of it belongs under `journal_key` or `record_key`.
+    The key of the candidates is the record's identity. Other records may share it, so results are
+    stored under `journal_key` or `record_key`.
     """
     return Candidates(
         key=record.identity,

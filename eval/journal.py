@@ -1,8 +1,8 @@
-"""The results of judging so far: shown as they come, and kept in a file.
+"""The journal of an evaluation: it shows the progress, and keeps the results in a file.
 
-A killed evaluation continues from the file. A line of it is `[key, result]`; the first holds the
-fingerprint of judge, rows, protocol and scoring code. A key is a digest of the item's content, never
-a name that two items could share.
+A killed evaluation continues from the file. Each line of the file is `[key, result]`.
+The first line holds the fingerprint of judge, rows, protocol and scoring code. A key is a digest of
+the item's content, never a name that two items could share.
 """
 
 from __future__ import annotations
@@ -27,40 +27,41 @@ ResultT = TypeVar("ResultT")
 
 JOURNAL = "journal.jsonl"
 LINE_SECONDS = 60.0
-"""Between two lines on a console that is no terminal, such as a log file."""
+"""Seconds between two progress lines on a console that is no terminal, such as a log file."""
 BAR_SECONDS = 0.2
-"""Between two drawings of the bar on a terminal."""
+"""Seconds between two updates of the progress bar on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Where judging shows its progress and keeps its results.
+    """The console that shows the progress of judging, and the file that keeps its results.
 
-    The first rank does both. A run of any other number of ranks may continue from the file.
+    Only the first rank prints and writes. A run with another number of ranks can continue from the
+    file.
     """
 
     title: str = ""
     console: Console | None = None
-    """None shows nothing."""
+    """None shows no progress."""
     file: Path | None = None
-    """None keeps nothing."""
+    """None keeps no results."""
     mark: str = ""
-    """A fingerprint; what the file holds under another one is not taken."""
+    """Fingerprint of judge, rows, protocol and code. Results under another fingerprint are ignored."""
     part: str = ""
-    """Before every key: one of several judges that share the file."""
+    """Prefix of every key. It names the judge if several judges share the file."""
 
     def of(self, part: str) -> Journal:
-        """Return the journal of one of several judges."""
+        """Return the journal of the judge `part`, one of several judges that share the file."""
         return replace(self, title=f"{self.title}, {part}", part=f"{self.part}{part}/")
 
     def remove(self) -> None:
-        """Remove the file: the results are there."""
+        """Remove the file; it is not needed once the results are stored elsewhere."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
 
     @contextmanager
     def judging(self, keys: Sequence[str], kind: Any, rows: int) -> Iterator[Judging[Any]]:
-        """Give a journal for the items whose contents have the digests `keys`.
+        """Open the journal while the items with the digests `keys` are judged.
 
         Several items may belong to one row, and several may have equal contents. All ranks must call
         together; each gets the results that the journal holds.
@@ -92,9 +93,9 @@ class Journal:
             yield Judging(names, adapter, rows, file, progress, found)
 
     def _known(self, wanted: set[str]) -> dict[str, Any]:
-        """Return the results that the file holds of the items, by key.
+        """Return the results of the keys `wanted` that are in the file, by key.
 
-        Afterwards the file holds whole lines under the journal's fingerprint only.
+        Afterwards the file holds only complete lines, under the journal's fingerprint.
         """
         assert self.file is not None
         lines: list[str] = []
@@ -140,7 +141,7 @@ class Journal:
 
 
 def numbered(keys: Sequence[str]) -> list[str]:
-    """Return the keys with -2, -3 … behind those that repeat an earlier one, so that all differ."""
+    """Return distinct keys: a key that repeats an earlier key gets the suffix -2, -3 and so on."""
     times: Counter[str] = Counter()
     names = []
     for key in keys:
@@ -151,7 +152,7 @@ def numbered(keys: Sequence[str]) -> list[str]:
 
 @dataclass(slots=True)
 class Judging(Generic[ResultT]):
-    """A journal while items are judged."""
+    """An open journal: the known results of the items, and the file and bar that new results go to."""
 
     keys: Sequence[str]
     kind: TypeAdapter[ResultT]
@@ -161,13 +162,13 @@ class Judging(Generic[ResultT]):
     found: dict[int, ResultT]
     """Results by the item's index, on every rank."""
     num_before: int = field(init=False)
-    """Results that the journal held before."""
+    """Number of results that the journal held when it was opened."""
 
     def __post_init__(self) -> None:
         self.num_before = len(self.found)
 
     def add(self, new: Mapping[int, ResultT]) -> None:
-        """Keep and show the results of some items, those of all ranks together."""
+        """Add new results of all ranks, by the item's index, to the file and to the progress bar."""
         self.found.update(new)
         if self.file is not None:
             for index, result in new.items():
@@ -182,7 +183,10 @@ class Judging(Generic[ResultT]):
 
 @dataclass(slots=True)
 class ProgressBar:
-    """Rows done, rows a second and the time left: a bar on a terminal, else a line every so often."""
+    """Progress as rows done, rows per second and remaining time.
+
+    It is a bar on a terminal, and otherwise a line every LINE_SECONDS.
+    """
 
     title: str
     console: Console
@@ -192,7 +196,7 @@ class ProgressBar:
     last: float
 
     def update(self, num_done: int, num_now: int) -> None:
-        """Show that `num_done` rows are done, `num_now` of them since the start."""
+        """Show that `num_done` rows are done, of which `num_now` were done since the start."""
         now = time.monotonic()
         if now - self.last < (LINE_SECONDS if self.bar is None else BAR_SECONDS):
             return
@@ -210,12 +214,12 @@ class ProgressBar:
 
 @contextmanager
 def showing(title: str, console: Console, rows: int) -> Iterator[ProgressBar]:
-    """Show how far the judging of `rows` rows is while the block runs."""
+    """Provide the progress bar for the judging of `rows` rows while the block runs."""
     started = time.monotonic()
     if not console.is_terminal:
         yield ProgressBar(title, console, rows, None, started, started)
         return
-    # no thread of its own: loader workers are forked while the bar is shown
+    # The bar has no thread, because loader workers are forked while it is visible.
     with Progress(
         BarColumn(),
         TextColumn("{task.description}"),
@@ -228,4 +232,4 @@ def showing(title: str, console: Console, rows: int) -> Iterator[ProgressBar]:
 
 
 SILENT = Journal()
-"""Shows and keeps nothing."""
+"""A journal that shows no progress and keeps no results."""

@@ -1,18 +1,21 @@
-"""The protocol of an evaluation: what a judge is shown, what it answers, and how answers become right, wrong or a tie.
+"""The protocol of an evaluation: the judge's input, and how answers become right, wrong or a tie.
 
 The default protocol:
 
-- every row of the benchmark counts; a row that cannot be shown (a video without frames, a control token in its text) is
-  counted as unavailable;
-- a scalar judge is right where it scores the better response higher. Equal scores are a tie. Scores are compared as they
-  are (fp32 or wider), never rounded;
-- a pairwise judge sees each row in both orders. A row is right where more votes name the better response than do not, a
-  tie where the two are equal (a judge that follows the position, not the content), else wrong;
-- a vote that cannot be read counts against the better response and is counted; a row without any readable vote is
-  `unparsable`. A score that is not a finite number is unparsable too;
-- a tie is wrong in the headline; the figure with half a point for a tie stands in a column of its own;
-- K votes are K rounds (a round is one judgement, or one in each order); accuracy at 1..K uses the first rounds;
-- everything drawn depends on the seed, the row's content and the round, not on the order in which rows are judged.
+- Every row of the benchmark counts. A row that cannot be shown (a video without frames, a control
+  token in its text) is counted as unavailable.
+- A scalar judge is right if it scores the better response higher. Equal scores are a tie. Scores
+  are compared unchanged (fp32 or wider), never rounded.
+- A pairwise judge sees each row in both orders. A row is right if more votes name the better
+  response than do not. It is a tie if both numbers are equal (the judge follows the position, not
+  the content), else wrong.
+- A vote that cannot be read counts against the better response and is counted. A row without any
+  readable vote is `unparsable`. A score that is not a finite number is unparsable too.
+- A tie is wrong in the headline. The figure with half a point for a tie has a separate column.
+- K votes are K rounds. A round is one judgement, or one in each order. The accuracy at 1..K uses
+  the first rounds.
+- Every random draw depends on the seed, the row's content and the round, not on the order in which
+  rows are judged.
 """
 
 from __future__ import annotations
@@ -35,37 +38,42 @@ Images = Literal["real", "none", "grey", "shuffled"]
 Ties = Literal["wrong", "half", "right"]
 
 LISTED: tuple[Side, Side] = (0, 1)
-"""The responses are shown in the order in which the example lists them."""
+"""The judge sees the responses in the order in which the example lists them."""
 REVERSED: tuple[Side, Side] = (1, 0)
 
 
 def journal_key(candidates: Candidates) -> str:
-    """Return the key under which a journal keeps what a judge says of `candidates`, 64 hexadecimal digits.
+    """Return the key of the judge's result for `candidates` in a journal, 64 hexadecimal digits.
 
-    It is a digest of everything that decides the verdict besides the judge and the protocol, which the journal's fingerprint
-    names: the prompt, the bytes of the images, the responses in their order, and the label from which judgements are drawn.
+    The key is a digest of the prompt, the bytes of the images, the responses in their order, and
+    `candidates.key`, which decides random draws. The judge and the protocol decide the result too;
+    they are in the fingerprint of the journal.
     """
     return shown_key(candidates.prompt, candidates.images, candidates.responses, candidates.key)
 
 
 class ProtocolConfig(Section):
-    """How a benchmark is run. The defaults are the protocol at the head of eval/protocol.py; a result names what deviates."""
+    """Settings of the evaluation on a benchmark.
+
+    The defaults are the protocol at the head of eval/protocol.py. A result lists deviations from it.
+    """
 
     order: Order = "both"
-    """What pairwise judges are shown: each row in both orders, in the order of the benchmark's own script, or with the
-    winner first, as released scripts of R1-Reward do (a judge that always says 1 is then always right)."""
+    """The order in which pairwise judges see the responses of a row: both orders, the order of the
+    benchmark's own script, or the winner first, as in released scripts of R1-Reward (a judge that
+    always answers 1 is then always right)."""
     votes: int = Field(default=1, ge=1, le=64)
     """Rounds of votes of a pairwise judge."""
     images: Images = "real"
-    """`none`, `grey` and `shuffled` are ablations: what remains of the score without the image."""
+    """`none`, `grey` and `shuffled` are ablations that measure the accuracy without the right image."""
     ties: Ties = "wrong"
-    """What a tie adds to the headline: 0, 0.5 or 1."""
+    """The number that a tie adds to the headline: 0 (wrong), 0.5 (half) or 1 (right)."""
     seed: int = 0
-    """Of everything drawn: orders, shuffled images, votes."""
+    """Seed of all random draws: orders, shuffled images, votes."""
 
     @property
     def label(self) -> str:
-        """The protocol in one line: what is asked for, and by what results are told to be comparable."""
+        """The protocol in one line. Results are comparable if their labels are equal."""
         return self.done("all rows", pairwise=True)
 
     @property
@@ -74,7 +82,12 @@ class ProtocolConfig(Section):
         return 2 * self.votes if self.order == "both" else self.votes
 
     def done(self, rows: str, pairwise: bool) -> str:
-        """Return what was done on `rows`, as it stands beside every figure: only a pairwise judge has orders and votes."""
+        """Return a description of the evaluation, which is printed next to every figure.
+
+        Args:
+            rows: The evaluated rows in words, such as "all rows".
+            pairwise: True for a judge that compares. Only such a judge has orders and votes.
+        """
         order = {
             "both": "both orders",
             "official": "official order",
@@ -82,12 +95,12 @@ class ProtocolConfig(Section):
         }[self.order]
         rounds = "1 vote" if self.votes == 1 else f"{self.votes} votes"
         images = "" if self.images == "real" else f", images: {self.images}"
-        judged = f"{order}, {rounds}" if pairwise else "each response scored by itself"
-        return f"{judged}, ties {self.ties}, {rows}{images}, seed {self.seed}"
+        judgement = f"{order}, {rounds}" if pairwise else "each response scored by itself"
+        return f"{judgement}, ties {self.ties}, {rows}{images}, seed {self.seed}"
 
 
 def presentations(example: Example, protocol: ProtocolConfig) -> tuple[tuple[Side, Side], ...]:
-    """Return the order in which the responses of `example` are shown in each judgement, round by round."""
+    """Return the order of the responses of `example` in each judgement, round by round."""
     if protocol.order == "both":
         return (LISTED, REVERSED) * protocol.votes
     if protocol.order == "winner_first":
@@ -100,12 +113,12 @@ def presentations(example: Example, protocol: ProtocolConfig) -> tuple[tuple[Sid
 
 
 def _shown_with(first: Side) -> tuple[Side, Side]:
-    """Return the order that shows the response `first` first."""
+    """Return the order in which the judge sees the response with index `first` first."""
     return LISTED if first == 0 else REVERSED
 
 
 def with_presentations(examples: Sequence[Example], protocol: ProtocolConfig) -> list[Example]:
-    """Return the examples with the orders in which a judge that compares is shown them."""
+    """Return copies of the examples that contain the orders in which a judge sees the responses."""
     return [
         replace(example, presentations=presentations(example, protocol)) for example in examples
     ]

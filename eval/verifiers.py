@@ -1,7 +1,7 @@
 r"""Rules that compare a response with a known answer, for rewards, preference pairs and selection.
 
 All rules read the response's final answer: the text in its last `<answer>…</answer>`, or else in
-its last `\boxed{…}`, or else the whole response. They fail closed: a response whose answer cannot
+its last `\boxed{…}`, or else the complete response. They fail closed: a response whose answer cannot
 be read is wrong.
 """
 
@@ -23,8 +23,8 @@ BOXED = "\\boxed{"
 AROUND = " \t\n.,;:!?\"'`*$()[]{}“”‘’"
 """Characters that may be around an answer without being part of it."""
 LETTER = r"[\s*_$\"'(\[{]*+(?:\\text\{)?+([A-Z])(?![\w'’])"
-"""A capital letter, with the characters that may be before it. All repetitions are possessive. They
-never have to give characters back: the rest of the pattern matches none of these characters."""
+"""A capital letter, with the characters that may be before it. All repetitions are possessive, because
+backtracking cannot help: the remaining pattern matches none of these characters."""
 CONCLUDED = re.compile(
     r"(?i:\b(?:answer|option|choice)\b\**+\s*+(?:is|:|=)?+\**+\s*+(?:(?:option|choice)\b)?+)"
     + LETTER
@@ -44,7 +44,7 @@ FRACTION = re.compile(rf"((?>{NUMBER.pattern}))\s*+/\s*+({NUMBER.pattern})")
 the slash."""
 NO_FRACTION = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|\d+(?=\d{3},)|\d+|\s+|.", re.DOTALL)
 """Text that can be skipped if no fraction begins at its start, because none begins inside of it
-either. This is the whole part of a number, whose endings are all followed by the same characters,
+either. This is the integer part of a number, whose endings are all followed by the same characters,
 or a run of blanks. `1234,567` is the text 1 and the number 234,567."""
 LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 LONGEST_NUMBER = 400
@@ -154,7 +154,7 @@ def _number(content: str) -> float | None:
     if not numbers:
         return None
     last_end = max(number.end for number in numbers)
-    # A fraction ends where its denominator ends. It is the later one in the list.
+    # A fraction ends with its denominator. It is the later one in the list.
     last = [number for number in numbers if number.end == last_end][-1]
     if max(len(last.numerator), len(last.denominator)) > LONGEST_NUMBER:
         return None
@@ -212,7 +212,7 @@ ANSWER_COLUMN = "answer"
 
 @dataclass(frozen=True, slots=True)
 class Verifying:
-    """The way in which the responses of a record are verified.
+    """The rule that verifies the responses of a record, or the record's own verdicts.
 
     A record may already have verdicts, as eval/sample.py writes them: `right`, a boolean for each
     response, and `verifier`, the rule that the source of the question declares. A response has one

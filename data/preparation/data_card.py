@@ -182,7 +182,7 @@ class DataCard:
 
 
 def _share_of_tenth(num_records: int, num_all_records: int) -> str:
-    """Return a share in whole percent; "<1%" and "-" tell few records from none."""
+    """Return a share in whole percent; "<1%" means few records and "-" means none."""
     if num_records == 0:
         return "-"
     share = num_records / num_all_records

@@ -17,7 +17,7 @@ def count_faults(messages: Iterable[tuple[str, int]], most: int) -> dict[str, in
     """Return the first message of each fault, with the number of records that have the fault.
 
     Args:
-        messages: Messages about records, each with the number of records that it stands for.
+        messages: Messages about records, each with the number of records that have it.
         most: The number of different faults to keep; the first ones are kept.
     """
     first_messages: dict[str, str] = {}

@@ -82,7 +82,7 @@ class MixtureConfig(Section):
 
     @property
     def digest(self) -> str:
-        """A digest of every setting that decides what is trained on."""
+        """A digest of all settings that decide the training records and their order."""
         excluded = {"cache", "workers"}
         if self.validation_seed is None:
             # Runs of versions without this key have digests without it.
@@ -150,7 +150,7 @@ class Mixture:
         self.skipped: set[int] = set()
         """Indices of records that `load` of this process could not use."""
         self.set_placement: SetPlacement = "random_member"
-        """Where `order` puts records of one prompt. A run that was started with another value keeps
+        """Position in which `order` puts records of one prompt. A run that was started with another value keeps
         it when it is resumed."""
 
     def _open(self, section: SourceConfig, fingerprints: npt.NDArray[np.uint64]) -> SourceSplit:

@@ -66,7 +66,7 @@ class Fit:
 
     @property
     def line(self) -> str:
-        """The source as it is written in a recipe."""
+        """The source in the form of a recipe's entry."""
         settings = ", ".join(f"{key}: {in_yaml(value)}" for key, value in self.settings.items())
         return f"{{{settings}}}"
 
@@ -101,7 +101,7 @@ class _Anywhere:
 
 
 def in_yaml(text: str) -> str:
-    """Return a text as it is written in a recipe, quoted if necessary."""
+    """Return a text in YAML, quoted if necessary."""
     if re.fullmatch(r"[\w./-]+", text):
         return text
     return json.dumps(text)

@@ -226,12 +226,15 @@ def _entry(record: Preference) -> tuple[int, ...]:
 
 
 def _entry_left_out(reason: str) -> tuple[int, ...]:
-    """Return the values of ROW for a record that is not used."""
+    """Return the entry of the row index, with the fields of ROW, for a record that is left out.
+
+    `reason` is one of REASONS; all other fields are 0.
+    """
     return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _flags(record: Preference) -> int:
-    """Return the `flags` of ROW for a record."""
+    """Return the field `flags` of a record's entry in the row index, a sum of the bits above."""
     flags = 0
     responses = (record.chosen, record.rejected)
     is_identical = record.chosen.split() == record.rejected.split()

@@ -25,8 +25,8 @@ from mmrm.data.storage.row_files import located
 
 KEPT = REASONS.index("kept")
 HELD_OUT_DRAW = 0x5EED
-"""Third number of the seed of the draws in `hold_out`, which tells them from the draws of an
-epoch."""
+"""Third number of the seed of the draws in `hold_out`, which keeps them independent of the draws of
+an epoch."""
 
 
 @dataclass(frozen=True)

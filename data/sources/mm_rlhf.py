@@ -34,7 +34,7 @@ class MmRlhfConfig(ImageFilesConfig):
     videos: Literal["frames", "leave_out"] = "frames"
     """Show a video as frames, or leave its records out."""
     frames: int = Field(default=8, ge=1, le=1024)
-    """At most this many frames of a video, evenly spaced."""
+    """Largest number of frames of a video, evenly spaced."""
 
     def convert(self, row: SourceRow) -> Preference:
         """Read image or video, prompt, chosen, rejected, both reasons and is_tie."""

@@ -2,7 +2,7 @@
 
     {"images": ["1.png"], "prompt": "How many cats are there?", "answer": "2"}
 
-A recipe sets which columns hold what, so that a file with other names needs no conversion. The
+A recipe names the column of each part, so that a file with other names needs no conversion. The
 columns of MathVista and MMMU-Pro:
 
     {type: questions, hub: AI4Math/MathVista, files: [data/testmini-*], prompt: query,

@@ -1,7 +1,7 @@
 """Tulu 3 preference mixture (allenai/llama-3.1-tulu-3-8b-preference-mixture): 271k text-only pairs.
 
 Some have several turns. BaseReward trains on 65k pairs of the mixture, and does not publish which.
-`cap: 65000` draws as many.
+`cap: 65000` draws the same number.
 """
 
 from typing import Literal

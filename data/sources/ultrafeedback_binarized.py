@@ -26,7 +26,7 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
     split: Literal["train_prefs", "test_prefs"] = "train_prefs"
     """The data set's own split."""
     minimum_gap: NonNegativeFloat = 0
-    """Smallest difference of the two scores, which lie between 1 and 10."""
+    """Smallest difference of the two scores, which are between 1 and 10."""
 
     def convert(self, row: SourceRow) -> Preference:
         """Read chosen and rejected (whole conversations), score_chosen and score_rejected."""

@@ -274,7 +274,7 @@ def write_editions(folder: Path, level: str, seed: int) -> None:
 
 
 def write_all(folder: Path, level: str, seed: int, num_rows: int) -> None:
-    """Write `num_rows` training records, a tenth as many for validation, and all editions.
+    """Write `num_rows` training records, a tenth of this number for validation, and all editions.
 
     Raises:
         FileExistsError: If `folder` exists already.

@@ -3,7 +3,7 @@
 A scene is a few coloured things on a grid. A change of one thing makes its twin, and a question is
 chosen so that the scene and its twin have different answers. Sampling and changing fit together:
 p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So without the image, a
-fact of a scene cannot be told from the same fact of its twin.
+fact of a scene cannot be distinguished from the same fact of its twin.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The embedded world of coloured shapes as a source: endless, and drawn when it is read."""
+"""The embedded world of coloured shapes as a source. Its endless items are generated when read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmrm.data.synthetic.world import ShapesWorld
 
 
 class ShapesConfig(SourceConfig):
-    """Items of the embedded world."""
+    """Generated preference pairs about simple scenes (data/synthetic/world.py)."""
 
     has_critiques = True
     has_rationales = True
@@ -36,7 +36,7 @@ class ShapesConfig(SourceConfig):
     rows: Records
     """How many of the endless items belong to the source."""
     seed: int = 0
-    """Of the scenes, questions and answers."""
+    """Seed of the scenes, questions and answers."""
     text_only: float = Field(default=0.15, ge=0, le=1)
     """Share of the items that come without an image."""
     kinds: list[str] | None = Field(default=None, min_length=1)
@@ -82,7 +82,7 @@ class ShapesConfig(SourceConfig):
         return self.rows // 2
 
     def open(self, cache: Path) -> Source:
-        """Return the source; nothing is drawn yet."""
+        """Return the source, which generates items only when they are read."""
         return ShapesSource(self)
 
 
@@ -106,7 +106,7 @@ class ShapesSource:
         return self.rows
 
     def record(self, index: int) -> Preference:
-        """Draw the item at `index`."""
+        """Return the preference record of the item at `index`, with its generated scene and texts."""
         return self.world.item(index).preference()
 
     def fingerprint(self) -> str:

@@ -31,7 +31,7 @@ from mmrm.data.synthetic.wording import (
 )
 
 REVISION = "0b6d0473d5e2f626"
-"""The revision of what the world draws. A run resumes only with data of the same revision.
+"""The revision of the generated items and lessons. A run resumes only with data of the same revision.
 
 Change it whenever an item or a lesson changes by a character or a pixel, and never otherwise:
 `test_what_the_world_draws_belongs_to_its_revision` holds both.

@@ -23,17 +23,17 @@ from mmrm.eval.protocol import draw
 Record = dict[str, Any]
 """One line of an official predictions file."""
 PredictionRecords = Sequence[Record | None]
-"""A whole predictions file. None is a line that holds null."""
+"""The lines of a predictions file. None is a line that holds null."""
 RowName = tuple[str, tuple[str, ...]]
 """The name of a row: its id, which several rows may share, and texts that tell them apart. The
-texts are the better response and the other one, or the row's identity, or nothing."""
+texts are the better response and the other one, or the row's identity, or there are none."""
 
 BUILT_IN = ("hub", *EMBEDDED)
 """Locations that are not paths."""
 
 
 class Location(Section):
-    """Where a benchmark's rows and images are."""
+    """The location of a benchmark's rows and images."""
 
     location: str = "hub"
     """`hub` (downloaded by its public id), `embedded`, `embedded-medium` or `embedded-hard` (this
@@ -51,8 +51,8 @@ class Location(Section):
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look,
     never for a table."""
     frames: Count | None = None
-    """At most this many frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes as
-    many as its own script, 32."""
+    """Largest number of frames of a video, evenly spaced, for mm_rlhf_rewardbench; null takes 32,
+    the number of its own script."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
@@ -181,8 +181,8 @@ class Benchmark:
     """Raises UserError or RecordError if files are missing, in an unknown schema, or without their
     images."""
     look: Callable[[Location], object]
-    """Raises UserError if the local files that `load` would read are missing. Reads nothing, and
-    does not ask the hub."""
+    """Raises UserError if the local files that `load` would read are missing. The function
+    neither reads files nor connects to the hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
     """The functions that make the records of a predictions file, by the name of its format.
     `official` is the benchmark's own format."""

@@ -10,8 +10,10 @@ from mmrm.data.config.registry import is_installed, load
 from mmrm.data.errors import UserError
 
 EDITIONS = {"embedded": "mmrm.data.synthetic.benchmark_files:edition"}
-"""The function that writes an edition, by the world that its rows are about. It takes the name of a
-benchmark and a level of the world, and returns the folder of the edition's files."""
+"""Functions that write an edition of a benchmark with generated rows, by the name of the generator. The
+"embedded world" (data/synthetic/world.py) generates rows about simple scenes, at several levels of
+difficulty. A function takes the name of a benchmark and a level, and returns the folder of the
+edition's files."""
 
 EMBEDDED = {"embedded": "demo", "embedded-medium": "medium", "embedded-hard": "hard"}
 """Locations of the editions of the embedded world, and the world's level of each."""

@@ -5,7 +5,7 @@ Its figures are Acc over pairs, and Acc+ over items with every pair right.
 The rows are in a local `mm_reward_bench.jsonl`, or else train-*.parquet, with the images next to it
 (also in the embedded edition), or on the hub. Items about videos need folders of frames. The hub's
 repository has them, and `python data/frames.py VIDEOS OUT --frames 32` cuts them. If a folder holds
-more than `frames` (32) frames, as many are taken, evenly spaced. Items without frames are counted
+more than `frames` (32) frames, this number is taken, evenly spaced. Items without frames are counted
 as unavailable.
 
 The benchmark publishes no prompt that shows both responses. Its authors' critic scores each

@@ -88,7 +88,7 @@ strictly following this format: "[[A]]" if assistant A is better, "[[B]]" if ass
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
-    """Return a row of the official file as an example."""
+    """Return a row of the authors' `all_data.json` as an example."""
     hint = (
         " all_data_release.json ships without the texts of third parties: run the official "
         "repository's 0_download_data.py and point to the all_data.json that it writes."

@@ -145,7 +145,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 
 @contextmanager
 def fetching(title: str, hub: str) -> Iterator[None]:
-    """Turn an error of the hub into a HubError that says what to do."""
+    """Turn an error of the hub into a HubError whose message has a remedy."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -160,7 +160,7 @@ def fetching(title: str, hub: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published benchmark as it is on the hub, or in a folder."""
+    """A benchmark in the form in which it was published, on the hub or in a folder."""
 
     name: str
     title: str

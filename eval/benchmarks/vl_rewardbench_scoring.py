@@ -1,7 +1,7 @@
 """VL-RewardBench's scoring: cal.py at 9b10abd, and the rules of other published tables.
 
 The rules differ in their maps from ids to groups. Over the 1,250 rows, the groups general,
-hallucination and reasoning have so many rows:
+hallucination and reasoning have these numbers of rows:
 
     183/749/318  by the official map
     484/448/318  by R1-Reward's, whose script looks for `rlaif` in ids that begin with `RLAIF-V-`
@@ -164,7 +164,7 @@ class ItemVotes:
 def official_score(records: PredictionRecords) -> dict[str, Any]:
     """Return the official figures. Those of the largest K that every item has votes for come first.
 
-    `detail` holds everything that cal.py computes, under `k=1`, `k=3` and so on, and in `lines` the
+    `detail` holds all figures that cal.py computes, under `k=1`, `k=3` and so on, and in `lines` the
     characters that it prints. Null lines are skipped but take part in the shuffle, whose generator
     is seeded once and continues from K to K. Accuracies are agree / (agree + reject): unreadable
     and split items are not in the denominator. If the script divides by zero, the figure is None
@@ -316,7 +316,7 @@ def _per_dataset(counts: Counter[str]) -> dict[str, Any]:
 
 
 def _lines(figures: dict[str, Any], limit: int) -> list[str]:
-    """Return the lines that cal.py prints for one K, up to where it divides by zero."""
+    """Return the lines that cal.py prints for one K, up to a division by zero."""
     num_items = figures["items"] + 1e-6
     classes = figures["classes"]
     decided = classes["agree"] + classes["reject"] + 1e-6

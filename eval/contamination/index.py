@@ -13,7 +13,7 @@ few bits and their colour thumbnails are highly correlated. The hash is the 64-b
 (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the imagehash package
 defines it. Its bits tell which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma are above
 their median. Re-encoding and scaling change a few bits. Crops, mirror images and rotations are not
-found. The thumbnails tell apart what the hash cannot: charts of one template, drawings on one
+found. The thumbnails distinguish images that the hash cannot: charts of one template, drawings on one
 background, images that differ in colour.
 
 Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and
@@ -124,7 +124,7 @@ def shingles(text_words: Sequence[str]) -> Hashes:
 
 @dataclass(frozen=True, slots=True)
 class TextFingerprint:
-    """A question, or a pair of responses in no order, as it is compared."""
+    """The hashes by which a question, or a pair of responses in either order, is compared."""
 
     key: int
     """64 bits, equal for equal words."""
@@ -138,16 +138,18 @@ class TextFingerprint:
 
 
 def fingerprint_text(*texts: str) -> TextFingerprint | None:
-    """Return the fingerprint of one question, or of two responses in either order.
+    """Return the fingerprint of one question, or of a pair of responses.
 
-    None means that one of the texts has no words.
+    The `key` of a pair does not depend on the order of the responses. Its `parts` are in the order
+    of `texts`, and `similarity` compares them in both orders. The result is None if a text has no
+    words.
     """
     words_by_text = [words(text) for text in texts]
     if not all(words_by_text):
         return None
-    joined = sorted(" ".join(text_words) for text_words in words_by_text)
+    sorted_texts = sorted(" ".join(text_words) for text_words in words_by_text)
     parts = tuple(shingles(text_words) for text_words in words_by_text)
-    return TextFingerprint(hash64("\n".join(joined)), parts)
+    return TextFingerprint(hash64("\n".join(sorted_texts)), parts)
 
 
 def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
@@ -179,7 +181,7 @@ class ImageFingerprint:
 
 
 def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | None:
-    """Return the fingerprint of an image; None if it is blank, and so identifies nothing.
+    """Return the fingerprint of an image; None if it is blank, because blank images are all alike.
 
     Raises:
         ImageError: If it cannot be decoded. The message names `record`.
@@ -234,7 +236,7 @@ def pixel_key(image: EncodedImage, record: str) -> str:
 
 
 class Hit(NamedTuple):
-    """An entry of an index that was found."""
+    """An entry of a benchmark's index that matches a text or an image of a training record."""
 
     kind: str
     """One of KINDS."""
@@ -369,7 +371,7 @@ class IndexEntry:
 
 
 class TextContent(NamedTuple):
-    """A question or a pair of responses, and what it belongs to in its record."""
+    """A question or a pair of responses, with its context in the record."""
 
     table: str
     """`question` or `pair`."""

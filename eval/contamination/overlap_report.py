@@ -24,7 +24,7 @@ COMMON = 5
 """The number of contexts from which on a text is common. The contexts of a question are the
 different images that it is asked about ("Describe the image."), and those of a pair of responses
 the different questions that it answers ("Yes." and "No."), in the benchmarks and the training data
-together. A common text says nothing about the benchmark's row, and is no reason to leave a record
+together. A common text does not identify the benchmark's row, and is no reason to leave a record
 out."""
 SHOWN_ROWS = 3
 """The most benchmark rows that the details name for a match."""
@@ -87,7 +87,7 @@ def report(
 ) -> Overlap:
     """Write the fingerprints to `output`, and the details next to it (.jsonl).
 
-    Both files appear whole or not at all.
+    Both files are complete, or do not exist.
 
     Args:
         parts: The files that the search wrote. Each begins with a line {source, records, unusable},

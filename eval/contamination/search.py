@@ -1,6 +1,6 @@
 """The search for overlap: blocks of training rows are looked up in worker processes.
 
-The matches of each block are written to a file of its own, so that a search that was stopped
+The matches of each block are written to a separate file, so that a search that was stopped
 continues with the missing blocks.
 """
 

@@ -1,6 +1,7 @@
-"""From a checkpoint folder to a model and an encoder that see prompts and images as in training.
+"""Loading of a checkpoint folder: the model, and the encoder of its training.
 
-The checkpoint's judge card says how; without it the checkpoint's own processor and config do, and a note says so.
+The encoder's settings for prompts and images are in the checkpoint's judge card. A checkpoint
+without a card is loaded with its own processor and config, and a note is added.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,25 +24,26 @@ from mmrm.models.lora import base_of, is_adapter, with_adapters
 from mmrm.models.portable.reward import IncompleteCheckpointError
 
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
-"""What a family calls its class to the `type` of judge that such a checkpoint is."""
+"""The `type` of judge of a checkpoint, by the name of its model class."""
 PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
 """Files that are fetched of a checkpoint on the hub."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
-"""Tokens of one packed row where neither the command line nor the recipe says: no gradients, so one row may be long."""
+"""Tokens of one packed row if neither the command line nor the recipe sets a budget. Judging needs no
+gradients, so rows may be long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where a judge runs and how much at a time."""
+    """The device on which a judge runs, and the size of its packed rows."""
 
     device: torch.device
     token_budget: int | None = None
-    """None takes the recipe's, or what suits the device."""
+    """None takes the recipe's value, or a default for the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint, loaded: a model on its device in eval mode, and what surrounds it."""
+    """A loaded checkpoint: the model on its device in eval mode, its encoder and its settings."""
 
     model: Any
     """The model itself; adapters stay in its layers."""
@@ -51,9 +53,9 @@ class LoadedCheckpoint:
 
 
 def fetched(path: Path) -> Path:
-    """Return the folder of a checkpoint: `path` itself, or where the hub's files lie if it is an id there.
+    """Return the folder of a checkpoint: `path` itself, or the cache folder of a hub id's files.
 
-    Raises: HubError for an id, or a folder misspelt, that the hub does not give.
+    Raises: HubError if `path` is no folder, and the hub has no readable repository of this id.
     """
     if path.exists() or not HUB_ID.fullmatch(str(path)):
         return path
@@ -73,10 +75,16 @@ def fetched(path: Path) -> Path:
 def load_checkpoint(
     path: Path, runtime: Runtime, load: Callable[..., Any], sees: Mapping[str, Any] | None = None
 ) -> LoadedCheckpoint:
-    """Load a checkpoint by `load` (`load_scalar`, for example), whole or as adapters on their base; an id on the hub is fetched.
+    """Load a checkpoint with the function `load`, for example `load_scalar`.
 
-    `sees` replaces settings of its backbone. Raises: CheckpointError for what is no whole checkpoint, and for files that are
-    not as they were saved; HubError.
+    The checkpoint may hold all weights, or adapters that are put on their base model. A hub id is
+    downloaded first.
+
+    `sees` replaces settings of the checkpoint's backbone.
+
+    Raises:
+        CheckpointError: The checkpoint is incomplete, or its files differ from those saved.
+        HubError: The hub has no readable repository of this id.
     """
     path = fetched(path)
     if path.is_dir():
@@ -99,7 +107,7 @@ def load_checkpoint(
         raise CheckpointError(
             f"a file of weights cannot be read ({error}). It was probably cut off while it was saved: take another checkpoint."
         ) from error
-    if card is None or not card.nf4:  # what is quantised was loaded onto its device
+    if card is None or not card.nf4:  # quantised weights were loaded onto their device
         model = model.to(runtime.device)
     if card is not None and card.autocast:
         compute_in_half(model, runtime.device)
@@ -118,7 +126,10 @@ def load_checkpoint(
 
 
 def kind_of(folder: Path) -> str:
-    """Return the `type` of judge that a checkpoint is, or what else it is; raises CheckpointError for what is no checkpoint."""
+    """Return the `type` of judge of a checkpoint, or the name of another kind of model.
+
+    Raises: CheckpointError if `path` is no checkpoint.
+    """
     if is_adapter(folder):
         return card_of_adapters(folder).judge_type or "LoRA adapter without a reward head"
     file = folder / "config.json"
@@ -136,13 +147,13 @@ def kind_of(folder: Path) -> str:
 
 
 def classes_of_judges() -> dict[str, str]:
-    """Return the classes of all families' checkpoints, each with the `type` of judge that it is."""
+    """Return the `type` of judge of each family's checkpoints, by the name of their model class."""
     rows = [family.parts()._asdict() for family in FAMILIES.values()]
     return {row[kind].__name__: judge for row in rows for kind, judge in KINDS.items()}
 
 
 def card_of_adapters(path: Path) -> JudgeCard:
-    """Return the judge card of adapters; raises CheckpointError where there is none."""
+    """Return the judge card of adapters; raises CheckpointError if they have none."""
     card = recorded(path)
     if card is None:
         raise CheckpointError(
@@ -153,9 +164,11 @@ def card_of_adapters(path: Path) -> JudgeCard:
 
 
 def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
-    """Return how the checkpoint at `path` is loaded (in the dtype in which it was saved) and how it sees.
+    """Return the backbone settings with which the checkpoint at `path` is loaded and reads its inputs.
 
-    Raises: CheckpointError if there is no card, and the checkpoint's own files do not say it.
+    The dtype is the one in which the weights were saved.
+
+    Raises: CheckpointError if there is no card, and the checkpoint's own files lack the settings.
     """
     try:
         settings = {} if is_adapter(path) else read_json(path / "config.json")

@@ -1,8 +1,8 @@
 """The interface of all judges, which benchmarks, rankings, the server, rewards and best-of-N call.
 
-A judge has two ways to be used, which differ in what an unusable score is:
+A judge has two uses, which differ in the handling of an unusable score:
 
-- As it is loaded, a judge ranks responses to people's own prompts. A text with a control token is
+- A judge that was only loaded ranks responses to people's own prompts. A text with a control token is
   an error, as is a score that is not a finite number. A written score that cannot be read is 0.
 - `under` returns the judge of a benchmark. Its scores are NaN or infinite where the model's are,
   because the protocol counts such rows as unparsable.
@@ -22,12 +22,12 @@ from mmrm.eval.protocol import ProtocolConfig
 
 @dataclass(frozen=True, slots=True)
 class JudgeInfo:
-    """What callers ask about a judge."""
+    """Properties of a judge that callers need."""
 
     compares: bool = False
     """The judge names the better of two responses, and ranks N of them by N (N - 1) comparisons."""
     writes: bool = False
-    """The judge generates text, so that it needs the whole weights on each rank."""
+    """The judge generates text, so each rank needs all weights."""
 
 
 class Judge(Protocol):
@@ -35,32 +35,33 @@ class Judge(Protocol):
 
     @property
     def info(self) -> JudgeInfo:
-        """What callers ask about the judge."""
+        """Properties of the judge that callers need."""
         ...
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
-        """Return the scores of each, in order, on every rank; all ranks must call together.
+        """Return the scores of each item, in order, on every rank; all ranks must call together.
 
-        The journal shows the progress, and keeps what was judged.
+        The journal shows the progress, and keeps the results.
         """
         ...
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> Judge:
         """Return the judge of a benchmark.
 
-        It has the same weights, the protocol's seed, and the benchmark's prompt if it asks with one.
+        It has the same weights, the protocol's seed, and the benchmark's prompt if the judge uses
+        prompts of benchmarks.
 
-        Raises: CheckpointError if the judge cannot be asked as the protocol requires.
+        Raises: CheckpointError if the judge cannot follow the protocol.
         """
         ...
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return what must be said next to figures that are made of these scores of this judge."""
+        """Return notes to print with figures that are computed from these scores of this judge."""
         ...
 
 
 def cost_figures(scores: Sequence[Scores]) -> dict[str, float]:
-    """Return what a log shows of the cost of judging.
+    """Return the figures of the cost of judging for the log.
 
     Shares of written critiques are left out if none was written. A critic judges each prompt once,
     whatever the number of its critiques.

@@ -1,6 +1,9 @@
-"""What judging with a checkpoint needs from the recipe behind it: `judge.json`, which training writes into each checkpoint.
+"""The judge card of a checkpoint: the settings of its recipe that judging needs.
 
-Checkpoints of earlier releases have none; their card is made of the resolved recipe in the run folder. Imports no torch.
+Training writes it as `judge.json` into each checkpoint.
+
+Checkpoints of earlier releases have none, and their card is made from the resolved recipe in the
+run folder. This module does not import torch.
 """
 
 import json
@@ -38,21 +41,23 @@ class JudgeCard(Section):
     """How a checkpoint was trained and is evaluated, as far as it matters for judging."""
 
     backbone: BackboneConfig
-    """Of the model that training started from; a checkpoint sees images and prompts as this says."""
+    """Configuration of the model that training started from. It decides how a checkpoint reads images and
+    prompts."""
     head: HeadConfig | None
     method: str
     judge_type: str | None = Field(default_factory=judge_of_earlier_card)
     """The `type` of judge that the checkpoint is. None if training made no judge."""
     autocast: bool
-    """Training computed in bf16 with fp32 weights: torch's autocast, where DeepSpeed keeps no copies."""
+    """True if training computed in bf16 by torch's autocast, with fp32 weights. DeepSpeed does not use
+    autocast."""
     nf4: bool
     """Adapters were trained on a base in 4 bits."""
     critique: CritiqueConfig | None
-    """How a critic was asked for critiques; None for other methods."""
+    """The critique prompt and format of a critic; None for other methods."""
     template: JudgeTemplate | None
-    """What a generative judge was asked in training; None for other methods."""
+    """The prompt of a generative judge in training; None for other methods."""
     token_budget: int | None
-    """None where the recipe leaves it to the device."""
+    """None if the recipe leaves the value to the device."""
     workers: int
     benchmarks: tuple[BenchmarkConfig, ...]
     protocol: ProtocolConfig
@@ -62,12 +67,12 @@ class JudgeCard(Section):
 def judge_card(
     recipe: Mapping[str, Any], judge_type: str | None, critique: CritiqueConfig | None
 ) -> JudgeCard:
-    """Return the card of the checkpoints that a recipe makes.
+    """Return the judge card of a recipe's checkpoints.
 
     Args:
         recipe: The resolved recipe, as plain values.
         judge_type: The `type` of judge that the checkpoints are. None if they are no judges.
-        critique: How the model is asked for critiques. None if it writes none.
+        critique: The settings of critiques. None if the model writes none.
     """
     backbone = recipe["backbone"]
     method = recipe["method"]

@@ -9,9 +9,9 @@ from mmrm.models.config import SamplingConfig
 
 
 class JudgeConfig(Section):
-    """The settings of one kind of judge: what its YAML file may hold, and what others ask about it.
+    """Base class of the settings of a kind of judge, which are the keys of its YAML file.
 
-    Every kind has a field `type` of its own. A kind that judges with one checkpoint has a field
+    Every kind has its own field `type`. A kind that judges with one checkpoint has a field
     `checkpoint`, and returns its value from `checkpoints`.
     """
 
@@ -26,7 +26,7 @@ class JudgeConfig(Section):
         return False
 
     def checkpoints(self) -> tuple[str, ...]:
-        """Return the checkpoint folders or hub ids whose weights this judge itself loads."""
+        """Return the checkpoint folders or hub ids that this judge itself loads."""
         return ()
 
     def member_judges(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class JudgeConfig(Section):
         return None
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return what decides the judge's scores besides checkpoints, members and records.
+        """Return the settings that decide the scores besides checkpoints, members and records.
 
         `is_file` is False if the settings are the defaults for a checkpoint folder.
         """
@@ -46,9 +46,9 @@ class JudgeConfig(Section):
 
 
 class JudgingConfig(SamplingConfig):
-    """Sampling of judgements in an evaluation. How many are asked for, and in which orders, is the protocol's.
+    """Sampling of judgements in an evaluation. The protocol sets their number and orders.
 
-    Several votes need a temperature above 0, as greedy ones are all alike.
+    Several votes need a temperature above 0, because greedy votes are equal.
     """
 
     max_new_tokens: Tokens = 1024

@@ -1,4 +1,4 @@
-"""From a path to a judge that is ready: a checkpoint folder, or the YAML file of a judge.
+"""Loading of a judge from a checkpoint folder or from the YAML file of a judge.
 
 judge = load_judge("runs/mine/best")
 content = [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "What is this?"}]
@@ -24,7 +24,7 @@ from mmrm.models.distributed import alone
 
 @dataclass(frozen=True, slots=True)
 class LoadedJudge:
-    """A judge whose weights are loaded, for people's own prompts and for trainers of TRL's.
+    """A loaded judge, for users' own prompts and for TRL's trainers.
 
     `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes,
     paths or data URIs; see `mmrm.models.portable.conversations`.
@@ -39,11 +39,11 @@ class LoadedJudge:
         return list(self.rank(messages, responses, images).values)
 
     def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Scores:
-        """Return scores, order and margin of the responses, and what the judge wrote.
+        """Return scores, order and margin of the responses, and the texts that the judge wrote.
 
         In a distributed run each rank asks for itself.
 
-        Raises: RecordError for what cannot be judged.
+        Raises: RecordError if the messages, responses or images cannot be judged.
         """
         with alone():
             return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
@@ -55,28 +55,28 @@ class LoadedJudge:
     def reward(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float]:
-        """Return the scores of a batch of TRL's, whose `reward_funcs` may name this method.
+        """Return the scores of a TRL batch; TRL's `reward_funcs` accepts this method.
 
         In a distributed run each rank asks for itself.
 
         Args:
-            prompts: A text or turns each.
-            completions: A text or turns each, of which the last turn is scored.
+            prompts: A text, or a list of turns, for each completion.
+            completions: Texts, or lists of turns of which the last turn is scored.
             columns: Other columns of the batch; `images` or `image` may be among them.
         """
-        asked_by_key: dict[str, Candidates] = {}
+        questions_by_key: dict[str, Candidates] = {}
         rows_by_key: dict[str, list[int]] = {}
         texts: list[str] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             images = () if _holds_images(prompt) else _images_of_row(columns, row)
-            asked = candidates_of(prompt, ["-"], images, f"row {row}")
-            asked_by_key.setdefault(asked.key, asked)
-            rows_by_key.setdefault(asked.key, []).append(row)
+            question = candidates_of(prompt, ["-"], images, f"row {row}")
+            questions_by_key.setdefault(question.key, question)
+            rows_by_key.setdefault(question.key, []).append(row)
             texts.append(_text_of(completion))
         batch: list[Candidates] = []
-        for key, asked in asked_by_key.items():
+        for key, question in questions_by_key.items():
             responses = tuple(texts[row] for row in rows_by_key[key])
-            batch.append(replace(asked, responses=responses))
+            batch.append(replace(question, responses=responses))
         with alone():
             scores_of_batch = self.judge.score_batch(batch)
         score_by_row: dict[int, float] = {}
@@ -117,7 +117,7 @@ def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
 
     Without `runtime` it runs on the first GPU, or else on the CPU.
 
-    Raises: CheckpointError for what is no whole judge.
+    Raises: CheckpointError if there is no complete judge at `path`.
     """
     config = judge_config(Path(path))
     if runtime is None:

@@ -1,4 +1,4 @@
-"""People's own messages, responses and images, read as what a judge is given."""
+"""Conversion of users' messages, responses and images into a judge's `Candidates`."""
 
 import hashlib
 import io
@@ -48,7 +48,7 @@ def candidates_of(
 
 
 def _fault_of(responses: Sequence[str]) -> str:
-    """Return what was found in place of a list of texts; empty if it is one."""
+    """Return a description of a value that is no list of texts; empty if it is a list of texts."""
     if isinstance(responses, str):
         return "one text"
     if not responses:

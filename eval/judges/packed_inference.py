@@ -25,7 +25,7 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 Cost = Callable[[Group], int]
-"""Returns what a group takes of the token budget of a row."""
+"""Returns the number of tokens that a group needs of a row's budget."""
 
 CHUNK = 64
 """Items that are encoded and packed together: enough to fill rows well, few enough to hold their
@@ -37,7 +37,7 @@ PackedItems = tuple[PackedBatch, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """How items are encoded and packed: what all judges on packed rows share."""
+    """The encoding and packing of items, which all judges on packed rows share."""
 
     encoder: Encoder
     device: torch.device
@@ -60,11 +60,11 @@ def run_packed(
 
     Args:
         packed: How items are encoded and packed.
-        items: What is computed.
+        items: The items to compute results of.
         encode: Makes the group of an item. Runs in loader workers and must be picklable.
         run: Gets a packed row on the device and its items, and returns one result for each.
-        cost: What a group takes of the budget. Runs in loader workers and must be picklable.
-        judging: Gets the results, row by row. A row whose results it holds already is not run
+        cost: Returns the tokens that a group needs of a row's budget. Runs in loader workers and must be picklable.
+        judging: The journal that gets the results, row by row. A row with results in it is not run
             again. The other rows hold the same items as without it, so that a continued run rounds
             as one that was never stopped.
 

@@ -35,10 +35,10 @@ row; rather too few than too many."""
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one group of a packed row computes about a prompt."""
+    """Responses to one prompt that are judged in one group of a packed row."""
 
     key: str
-    """Names the unit among those of its candidates."""
+    """The unit's name among the units of its candidates."""
     candidates: Candidates
     shown: tuple[int, ...]
     """Indices of the responses that the group holds, in the order in which they are shown."""
@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What the model computed for a unit. A journal keeps it, and ranks gather it."""
+    """The model's result for a unit. A journal keeps it, and ranks gather it."""
 
     values: tuple[float, ...] = ()
     """A score for each response that is shown; empty if the unit's texts name the better one."""
@@ -69,9 +69,9 @@ class UnitResult:
 
 Conversation = Sequence[Message]
 Layout = Callable[[Unit], tuple[list[Conversation], StoredRead | None]]
-"""Returns the conversations of a unit, and where the score of each is read (None: nowhere).
+"""Returns the conversations of a unit, and the position at which each score is read, or None.
 
-It is an object of its own and not a method of the judge, because loader workers receive it by
+It is a separate object and not a method of the judge, because loader workers receive it by
 pickling, and the judge holds the model."""
 
 
@@ -114,12 +114,12 @@ class PackedJudge(ABC):
     protocol: ProtocolConfig | None = None
     """The protocol of a benchmark. None: the judge ranks people's own responses (see judge.py)."""
     about: tuple[str, ...] = ()
-    """What must be said next to the judge's figures, whatever judging cost."""
+    """Notes to print with the judge's figures, besides the cost of judging."""
 
     @property
     @abstractmethod
     def info(self) -> JudgeInfo:
-        """What callers ask about the judge."""
+        """Properties of the judge that callers need."""
 
     @property
     @abstractmethod
@@ -143,7 +143,7 @@ class PackedJudge(ABC):
     ) -> Scores:
         """Return the scores of candidates from the results of their units, in order.
 
-        Raises: NonFiniteError, unless the judge is that of a benchmark, if a score is not finite.
+        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
         """
 
     @property
@@ -153,7 +153,10 @@ class PackedJudge(ABC):
 
     @property
     def row_cost(self) -> Cost:
-        """Returns what a group takes of the token budget of a row; picklable for loader workers."""
+        """A function that returns the number of tokens a group needs of a row's budget.
+
+        The function can be pickled for loader workers.
+        """
         return attrgetter("cost")
 
     @property
@@ -166,13 +169,13 @@ class PackedJudge(ABC):
         return replace(self, protocol=protocol)
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return what must be said next to the figures."""
+        """Return notes to print with the figures."""
         return self.about
 
     def checked_units(self, candidates: Candidates) -> list[Unit]:
         """Return the units of candidates.
 
-        Raises: RecordError, unless the judge is that of a benchmark, for a control token in a text.
+        Raises: RecordError if a text holds a control token and this is not the judge of a benchmark.
         """
         if self.protocol is None:
             refuse_control_tokens(candidates, self.packed.encoder)
@@ -208,7 +211,7 @@ class PackedJudge(ABC):
 
 
 def refuse_control_tokens(candidates: Candidates, encoder: Encoder) -> None:
-    """Raise RecordError if a text holds what the tokenizer reads as a control token."""
+    """Raise RecordError if a text holds a control token of the tokenizer."""
     prompt_texts = ["".join(texts([turn])) for turn in candidates.prompt]
     for content in (*prompt_texts, *candidates.responses):
         token = control_token(content, encoder.control_tokens)

@@ -25,7 +25,7 @@ class PointLayout:
     template: PointTemplate
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
-        """Return the conversation, which ends where the judge begins to write."""
+        """Return the conversation, which ends before the judge's text."""
         [response] = unit.responses
         return [self.template.ask(unit.candidates, response)], None
 
@@ -55,7 +55,7 @@ class PointJudge(WritingJudge):
         ]
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the score of each response, and what was written about it."""
+        """Return the score of each response, and the texts that were written about it."""
         encoder = self.packed.encoder
         seeds = [seed for unit in units for seed in unit.seeds]
         results: list[UnitResult] = []

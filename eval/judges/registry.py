@@ -34,7 +34,7 @@ JUDGES: dict[str, type[JudgeConfig] | str] = {
 
 
 class JudgeFile(RootModel[Annotated[JudgeConfig, OneOf(JUDGES)]]):
-    """The YAML file of a judge, whose `type` says which settings it holds."""
+    """The YAML file of a judge; its `type` decides which other keys it has."""
 
 
 def judge_config(path: Path) -> JudgeConfig:

@@ -1,4 +1,4 @@
-"""Comparisons: which responses a judge that compares is shown, and what its votes make of them.
+"""Comparisons of a judge that compares: the pairs it is shown, and the scores from its votes.
 
 To rank N responses, such a judge holds a tournament. Every two responses meet twice, each shown
 first once, which makes N (N - 1) comparisons. A benchmark's protocol names the comparisons instead.
@@ -25,11 +25,11 @@ class Comparison:
     shown: tuple[int, ...]
     """Indices of the responses, in the order in which they are shown."""
     label: str
-    """What the judgement is drawn from, together with the seed."""
+    """The key of the random draw of the judgement, together with the seed."""
 
 
 def comparisons(candidates: Candidates) -> list[Comparison]:
-    """Return what a judge that compares is shown, in order.
+    """Return the pairs that a judge is shown, in order.
 
     Raises: RecordError for a single response.
     """
@@ -63,17 +63,17 @@ def asked_about(ask_pair: Ask, candidates: Candidates, shown: Sequence[int]) -> 
 def scores_from_votes(
     candidates: Candidates, votes: Sequence[Vote], usage: Usage = NO_USAGE
 ) -> Scores:
-    """Return the scores that votes make: the share of its comparisons that each response won.
+    """Return each response's score, the share of its comparisons that it won.
 
-    Every response is in equally many votes. `usage` is what the votes cost; the number of votes and
-    of those that name no response is added to it.
+    Every response is in equally many votes. `usage` is the cost of the votes; the number of votes
+    and the number of votes without a named response are added to it.
     """
     num_responses = len(candidates.responses)
     points = [0.0] * num_responses
     num_unread = 0
     for vote in votes:
         if vote.named is None:
-            # Nobody can tell which response is meant, so both get half a point.
+            # An unreadable vote names no response, so both get half a point.
             num_unread += 1
             for index in vote.shown:
                 points[index] += 0.5

@@ -1,4 +1,4 @@
-"""What judges that write have in common: the model that generates, and what writing costs."""
+"""Common parts of judges that write: the generating model, and the cost of writing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class WritingJudge(PackedJudge):
 
     @property
     def row_cost(self) -> Cost:
-        """Returns what a group takes of a token budget while text is generated after it."""
+        """Returns the tokens that a group needs of a row's budget, with the text generated after it."""
         return WritingCost.of(self.model.config, self.sampling)
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return what must be said next to the figures, and what judging cost."""
+        """Return notes to print with the figures, with the cost of judging."""
         usage = total_usage(scores)
         mean_tokens = usage.tokens / max(usage.judgements, 1)
         cost = (

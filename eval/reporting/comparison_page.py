@@ -180,7 +180,7 @@ def variants_table(
 
 
 def changes_table(results: Sequence[JsonRow]) -> Table:
-    """Return what each variant of a list changes."""
+    """Return the settings that each variant of a list changes."""
     changes_by_variant = {row["variant"]: row["changes"] or MISSING for row in results}
     columns = (Column("variant"), Column("changes"))
     return Table("changes of the variants", columns, tuple(changes_by_variant.items()))

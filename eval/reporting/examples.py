@@ -53,7 +53,7 @@ class ShownRows:
 def shown_rows(
     outcome: Outcome, configs: Sequence[BenchmarkConfig], held_out: Path | None = None
 ) -> ShownRows:
-    """Return the rows of an outcome for the page, with notes about what is missing.
+    """Return the rows of an outcome for the page, with notes about missing rows.
 
     Args:
         outcome: The result and its predictions.
@@ -106,7 +106,7 @@ def _count_note(num_shown: int, num_rows: int, num_mistakes: int) -> str:
 def _examples_by_key(
     result: Result, configs: Sequence[BenchmarkConfig], held_out: Path | None, notes: list[str]
 ) -> dict[str, Example]:
-    """Return the rows of a benchmark by key; nothing, and a note, if they cannot be loaded."""
+    """Return the rows of a benchmark by key; an empty mapping and a note if they cannot be loaded."""
     try:
         place = location(result, configs, held_out)
         return {example.key: example for example in load(place).examples}
@@ -123,7 +123,7 @@ def _examples_by_key(
 def location(
     result: Result, configs: Sequence[BenchmarkConfig], held_out: Path | None = None
 ) -> BenchmarkConfig:
-    """Return where to load a result's rows from.
+    """Return the location to load a result's rows from.
 
     Held-out records are read from the file that the run wrote. Rows of a benchmark are read as
     the run's recipe configures it if they came from there, else from their recorded origin.
@@ -161,7 +161,7 @@ def _row(
     Args:
         line: The line of predictions.jsonl.
         example: The row of the benchmark; None if it is not there.
-        rank: The place of the row among the worst mistakes, from 1; None for other rows.
+        rank: The row's rank among the worst mistakes, from 1; None for other rows.
     """
     row: dict[str, Any] = {name: line[name] for name in KEPT.split()}
     row |= {

@@ -1,6 +1,6 @@
 """Tables and charts of policies against the KL divergence from their start.
 
-They are made from what eval/overoptimisation.py stores in figures.json, so that the command, the
+They are made from figures.json of eval/overoptimisation.py, so that the command, the
 page of a list of runs, and the picture show the same.
 """
 
@@ -28,7 +28,7 @@ def policy_table(points: Sequence[JsonRow], title: str, comparisons: int | None)
 
     Args:
         points: The start, and every policy at every step.
-        title: The questions, answers and judge that the figures are of.
+        title: The questions, answers and judge of the figures.
         comparisons: Number of differences whose intervals hold together. Files of earlier versions
             lack it.
     """
@@ -65,13 +65,13 @@ def _figure_text(stored: JsonRow, form: Callable[[float], str]) -> str:
 
 
 def difference(point: JsonRow, name: str) -> Difference | None:
-    """Return how far a figure of a policy is from the start's; None for the start."""
+    """Return a policy's figure minus the start's figure; None for the start."""
     stored = point[name].get("difference")
     return Difference(*stored) if stored else None
 
 
 def conclusions(points: Sequence[JsonRow]) -> list[str]:
-    """Return what became of each policy at its last step, in words that the intervals allow."""
+    """Return a verdict on each policy at its last step, in words that the intervals allow."""
     last_step_by_run: dict[str, int] = {}
     for point in points:
         last_step_by_run[point["run"]] = max(last_step_by_run.get(point["run"], 0), point["step"])
@@ -83,7 +83,7 @@ def conclusions(points: Sequence[JsonRow]) -> list[str]:
 
 
 def conclusion(point: JsonRow) -> str:
-    """Return what became of a policy at one step after the start."""
+    """Return a verdict on a policy at one step after the start."""
     changes: dict[str, Difference] = {}
     for name in JUDGED:
         change = difference(point, name)
@@ -98,7 +98,7 @@ def conclusion(point: JsonRow) -> str:
 
 
 def _outcome(verdicts: Mapping[str, str]) -> str:
-    """Return what the verdicts on the differences from the start say about a policy together."""
+    """Return the verdict on a policy that follows from its differences from the start together."""
     if verdicts["greedy"] == "too few seeds":
         return "two trainings are too few to tell"
     if verdicts["greedy"] == "better":
@@ -127,7 +127,7 @@ def answers_table(points: Sequence[JsonRow], num_answers: int) -> Table:
 
 
 def curve_table(curve: Sequence[JsonRow]) -> Table:
-    """Return what n answers of the start reach, for n that double and the largest n."""
+    """Return the figures of the best of n answers of the start, for n that double and the largest n."""
     heads = ("n", "KL at most", "score", *(f"{name} [95 %]" for name in BEST_OF.values()))
     rows = []
     for line in curve:
@@ -151,7 +151,7 @@ def kl_charts(points: Sequence[JsonRow], curve: Sequence[JsonRow]) -> list[Chart
 
     Args:
         points: The start, and every policy at every step.
-        curve: What n answers of the start reach, a row for each n.
+        curve: The figures of the best of n answers of the start, a row for each n.
     """
     charts = [
         _chart_against_kl("Sampled answers", points, "sampled", _best_of_n(curve, "best")),

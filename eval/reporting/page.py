@@ -19,9 +19,9 @@ from mmrm.eval.results.summary_table import ABLATIONS, accuracy_text
 TEMPLATE = Path(__file__).parent / "page.html"
 EXAMPLES_SCRIPT = "page.js"
 LIVE_SCRIPT = "live.js"
-"""The script of a page whose run goes on."""
+"""The script of a page of a run that is still in progress."""
 PACKAGES = "torch transformers deepspeed accelerate trl peft"
-"""Packages whose versions are at the top of the page; those of all packages are at its end."""
+"""Packages whose versions are at the top of the page. All versions are at its end."""
 SECTIONS = (
     ("results", "Results", "results"),
     ("steps", "Checkpoints", "checkpoints"),
@@ -140,7 +140,7 @@ def _next_to(
 
 
 def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the checkpoints with results, next to the one that is shown; nothing for a single one.
+    """Return the cells of all checkpoints with results; an empty list for a single checkpoint.
 
     A checkpoint has a cell for each benchmark: its accuracy with interval, and its paired
     difference from the checkpoint that is shown, in words.
@@ -172,7 +172,7 @@ def standings_compared(content: Content) -> int:
 
 
 def _cell(outcome: Outcome | None, shown: Outcome, comparisons: int) -> tuple[str, str]:
-    """Return the accuracy of a checkpoint, and how it compares with the one that is shown."""
+    """Return the accuracy of a checkpoint, and its difference from the page's checkpoint in words."""
     if outcome is None:
         return "–", ""
     accuracy = accuracy_text(outcome.result.micro)
@@ -188,7 +188,7 @@ def _cell(outcome: Outcome | None, shown: Outcome, comparisons: int) -> tuple[st
 
 
 def _facts(content: Content) -> dict[str, str]:
-    """Return what identifies the run, from its last launch; nothing without provenance."""
+    """Return the facts that identify the run, from its last launch; empty without provenance."""
     if not content.provenance:
         return {}
     launch = content.provenance[-1]

@@ -1,6 +1,6 @@
-"""Tables and charts of reward models: their figures, and what they gain for a policy.
+"""Tables and charts of reward models: their figures, and the gain of a policy from each.
 
-They are made from what train/predictors.py stores in predictors.json, so that the command, its
+They are made from predictors.json of train/predictors.py, so that the command, its
 Markdown, its picture, and the page of a list of runs show the same.
 """
 
@@ -64,7 +64,7 @@ def models_table(models: Sequence[JsonRow]) -> Table:
 
 
 def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
-    """Return how each figure goes with a gain: Pearson's and Spearman's coefficients.
+    """Return the correlation of each figure with a gain: Pearson's and Spearman's coefficients.
 
     Args:
         gain: The key of the gain.

@@ -71,7 +71,8 @@ FRACTIONS = (
 LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Patterns of counters, of figures of evaluations, and of figures of the whole run."""
 POINTS = 200
-"""Points of a line. Of a longer series, the means and ranges of as many stretches are drawn."""
+"""Largest number of points of a line. A longer series is divided into this number of stretches, whose
+means and ranges are drawn."""
 HELD_OUT_LOSS = f"eval_{HELD_OUT}/loss"
 """The name of the loss on held-out records in the log."""
 EVALUATED = re.compile(r"eval_([^/]+)/accuracy")
@@ -87,7 +88,7 @@ BLIND = {
     "first": "the response listed first",
     "random": "a coin",
 }
-"""What each judge that sees no content chooses, in words."""
+"""The choice of each judge that sees no content, in words."""
 
 Curve = list[Point]
 """The (step, value) points of one series of the log."""
@@ -264,7 +265,7 @@ def accuracies_by_step(content: Content) -> dict[str, dict[str, ScoreByStep]]:
 
 
 def independent_rows(figure: Accuracy) -> float:
-    """Return the number of independent rows that would tell as much as those of a figure."""
+    """Return the number of independent rows that would give a figure the same interval."""
     return figure.n if figure.effective_n is None else figure.effective_n
 
 
@@ -292,7 +293,7 @@ def step_charts(content: Content) -> list[Chart]:
 
 
 def _step_chart(name: str, runs: Mapping[str, ScoreByStep], result: Result | None) -> Chart:
-    """Return the chart of one benchmark; `result` is that of the checkpoint that is shown."""
+    """Return the chart of one benchmark; `result` is the result of the page's checkpoint."""
     blind = ""
     blind_accuracy = CHANCE
     if result is not None:
@@ -524,7 +525,7 @@ def _margins(histogram: Histogram) -> Chart:
 
 
 def _length(bias: LengthBias) -> str:
-    """Return how the accuracy depends on the length of the responses, in words."""
+    """Return a sentence on the accuracy and the length of the responses."""
     if bias.slope is None or bias.low is None or bias.high is None:
         words = "The lengths of the responses do not vary: no slope."
     else:
@@ -544,7 +545,7 @@ def _length(bias: LengthBias) -> str:
 
 
 def _votes(votes: Votes) -> str:
-    """Return how far the votes agree, in words."""
+    """Return a sentence on the agreement of the votes."""
     shares = {
         "agreement": votes.agreement,
         "names the response shown first in": votes.names_first,

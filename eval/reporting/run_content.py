@@ -45,7 +45,7 @@ JUDGEMENTS = 4
 """Different judgements shown of a prompt, from the best to the worst paid."""
 
 START = "start"
-"""The folder with what was measured before training."""
+"""The folder of the results before training."""
 
 FIGURES = {
     "greedy": "greedy",
@@ -60,7 +60,7 @@ LOGGED = re.compile(rf"eval_([^/]+)/({'|'.join(FIGURES)})")
 """Names of these accuracies in the log."""
 
 EARNED = {"judgement": ("result", "consistency", "format"), "answer": ("right", "judge", "format")}
-"""Columns of rollout tables: what a judge's judgement or a policy's answer earned, and its parts.
+"""Columns of rollout tables: the reward of a judge's judgement or a policy's answer, and its parts.
 
 The first part is 0 for a wrong judgement or answer.
 """
@@ -99,7 +99,7 @@ class ReportedCheckpoint:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Results with the real images, by benchmark."""
     ablations: dict[str, dict[str, Result]] = field(default_factory=dict)
-    """Results without the images, by benchmark and by what replaced the images."""
+    """Results without the images, by benchmark and by the replacement of the images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Content:
 
     title: str
     about: str
-    """One line on what the page is about."""
+    """The subject of the page in one line."""
     checkpoints: Sequence[ReportedCheckpoint]
     """The checkpoints run by run, in the order of their steps."""
     shown: ReportedCheckpoint
@@ -149,7 +149,7 @@ class Content:
 
 
 def read_run(folder: Path) -> Content:
-    """Return the content of a run folder; a folder without checkpoint-N is read as a checkpoint.
+    """Return the content of a run folder. A folder without checkpoint-N is read as a checkpoint.
 
     The run's best checkpoint is shown in full if it was evaluated, else the last one that was.
 
@@ -216,7 +216,7 @@ def _about_run(provenance: Sequence[JsonRow], num_saved: int) -> str:
 
 
 def _held_out_records(folder: Path) -> Path | None:
-    """Return the held-out records of a run; `folder` is that of the run or of a checkpoint."""
+    """Return the held-out records of a run; `folder` is the folder of the run or of a checkpoint."""
     place = folder.resolve()
     for run in (place, place.parent):
         records = run / HELD_OUT_RECORDS
@@ -295,7 +295,7 @@ def question_sets(
 
 
 def _question_sources(folder: Path) -> dict[str, Any]:
-    """Return the sources of questions in the recipe of a run by name; nothing without a recipe."""
+    """Return the sources of questions in the recipe of a run by name; empty without a recipe."""
     if not (folder / RECIPE).is_file():
         return {}
     recipe: Any = read_yaml(folder / RECIPE).plain()
@@ -316,7 +316,7 @@ def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 
 def _log(checkpoints: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
-    """Return the log of the newest checkpoint that has one that is not broken."""
+    """Return the log of the newest checkpoint with a readable log."""
     for checkpoint in reversed(checkpoints):
         file = checkpoint / STATE
         if not file.is_file():
@@ -367,7 +367,7 @@ def read_sweep(folder: Path) -> Content:
 
 
 def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the contents of a run's rollout tables, cut to what a person reads.
+    """Return the contents of a run's rollout tables, shortened for the page.
 
     Each entry has `step`, the number of `prompts` in the table, and the prompts that are `shown`,
     as `_prompt` returns them. Only runs of reinforcement learning have such tables.

@@ -38,7 +38,7 @@ LONGEST_NAME = 40
 
 
 def all_standings(summary: Summary) -> Iterator[Standing]:
-    """Yield the standings of all benchmarks."""
+    """Yield the standing of every judge on every benchmark."""
     for standings in summary.standings.values():
         yield from standings
 
@@ -72,7 +72,7 @@ def _row(standing: Standing) -> dict[str, Any]:
 
 
 def in_full(summary: Summary) -> dict[str, Any]:
-    """Return the content of sweep.json: the rows, with the figures of the groups.
+    """Return the content of sweep.json, the rows with the figures of the groups.
 
     The folder of each result is relative to that of sweep.json.
     """
@@ -115,7 +115,7 @@ def markdown(summary: Summary) -> str:
 
 
 def best_of(standings: Sequence[Standing]) -> str:
-    """Name the best judge of a benchmark, and those that the rows cannot tell from it."""
+    """Name the best judge of a benchmark, and the judges that the rows cannot distinguish from it."""
     best = next(standing for standing in standings if standing.behind is None)
     alike = [
         str(standing.judge) for standing in standings if standing.words == "not distinguishable"
@@ -140,7 +140,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
 
 
 def _distance(behind: Difference | None) -> str:
-    """Return how far a judge is behind the best one, which is None for the best one itself."""
+    """Return the difference of a judge from the best judge; None for the best judge itself."""
     if behind is None:
         return "**best**"
     points = behind.points.replace("+", "")
@@ -227,7 +227,7 @@ def _score(standing: Standing) -> tuple[float, float, float]:
 
 
 def _run_series(style: str, name: str, standings: Sequence[Standing], x: Axis) -> list[Series]:
-    """Return the line of a run, and dots whose shapes show how the checkpoints stand."""
+    """Return the line of a run, and dots whose shapes show the standing of each checkpoint."""
     places = [standing.step for standing in standings]
     scores = [_score(standing) for standing in standings]
     if places[0] is None:

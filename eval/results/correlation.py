@@ -1,7 +1,7 @@
 """Correlations, over recipes, of reward models' figures with the models' gains.
 
-Models of one recipe with different seeds are averaged first, because they are more alike than
-models of different recipes.
+Models of one recipe with different seeds are averaged first, because they differ less than models
+of different recipes.
 """
 
 import math

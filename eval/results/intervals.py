@@ -23,8 +23,8 @@ from mmrm.data.display.format import interval, signed_points
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""
 LEAST_SEEDS = 3
-"""Number of trainings that an interval over trainings requires. Two of them say almost nothing
-about the spread of trainings: Student's quantile for two is 12.7."""
+"""Number of trainings that an interval over trainings requires. Two trainings hardly show
+the spread of trainings: Student's quantile for two is 12.7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Estimate:
 
     @property
     def plain(self) -> dict[str, float | None]:
-        """The estimate as it is written to JSON."""
+        """The estimate in the form that is written to JSON."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
@@ -85,7 +85,7 @@ def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, fl
 
     Args:
         successes: Number of successes; it is fractional if ties count half.
-        n: Number of independent rows; an effective number of rows need not be whole.
+        n: Number of independent rows; an effective number of rows need not be an integer.
         quantile: Quantile of the standard normal distribution, or Student's if the variance is
             estimated from few clusters.
     """
@@ -185,8 +185,8 @@ def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
     """Return a mean of credits with Wilson's interval for the effective number of rows.
 
     Unlike mean ± t · error it is valid for shares near 0 and 1 and for few clusters: Dean and
-    Pagano 2015 compare the two for clustered rows. Rows of one cluster say nothing about other
-    items, so the interval is then 0 to 1.
+    Pagano 2015 compare the two for clustered rows. Rows of one cluster give no
+    information about other items, so the interval is then 0 to 1.
 
     Args:
         credits: Credits from 0 to 1, shape (rows,).

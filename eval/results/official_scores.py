@@ -1,7 +1,7 @@
 """Scores of predictions files that other programs made, by the rules that benchmarks publish.
 
-The format of a file is recognised by its columns. Its rows are compared with the rows at a place
-that the caller names, or else with the ids of the published editions that this project knows. The
+The format of a file is recognised by its columns. Its rows are compared with the rows at a location
+that the caller gives, or else with the ids of the published editions that this project knows. The
 result of this comparison is printed and stored together with the figures.
 """
 
@@ -44,7 +44,7 @@ class Coverage:
     expected: int | None
     """Number of rows of the benchmark; None if they are unknown."""
     compared: str
-    """The rows that were compared with, and the way of comparison, for people."""
+    """A sentence for people on the rows that the file was compared with, and on the comparison."""
     missing: tuple[str, ...] = ()
     duplicated: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Coverage:
         return not (self.missing or self.duplicated or self.invented or self.miscounted)
 
     def lines(self) -> list[str]:
-        """Return the lines that must be printed together with the figures."""
+        """Return the lines to print with the figures: the numbers of rows and their faults."""
         of_expected = "" if self.expected is None else f" of {self.expected:,}"
         lines = [f"{self.rows:,}{of_expected} rows; {self.compared}"]
         identities_by_fault = {
@@ -69,9 +69,9 @@ class Coverage:
         }
         for fault, identities in identities_by_fault.items():
             if identities:
-                more = " …" if len(identities) > NAMED else ""
-                named = ", ".join(map(ascii, identities[:NAMED]))
-                lines.append(f"{len(identities):,} {fault}: {named}{more}")
+                examples = ", ".join(map(ascii, identities[:NAMED]))
+                ellipsis = " …" if len(identities) > NAMED else ""
+                lines.append(f"{len(identities):,} {fault}: {examples}{ellipsis}")
         return [*lines, *self.miscounted, *self.notes]
 
 
@@ -88,7 +88,7 @@ def score_predictions_file(
         path: The predictions file.
         benchmark: The benchmark whose rules and rows are used.
         rules: Name of the rules; None takes the rules that belong to the file's format.
-        votes: The K of rules that have one.
+        votes: The number K of votes an item, for rules that depend on K.
         where: Place of the benchmark's rows; None compares with the ids of the known editions.
 
     Raises:

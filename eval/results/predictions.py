@@ -96,7 +96,7 @@ def _vote(vote: Vote) -> Record:
 
 
 def _critiques(scores: Scores) -> tuple[str, ...] | None:
-    """Return what was written about each response before it was scored; None if nothing was."""
+    """Return the texts that were written about each response before scoring; None without texts."""
     if scores.votes or not scores.texts:
         return None
     return scores.texts
@@ -151,7 +151,7 @@ def difference(
 def item_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, str]:
     """Return the item of each line of a `predictions.jsonl`, by the line's "key" or "content".
 
-    A line of an earlier version has no item, and counts as an item of its own.
+    A line of an earlier version has no item, and counts as a separate item.
     """
     return {record[by]: str(record.get("item", record[by])) for record in records}
 

@@ -1,6 +1,6 @@
 """The protocol under which a `predictions.jsonl` of this project was made.
 
-The file itself records only which response each vote was shown first. The result file next to its
+The file itself records only which response the judge saw first in each vote. The result file next to its
 folder, `<benchmark>.json`, has the whole protocol.
 """
 

@@ -1,4 +1,4 @@
-"""Results of judges as tables for the console; of two judges, whether the rows tell them apart."""
+"""Tables of judges' results for the console, and the comparison of two judges on the same rows."""
 
 import csv
 import io
@@ -75,7 +75,7 @@ def results_table(
         results: The result on each benchmark.
         title: The title of the table.
         baselines: True for a column for each judge that sees no content.
-        ablations: Results without images by what replaced the images, then by benchmark.
+        ablations: Results without images by the replacement of the images, then by benchmark.
     """
     blind_names = list(next(iter(results.values())).baselines) if baselines else []
     heads = ("accuracy [95 %]", "n", "ties", "half", "unparsable")
@@ -109,7 +109,7 @@ def results_table(
 
 
 def _protocols(results: Mapping[str, Result]) -> str:
-    """Return how the benchmarks were judged: once if it is the same for all, else for each."""
+    """Return the protocol of the benchmarks: one line if it is the same for all, else a line for each."""
     protocols = {name: result.done for name, result in results.items()}
     if len(set(protocols.values())) == 1:
         return next(iter(protocols.values()))
@@ -125,7 +125,7 @@ def _chances(results: Mapping[str, Result]) -> str:
 
 
 def comparison_table(first: Path, second: Path) -> Table:
-    """Return how much more accurate the first of two judges is on every benchmark of both.
+    """Return the accuracy of the first judge minus the second's on every benchmark of both.
 
     Args:
         first: A checkpoint with its `eval/`, a run (its best checkpoint, else its last), a folder
@@ -158,7 +158,7 @@ def comparison_table(first: Path, second: Path) -> Table:
     rows = []
     for name, (first_file, second_file) in common.items():
         rows.append(_comparison_cells(name, first_file, second_file, len(common)))
-        # A run stands for one of its checkpoints: the table tells which one.
+        # A run is represented by one of its checkpoints, which the table names.
         if first_file != first:
             notes.append(f"{first}: {first_file}")
         if second_file != second:
@@ -220,7 +220,7 @@ def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
 
 
 def _score_note(found: Mapping[str, Any]) -> str:
-    """Return what a reader of the figures of a predictions file has to know."""
+    """Return the facts that a reader of the figures of a predictions file needs."""
     note = str(found["about"])
     if "k" in found:
         k = found["k"]
@@ -243,12 +243,12 @@ def _score_note(found: Mapping[str, Any]) -> str:
 def _comparable_label(predictions: Path, records: Sequence[dict[str, Any]]) -> str:
     """Return the label that two predictions files must share to be compared.
 
-    The label is what the protocol requires of any judge, so that a judge that scores can be
-    compared with one that compares. Without the result beside the file only the order of its votes
+    The label holds the protocol's requirements of any judge, so that a judge that scores can be
+    compared with one that compares. Without the result next to the file only the order of its votes
     is known.
 
     Raises:
-        PredictionsError: If the votes contradict the result beside the file.
+        PredictionsError: If the votes contradict the result next to the file.
     """
     protocol = protocol_of(predictions, records)
     result = result_beside(predictions)

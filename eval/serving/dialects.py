@@ -1,7 +1,7 @@
-"""What clients send and get: this project's own form, and those that other projects' clients speak already.
+"""Formats of requests and answers: this project's own, and the formats of other projects' clients.
 
-A dialect reads a request's body into groups (messages, responses, images), and says how their scores are written. Scores are
-raw, higher is better; normalising and squashing are the client's.
+A dialect reads a request's body into groups (messages, responses, images), and writes their scores
+into the answer. Scores are raw, and higher is better. Clients normalise or squash them themselves.
 """
 
 import json
@@ -26,12 +26,12 @@ AFTER = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>)*")
 PICTURE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
 """An image in a rendered conversation; frameworks send its tokens one by one."""
 FOREIGN = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
-"""What other models' chat templates write, which this model would read as text."""
+"""Markers of other models' chat templates, which this model would read as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedCheckpoint:
-    """What is served."""
+    """The identity of the served checkpoint, for the answers."""
 
     name: str
     kind: str
@@ -54,11 +54,11 @@ class ScoreRequest:
     """A request that was read."""
 
     groups: Sequence[Any]
-    """Each as `/v1/rewards` takes it; not checked yet."""
+    """Groups in the form of `/v1/rewards`; they are not checked yet."""
     write: Callable[[Sequence[ScoredGroup | Failure]], dict[str, Any]]
-    """Makes the answer of what is found of the groups."""
+    """Returns the answer, from the scores or the failure of each group."""
     partial: bool = False
-    """Whether the answer has a place for a failure; else one fails the request."""
+    """True if the answer can hold the failure of a group. Otherwise one failure fails the request."""
 
 
 class _Body(BaseModel):
@@ -93,7 +93,11 @@ class _GetReward(_Body):
 
 
 def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`; a failed group has an `error` in its place."""
+    """Read a request of this project.
+
+    The request is `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`. The answer
+    has an `error` in place of the scores of a failed group.
+    """
     reference = served.reference
 
     def group(found: ScoredGroup | Failure) -> dict[str, Any]:
@@ -125,9 +129,13 @@ def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
 
 
 def classify(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read vLLM's request: `messages` whose last turn is the assistant's, or `input`, conversations as the template renders them.
+    """Read a request of vLLM's `/classify`.
 
-    The answer's `probs` hold the raw score. Raises: RecordError for `use_activation: true`, which asks for something else.
+    It has `messages` whose last turn is the assistant's, or `input`, the rendered conversations.
+
+    The answer's `probs` hold the raw score.
+
+    Raises: RecordError for `use_activation: true`, which requires a score that is not raw.
     """
     request = _Classify.model_validate(body)
     if request.use_activation or request.add_generation_prompt:
@@ -259,36 +267,44 @@ def _images(label: Any) -> list[Any]:
 
 
 def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """Return the turns and the response of a rendered conversation in ChatML (Qwen's template), or of plain texts.
+    """Return the turns and the response of a rendered conversation.
 
-    - Padding (<|endoftext|>) in front is removed; the response ends before <|im_end|> or <|endoftext|>, and whatever follows but
-      blanks and these is refused.
-    - With `prompt` the query must begin with it, and the rest is the response, exactly; a beginning that the template wrote into
-      the assistant's turn belongs to the response. A prompt without ChatML is one turn of the user.
-    - Without `prompt` the last turn of the query, which must be ChatML, is the response.
-    - An image's tokens become an image part, to be filled by the images given beside.
+    The conversation is in ChatML (Qwen's template), or the prompt and response are plain texts.
 
-    Raises: RecordError for another form; other control tokens inside the response are refused later, by the encoder.
+    - Padding (<|endoftext|>) in front is removed. The response ends before <|im_end|> or
+      <|endoftext|>; only blanks and these tokens may follow.
+    - If there is a `prompt`, the query must begin with it, and the remaining text is the response.
+      Text that the template put at the beginning of the assistant's turn belongs to the response. A
+      prompt without ChatML is one turn of the user.
+    - If there is no `prompt`, the query must be ChatML, and its last turn is the response.
+    - An image's tokens become an image part, to be filled with the images of the request.
+
+    Raises: RecordError for another form. The encoder later refuses other control tokens inside the
+    response.
     """
-    whole = PADDING.sub("", query, 1)
+    rendered = PADDING.sub("", query, 1)
     if prompt is not None:
-        start = PADDING.sub("", prompt, 1)
-        if not whole.startswith(start):
+        rendered_prompt = PADDING.sub("", prompt, 1)
+        if not rendered.startswith(rendered_prompt):
             raise RecordError(
-                f"it does not begin with its prompt, so that the response cannot be told: {whole[:80]!r}"
+                f"it does not begin with its prompt, so that the response cannot be told: {rendered[:80]!r}"
             )
-        turns, begun = turns_of(start)
-        rest = whole[len(start) :]
-        return turns, _ended(begun + rest if begun is not None else rest.removeprefix(HEADER))
-    turns, begun = turns_of(whole)
-    if begun is not None:
-        return turns, _ended(begun)
-    last = turns.pop()
-    if last["role"] != "assistant" or any(part["type"] == "image" for part in last["content"]):
+        turns, unfinished = turns_of(rendered_prompt)
+        remainder = rendered[len(rendered_prompt) :]
+        if unfinished is None:
+            return turns, _ended(remainder.removeprefix(HEADER))
+        return turns, _ended(unfinished + remainder)
+    turns, unfinished = turns_of(rendered)
+    if unfinished is not None:
+        return turns, _ended(unfinished)
+    last_turn = turns.pop()
+    if last_turn["role"] != "assistant" or any(
+        part["type"] == "image" for part in last_turn["content"]
+    ):
         raise RecordError(
             "a text without its prompt must be a conversation in ChatML that ends with an assistant's text."
         )
-    return turns, "".join(part["text"] for part in last["content"])
+    return turns, "".join(part["text"] for part in last_turn["content"])
 
 
 def _ended(response: str) -> str:
@@ -301,7 +317,11 @@ def _ended(response: str) -> str:
 
 
 def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the turns of a rendered prompt, and what an unfinished turn of the assistant at its end holds; None without one."""
+    """Return the turns of a rendered prompt, and the beginning of the assistant's unfinished turn.
+
+    The second value is None if the prompt does not end with an unfinished turn of the assistant. A
+    text without ChatML is one turn of the user.
+    """
     if "<|im_start|>" not in rendered:
         if marker := FOREIGN.search(rendered):
             raise RecordError(
@@ -313,10 +333,10 @@ def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
     while turn := TURN.match(rendered, position):
         turns.append({"role": turn[1], "content": _parts(turn[2])})
         position = turn.end()
-    rest = PADDING.sub("", rendered[position:], 1)
-    if rest and not rest.startswith(HEADER):
-        raise RecordError(f"this is not the end of a conversation in ChatML: {rest[:80]!r}")
-    return turns, rest.removeprefix(HEADER) if rest else None
+    unfinished = PADDING.sub("", rendered[position:], 1)
+    if unfinished and not unfinished.startswith(HEADER):
+        raise RecordError(f"this is not the end of a conversation in ChatML: {unfinished[:80]!r}")
+    return turns, unfinished.removeprefix(HEADER) if unfinished else None
 
 
 def _parts(content: str) -> list[dict[str, Any]]:

@@ -40,7 +40,10 @@ ACTIVATIONS = {
 
 
 class ServedHead(nn.Sequential):
-    """The head of `config.reward_head` in fp32, with its modules where models/portable/reward.py has them; no dropout."""
+    """The head of `config.reward_head` in fp32, without dropout.
+
+    Its modules have the indices that they have in models/portable/reward.py.
+    """
 
     def __init__(self, config: Any) -> None:
         shape = config.reward_head
@@ -59,9 +62,10 @@ class ServedHead(nn.Sequential):
 
 
 class ReadLast(LastPool):  # type: ignore[misc]
-    """The hidden state of a prompt's last token, or NaN, which becomes an error, where no answer's turn ends at its place.
+    """The hidden state of a prompt's last token, or NaN if the token at `place` is not `end`.
 
-    The hidden state of another token would become a number that means nothing; an exception in here would end the engine.
+    A NaN becomes an error of the request. The hidden state of another token would become a
+    meaningless score, and an exception in this class would end the engine.
     """
 
     def __init__(self, place: int, end: int) -> None:
@@ -74,7 +78,10 @@ class ReadLast(LastPool):  # type: ignore[misc]
         return PoolingParamsUpdate(requires_token_ids=True)
 
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> Tensor:
-        """Map the hidden states of all scheduled tokens (T, H) to those that are read, one for each prompt, fp32."""
+        """Return the hidden state that is read of each prompt, fp32 of shape (prompts, H).
+
+        `hidden_states` are the states of all scheduled tokens, shape (T, H).
+        """
         found: Tensor = super().forward(hidden_states, pooling_metadata).float()
         for row, ids in enumerate(pooling_metadata.get_prompt_token_ids_cpu()):
             if ids[self.place :][:1].tolist() != [self.end]:
@@ -125,9 +132,13 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
         self.pooler = DispatchPooler({"classify": classify})
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint completely or not at all; vLLM itself refuses what has no place and ignores missing linear layers.
+        """Load a checkpoint completely or not at all.
 
-        Raises: CheckpointError for files that are not as they were saved; ValueError for missing tensors and for integers.
+        vLLM itself refuses tensors without a parameter, and ignores missing linear layers.
+
+        Raises:
+            CheckpointError: The files differ from those saved.
+            ValueError: Tensors are missing, or hold integers.
         """
         folder = Path(self.model_config.model)
         if folder.is_dir():

@@ -1,4 +1,4 @@
-"""vLLM serves our scalar checkpoints: the plug-in that registers them, and the chat template that they are asked with.
+"""The plug-in with which vLLM serves our scalar checkpoints, and the chat template for requests.
 
 In vLLM's environment, with this project installed without its dependencies (`pip install --no-deps .`):
 
@@ -23,7 +23,8 @@ MODEL = "mmrm.eval.serving.vllm_model:ServedModel"
 SERVED = "qwen2_5_vl"
 
 READS = {"end_of_turn": (-1, ".rstrip('\\n')"), "last_token": (-2, "")}
-"""What a head reads to where the answer's turn ends in the prompt, whose last token is read, and to the cut that makes it so."""
+"""By the token that a head reads: the index in the prompt at which the answer's turn ends, and the
+filter in the chat template that makes this token the last one."""
 
 TEMPLATE = """\
 {{%- if messages[-1]['role'] != 'assistant' -%}}
@@ -59,7 +60,10 @@ def register() -> None:
 
 
 def read_at(head: dict[str, Any], checkpoint: object) -> tuple[int, str]:
-    """Return what `READS` holds for a checkpoint's `reward_head`; raises ValueError for a head that cannot be served."""
+    """Return the entry of `READS` for a checkpoint's `reward_head`.
+
+    Raises: ValueError if the head cannot be served.
+    """
     if head["read"] not in READS:
         raise ValueError(
             f"{checkpoint}: its head reads {head['read']!r}. vLLM can read one token, at the end of the prompt: it serves "
@@ -71,7 +75,8 @@ def read_at(head: dict[str, Any], checkpoint: object) -> tuple[int, str]:
 def template(checkpoint: Path) -> str:
     """Return the chat template whose last token is the one that the checkpoint's head reads.
 
-    It is the tokenizer's own, with the recipe's system prompt where a conversation has none, as training rendered it.
+    It is the tokenizer's own template. As in training, a conversation without a system prompt gets
+    the recipe's system prompt.
     """
     verify_settings(checkpoint)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The ways in which data sets write a conversation, read into the turns of this project.
+"""Conversion of data sets' forms of a conversation into the turns of this project.
 
 A turn of this project is {"role": …, "content": [parts]}, and a part is a text or an image.
 """
@@ -125,7 +125,7 @@ def without_markers(content: str, name: str) -> str:
 
 
 def split_prefix(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
-    """Return the number of turns or characters that two conversations or texts begin with alike."""
+    """Return the length of the common beginning of two conversations (turns) or texts (characters)."""
     shortest = min(len(chosen), len(rejected))
     for index in range(shortest):
         if chosen[index] != rejected[index]:

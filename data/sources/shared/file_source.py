@@ -2,7 +2,7 @@
 
 A source of this kind is a `FilesConfig` with a method `convert`, which makes a `Preference` of a
 `SourceRow`. `ImageFilesConfig` is for rows that name images elsewhere, and `FormatConfig` for files
-in a public format. `TableSource` is what they open.
+in a public format. Their method `open` returns a `TableSource`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SourceRow:
         return value
 
     def image(self, value: Any) -> EncodedImage:
-        """Return the image that a value of a column stands for.
+        """Return the image that a value of a column denotes.
 
         The value is a path in the image folder, a data URI, bytes, or {"bytes": …, "path": …}.
 
@@ -163,7 +163,7 @@ class SourceRow:
         return self.image(value["bytes"])
 
     def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
-        """Return the images that a value stands for: a list, one image, or no image for None.
+        """Return the images that a value denotes: a list, one image, or no image for None.
 
         An empty text is an error.
         """
@@ -242,7 +242,7 @@ class FilesConfig(SourceConfig):
     def stated_rows(self) -> tuple[int | None, str]:
         """Return the number of rows that the card of a public data set states.
 
-        Rows of several pairs each give a number of records that only reading them tells.
+        If rows have several pairs each, the number of records is known only after reading.
         """
         is_stated = self.is_on_hub and self.hub in ROWS_BY_HUB_ID
         if is_stated and self.records_per_row == 1:
@@ -503,7 +503,7 @@ def refuse_same_files(paths: Sequence[Path]) -> None:
 
 
 def shards_problem(files: Sequence[Path]) -> str | None:
-    """Return which numbered set of files, such as `NAME-00000-of-00003.parquet`, is incomplete.
+    """Return the incomplete numbered set of files, such as `NAME-00000-of-00003.parquet`.
 
     A set is incomplete if a number is missing or occurs twice. None means that all are complete.
     """

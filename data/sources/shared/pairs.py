@@ -26,7 +26,7 @@ class RatedResponse:
 
 
 class PairsConfig(FilesConfig):
-    """Rows of up to four `completions`, rated on several aspects: as many records as pairs."""
+    """Rows of up to four `completions`, rated on several aspects; every pair becomes a record."""
 
     pairs: Literal["all", "hardest"] = "all"
     """All pairs, or of each prompt the one pair with the largest gap (as BaseReward's

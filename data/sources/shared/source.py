@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 class SourceConfig(Section, ABC):
-    """The keys that all sources share, and what rules and plans ask before opening a source.
+    """The keys that all sources share, and the properties that rules and plans read before opening.
 
     A class for one type of source adds its own keys and implements `open`. It also sets the class
     variables below that differ from a record of a prompt and two responses.
@@ -67,12 +67,12 @@ class SourceConfig(Section, ABC):
 
     type: str
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    """In the data card and in stages; null takes the type. Two sources of one mixture must
+    """Name in the data card and in stages; null takes the type. Two sources of one mixture must
     differ."""
     weight: Ratio = 1.0
     """Share of the epoch relative to the other sources, on top of the share that the size gives."""
     cap: Records | None = None
-    """At most this many records, drawn once by the mixture's seed."""
+    """Largest number of records. They are drawn once with the mixture's seed."""
     repeat: Ratio = 1.0
     """How often each record counts towards the source's size; 0.5 counts half of the records."""
 
@@ -93,7 +93,7 @@ class SourceConfig(Section, ABC):
 
     @property
     def is_on_hub(self) -> bool:
-        """True if opening the source asks the hub."""
+        """True if opening the source connects to the hub."""
         return False
 
     def input_paths(self) -> dict[str, str]:

@@ -11,7 +11,9 @@ from mmrm.eval.judges.judging_config import JudgeConfig
 
 
 class CriticJudgeConfig(JudgeConfig):
-    """A critic and how it is asked; the defaults are the paper's inference (arXiv 2502.10391): one greedy critique.
+    """A critic and its sampling settings.
+
+    The defaults are the inference of the paper (arXiv 2502.10391), one greedy critique.
 
     type: critic
     checkpoint: runs/critic/best
@@ -25,17 +27,17 @@ class CriticJudgeConfig(JudgeConfig):
     checkpoint: str
     """A checkpoint folder of `method: critic`."""
     critiques: Literal["own", "none"] = "own"
-    """`none` scores the bare response: what remains without a critique."""
+    """`none` scores responses without critiques, to measure what the critiques contribute."""
     samples: int = Field(default=1, ge=1, le=64)
     """Critiques of each response; their scores are averaged."""
     temperature: Temperature = 0.0
-    """Of the sampled critiques; 0 takes the likeliest token."""
+    """Temperature of the sampled critiques; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Only the likeliest tokens that together hold this probability."""
     max_new_tokens: Tokens | None = None
     """Null takes the checkpoint's own limit."""
     seed: int = 0
-    """Of the sampling; together with a response's place it alone decides the draws."""
+    """Seed of the sampling. The draws depend only on it and on the index of the response."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> CriticJudgeConfig:

@@ -52,7 +52,7 @@ class CritiqueLayout:
     """Critiques of each response, for `own`."""
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead | None]:
-        """Return the conversations; with `own` critiques, they end where the critique begins."""
+        """Return the conversations. If the judge writes its `own` critiques, they end before the critique."""
         prompt = unit.candidates.prompt
         if self.critiques == "none":
             bare: list[Conversation] = [
@@ -74,7 +74,7 @@ class CritiqueLayout:
 
 @dataclass(frozen=True, slots=True)
 class ForgivingEncoder:
-    """Encodes units. A unit that cannot be encoded becomes a stand-in of equally many responses.
+    """Encodes units. A unit that cannot be encoded becomes a filler with as many responses.
 
     Critiques for training are written before training reads the records, and training skips and
     counts the records that cannot be encoded.
@@ -83,7 +83,7 @@ class ForgivingEncoder:
     encode: UnitEncoder
 
     def __call__(self, unit: Unit) -> Group:
-        """Encode a unit, or a stand-in for it."""
+        """Encode a unit, or the filler that replaces it."""
         try:
             return self.encode(unit)
         except RecordError:
@@ -101,13 +101,13 @@ class CriticJudge(WritingJudge):
     """A critic: the response whose critique is followed by the higher score is the better one.
 
     If there are several critiques of a response, their scores are averaged, and the first one is
-    kept to be shown. A critique that the limit cut off is scored as it is, and counted.
+    kept for reports. A critique that the limit cut off is scored unchanged, and counted.
     """
 
     critique: CritiqueLayout
     seed: int = 0
     forgiving: bool = False
-    """Judge a stand-in for what cannot be encoded (see `ForgivingEncoder`)."""
+    """Judge a filler in place of each unit that cannot be encoded (see `ForgivingEncoder`)."""
 
     @property
     def info(self) -> JudgeInfo:
@@ -116,7 +116,7 @@ class CriticJudge(WritingJudge):
 
     @property
     def layout(self) -> CritiqueLayout:
-        """The prompt once, then the responses with what follows each."""
+        """The prompt once, then the responses, each with its critique."""
         return self.critique
 
     @property
@@ -127,18 +127,21 @@ class CriticJudge(WritingJudge):
 
     @property
     def row_cost(self) -> Cost:
-        """Returns what a group takes of the token budget: more if critiques are written."""
+        """The function that returns the tokens a group needs of a row's budget.
+
+        A group needs more tokens if critiques are written.
+        """
         if self.critique.critiques == "own":
             return super().row_cost
         return attrgetter("cost")
 
     @property
     def units_share_groups(self) -> bool:
-        """False if critiques are drawn: a draw depends on the place of a response in its unit."""
+        """False if critiques are drawn, because a draw depends on the response's index in its unit."""
         return self.critique.critiques != "own" or self.sampling.temperature == 0
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return what must be said next to the figures, and how many critiques were cut off."""
+        """Return notes to print with the figures, with the number of critiques that were cut off."""
         usage = total_usage(scores)
         if not usage.truncated:
             return self.about
@@ -156,7 +159,8 @@ class CriticJudge(WritingJudge):
     def _with_seeds(self, unit: Unit) -> Unit:
         """Return the unit with a seed for each of its critiques.
 
-        Part of a prompt's responses is drawn from the index of its first one as well.
+        If the unit holds only some responses of the prompt, the seeds also depend on the index of its
+        first response.
         """
         label = unit.candidates.key
         if len(unit.shown) < len(unit.candidates.responses):
@@ -175,7 +179,7 @@ class CriticJudge(WritingJudge):
     def _run_with_own_critiques(
         self, batch: PackedBatch, units: Sequence[Unit]
     ) -> list[UnitResult]:
-        """Write the critiques of a row, and score each response where its critique ends."""
+        """Write the critiques of a row, and score each response at the end of its critique."""
         samples = self.critique.samples
         tokenizer = self.packed.encoder.tokenizer
         seeds = [seed for unit in units for seed in unit.seeds]
@@ -213,7 +217,7 @@ class CriticJudge(WritingJudge):
 def critic_judge(
     checkpoint: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None
 ) -> CriticJudge:
-    """Return the judge with a critic's weights; `critiques` replaces those that `config` names."""
+    """Return the judge with a critic's weights; `critiques` replaces `config.critiques`."""
     if critiques is None:
         critiques = config.critiques
     writing = checkpoint.card.critique if checkpoint.card else None

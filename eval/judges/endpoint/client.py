@@ -31,7 +31,8 @@ LONGEST_DELAY = 60.0
 CONNECT_SECONDS = 20.0
 
 LARGEST = 2**24
-"""Bytes of an answer, which is read whole; one of 100,000 tokens has a thirtieth of them."""
+"""Largest number of bytes of an answer, which is read into memory. An answer of 100,000 tokens has a
+thirtieth of them."""
 
 QUOTED = 300
 
@@ -41,13 +42,13 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the endpoint said to one request."""
+    """The endpoint's answer to one request."""
 
     text: str
     cut_off: bool
     """It ended at the limit of new tokens."""
     input_tokens: int
-    """As the endpoint counts them."""
+    """Number of prompt tokens, as the endpoint counts them."""
     output_tokens: int
     refusal: str = ""
     """Why the endpoint would not answer; the text is then empty."""
@@ -64,7 +65,9 @@ class Client:
     trust: ssl.SSLContext = field(default_factory=httpx.create_ssl_context, repr=False)
 
     def answer(self, body: Body) -> Answer:
-        """Return the answer to a request, from the cache if it is there; what fails or is refused is not kept.
+        """Return the answer to a request, from the cache if it is there.
+
+        Failed and refused requests are not cached.
 
         Raises: EndpointError once no retry is left, or for a status that no retry can help (a wrong key, model or path).
         """
@@ -113,7 +116,7 @@ class Client:
         )
 
     def _shown(self, text: str) -> str:
-        """Return the beginning of what the endpoint said, without the key that it may repeat."""
+        """Return the beginning of the endpoint's answer, without the API key if the answer repeats it."""
         return (text.replace(self.key, "***") if self.key else text)[:QUOTED]
 
     async def _post(self, body: Body) -> tuple[int, str, bytes]:
@@ -161,9 +164,11 @@ def open_client(config: EndpointConfig) -> Client:
 
 
 def delay(first: float, attempt: int) -> float:
-    """Return the seconds before retry `attempt` (0, 1 …): doubled each time, and drawn between half and whole.
+    """Return the seconds to wait before retry `attempt` (0, 1 …).
 
-    Without the draw all requests that failed together would come back together.
+    They are doubled each time, and then multiplied by a random factor from 0.5 to 1.
+
+    Without the random factor, all requests that failed together would be repeated together.
     """
     return float(min(LONGEST_DELAY, first * 2.0**attempt) * random.uniform(0.5, 1.0))
 

@@ -13,7 +13,7 @@ NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
 
 
 class EndpointConfig(JudgeConfig):
-    """A judge behind an OpenAI-compatible endpoint: who is asked, how, and at what price.
+    """A judge behind an OpenAI-compatible endpoint: its address, model, requests and price.
 
     type: endpoint
     url: http://127.0.0.1:8000/v1              # a vLLM server, or a provider
@@ -27,22 +27,24 @@ class EndpointConfig(JudgeConfig):
     url: Url
     """The base of the interface; `/chat/completions` is added."""
     model: str
-    """The name that the server or the provider knows it by."""
+    """Name of the model at the server or provider."""
     key_variable: str | None = None
     """The environment variable that holds the API key; null sends none."""
     request: dict[str, Any] = Field(default={})
-    """Laid over every request, for what a provider names otherwise: `{max_tokens: null, max_completion_tokens: 4096}`;
-    null takes a key out."""
+    """Keys that replace or extend those of every request, for providers with other key names:
+    `{max_tokens: null, max_completion_tokens: 4096}`. Null removes a key."""
     concurrency: Processes = 8
-    """Requests under way at one time, over all ranks."""
+    """Largest number of requests in progress at one time, over all ranks."""
     timeout_seconds: Seconds = 300.0
     """How long an answer may take."""
     retries: int = Field(default=6, ge=0, le=100)
-    """After a time-out, a broken connection, an unreadable answer, or HTTP 408, 425, 429 and 5xx."""
+    """Number of retries after a time-out, a broken connection, an unreadable answer, or HTTP 408, 425,
+    429 and 5xx."""
     first_delay_seconds: Seconds = 1.0
-    """Before the first retry; doubled before each further one up to a minute, and drawn between half and whole."""
+    """Seconds before the first retry. They are doubled before each further one, up to a minute, and
+    multiplied by a random factor from 0.5 to 1."""
     cache: str = ".cache/endpoint"
-    """Folder of the answers, by a digest of the request; what it holds is not asked again."""
+    """Folder that caches the answers by a digest of the request. A cached request is not sent again."""
     dollars_per_million_input: float | None = NotNegative
     """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative
@@ -54,5 +56,5 @@ class EndpointConfig(JudgeConfig):
         return True
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return what decides the answers: the endpoint, the model, and the request."""
+        """Return the settings that decide the answers: the endpoint, the model, and the request."""
         return [self.model_dump_json(include={"type", "url", "model", "request"})]

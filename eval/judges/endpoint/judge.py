@@ -1,4 +1,7 @@
-"""A judge behind an OpenAI-compatible endpoint, asked and read as the benchmark's authors do it."""
+"""A judge behind an OpenAI-compatible endpoint.
+
+Its prompts, and the reading of its answers, are those of the benchmark's authors.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -38,17 +41,17 @@ class EndpointJudge:
     prompt: PairwisePrompt
     protocol: ProtocolConfig
     about: tuple[str, ...] = ()
-    """What must be said next to the judge's figures, whatever judging cost."""
+    """Notes to print with the judge's figures, besides the cost of judging."""
     answers: list[Answer] = field(default_factory=list)
     """All ranks' answers of the last call."""
 
     @property
     def info(self) -> JudgeInfo:
-        """An endpoint compares. This process writes nothing."""
+        """An endpoint compares two responses. This process generates no text."""
         return JudgeInfo(compares=True)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "EndpointJudge":
-        """Return the judge of a benchmark, asked with its prompt if it publishes one."""
+        """Return the judge of a benchmark. It uses the benchmark's prompt if one is published."""
         if benchmark.prompt is not None:
             return EndpointJudge(self.config, benchmark.prompt, protocol)
         note = f"{benchmark.name} publishes no prompt that shows both responses; asked with the words of Multimodal RewardBench."
@@ -66,7 +69,7 @@ class EndpointJudge:
             for comparison in comparisons(candidates)
         ]
         share = questions[rank() :: world_size()]
-        # The first rank's share stands for all in the progress that is shown. Answers are kept in
+        # The progress bar shows the first rank's share in place of all. Answers are kept in
         # the client's cache and not in the journal.
         with replace(journal, file=None).judging([""] * len(share), Answer, len(batch)) as judging:
             gathered = gather(self._ask_all(share, judging))
@@ -102,7 +105,7 @@ class EndpointJudge:
     ) -> tuple[list[Answer], str]:
         """Return the answers in order and "", or the reason as soon as one request fails for good.
 
-        Requests that are under way then are finished (and cached), and the others are not sent.
+        Requests already in progress are finished and cached; the others are not sent.
         """
         problems: list[str] = []
 
@@ -125,7 +128,7 @@ class EndpointJudge:
             return [], str(error)
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return what must be said next to the figures, and what the last call cost."""
+        """Return notes to print with the figures, with the cost of the last call."""
         config = self.config
         asked_now = [answer for answer in self.answers if not answer.cached]
         num_cached = len(self.answers) - len(asked_now)
@@ -172,7 +175,7 @@ class EndpointJudge:
 
 
 def _tokens(answers: Sequence[Answer]) -> tuple[int, int]:
-    """Return the tokens that were sent for answers, and those that were written."""
+    """Return the numbers of prompt tokens and of generated tokens of the answers."""
     num_input = sum(answer.input_tokens for answer in answers)
     num_output = sum(answer.output_tokens for answer in answers)
     return num_input, num_output

@@ -29,8 +29,9 @@ class EnsembleConfig(JudgeConfig):
     members: list[str] = Field(min_length=2)
     """Checkpoints, each as `eval/run.py` takes it; every member encodes for its own backbone."""
     combine: Combine = "mean"
-    """`mean`: of the scores as they are. `standardised`: of scores brought to mean 0 and deviation 1 on the validation data.
-    `accuracy`, `margin`: weights in proportion to the validation accuracy or the mean of score(chosen) - score(rejected)."""
+    """`mean`: the mean of the unchanged scores. `standardised`: the mean of scores brought to mean 0 and
+    deviation 1 on the validation data. `accuracy`, `margin`: a sum with weights in proportion to the
+    validation accuracy, or to the mean of score(chosen) - score(rejected)."""
     validation: str | None = None
     """A file or folder of preference records (data/sources/project.py)."""
 
@@ -55,5 +56,5 @@ class EnsembleConfig(JudgeConfig):
         return self.validation
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return how the members' scores are combined."""
+        """Return the settings that decide the combined score."""
         return [self.type, self.combine]

@@ -1,4 +1,4 @@
-"""Ensembles: several judges that score, as one.
+"""Ensembles: several scoring judges that are used as a single judge.
 
 A score of the ensemble is a plain mean of its members' scores, or a weighted sum whose numbers come
 from preference records:
@@ -73,7 +73,7 @@ class EnsembleJudge:
         return replace(self, members=members)
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
-        """Return the combined scores of each; what is not finite stays so."""
+        """Return the combined scores of the candidates; scores that are not finite remain so."""
         scores_by_member = score_by_members(self.members, batch, journal)
         ensemble_scores: list[Scores] = []
         for members in zip(*scores_by_member, strict=True):
@@ -83,7 +83,7 @@ class EnsembleJudge:
         return ensemble_scores
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return how the members are combined, and what must be said about each."""
+        """Return a note on how the members are combined, and the notes of each member."""
         terms = [
             f"{weight:.3f} x {name}{standing}"
             for weight, name, standing in zip(
@@ -102,7 +102,7 @@ class EnsembleJudge:
 def score_by_members(
     members: Sequence[Judge], batch: Sequence[Candidates], journal: Journal
 ) -> list[list[Scores]]:
-    """Return the scores by each member, which keep what they judged in parts of the journal."""
+    """Return the scores of each member. Each member has its own part of the journal."""
     scores: list[list[Scores]] = []
     for number, member in enumerate(members, start=1):
         part = journal.of(f"member {number} of {len(members)}")
@@ -111,7 +111,7 @@ def score_by_members(
 
 
 def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination:
-    """Return how `members` are combined; all ranks call together.
+    """Return the weights and scales that combine the members' scores; all ranks call together.
 
     Judges the validation data if `config` names any.
 
@@ -163,7 +163,7 @@ def _validation_scores(members: Sequence[Judge], examples: Sequence[Example]) ->
 
 
 def _refuse_unusable(names: Sequence[str], scores: Floats) -> None:
-    """Raise CheckpointError for a member without finite scores, or whose scores are all equal."""
+    """Raise CheckpointError for a member without finite scores, or with equal scores everywhere."""
     for name, scores_of_member in zip(names, scores, strict=True):
         num_unusable = int((~np.isfinite(scores_of_member)).any(axis=1).sum())
         if num_unusable:

@@ -9,7 +9,7 @@ from mmrm.eval.judges.judging_config import JudgeConfig, JudgingConfig
 
 
 class GenerativeJudgeConfig(JudgeConfig, JudgingConfig):
-    """A generative judge and how it is asked, as a YAML file says it.
+    """A generative judge and its sampling settings, as in its YAML file.
 
     type: generative
     checkpoint: runs/r1_reward_rl/best      # or a hub id, such as yifanzhang114/R1-Reward

@@ -63,7 +63,7 @@ class PairLayout:
     ask: Ask
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
-        """Return the conversations, which end where the judge begins to write."""
+        """Return the conversations, which end before the judge's text."""
         conversation = asked_about(self.ask, unit.candidates, unit.shown)
         return [conversation] * len(unit.seeds), None
 
@@ -91,7 +91,7 @@ class GenerativeJudge(WritingJudge):
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "GenerativeJudge":
         """Return the judge of a benchmark.
 
-        Raises: CheckpointError for several votes that would be all alike.
+        Raises: CheckpointError for several votes at temperature 0, which would be equal.
         """
         refuse_equal_votes(self.sampling, protocol)
         if not self.takes_benchmark_prompt:
@@ -117,7 +117,7 @@ class GenerativeJudge(WritingJudge):
         return list(units.values())
 
     def _identity(self, candidates: Candidates, shown: tuple[int, ...]) -> tuple[object, ...]:
-        """Return what tells units apart: the responses' indices, or their texts.
+        """Return the key of a unit: the responses' indices, or their texts.
 
         A greedy judge writes the same about the same texts. In a tournament, where responses are
         often equal, every two texts are therefore judged once in each order.
@@ -167,12 +167,12 @@ def _pair_then_order(comparison: Comparison) -> tuple[list[int], tuple[int, ...]
 
 
 def load_writer(backbone: BackboneConfig, *, nf4: bool = False, **heads: object) -> LabelModel:
-    """Load a language model for `load_checkpoint`, which asks for a model with heads."""
+    """Load a language model for `load_checkpoint`, which requires a model with heads."""
     return load_language_model(backbone, nf4=nf4)
 
 
 def refuse_equal_votes(sampling: SamplingConfig, protocol: ProtocolConfig) -> None:
-    """Raise CheckpointError for several votes at temperature 0, which would all be alike."""
+    """Raise CheckpointError for several votes at temperature 0, which would be equal."""
     if protocol.votes > 1 and not sampling.temperature:
         raise CheckpointError(
             f"{protocol.votes} greedy votes are all alike. Give a YAML file with `type`, `checkpoint` and a `temperature` above "
@@ -183,7 +183,7 @@ def refuse_equal_votes(sampling: SamplingConfig, protocol: ProtocolConfig) -> No
 def load_generative_judge(
     path: Path, runtime: Runtime, config: GenerativeJudgeConfig
 ) -> GenerativeJudge:
-    """Return the judge that `config` names, asked as its own training asked it.
+    """Return the judge that `config` names, with the prompts of its training.
 
     `config.template` replaces the template of its training.
     """

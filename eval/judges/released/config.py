@@ -29,7 +29,9 @@ GIVE_SCORES: frozenset[ReleasedModel] = frozenset(
 
 
 class ReleasedJudgeConfig(JudgeConfig):
-    """A reward model that others released, asked and read as its authors do it; eval/judges/released/models.py says how.
+    """A reward model that others released, run as in its authors' code.
+
+    eval/judges/released/models.py lists the models with their prompts and readers.
 
     type: released
     model: r1_reward
@@ -42,13 +44,14 @@ class ReleasedJudgeConfig(JudgeConfig):
     model: ReleasedModel
     """Whose prompt, reader, head and sizes of images."""
     checkpoint: str
-    """A hub id or a checkpoint folder; other sizes of the same family are asked alike."""
+    """A hub id or a checkpoint folder. Other sizes of the same family get the same prompts."""
     temperature: Temperature = 0.0
-    """Of what it writes; 0 takes the likeliest token, and several votes need more."""
+    """Temperature of the judgements; 0 takes the likeliest token. Several votes need more than 0."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Only the likeliest tokens that together hold this probability."""
     max_new_tokens: Tokens | None = None
-    """What is longer is cut off, and without an answer unreadable; null takes the limit of the authors' script."""
+    """Maximum length of a judgement in tokens. Longer judgements are cut off, and count as unreadable if
+    they contain no answer by then. `null` uses the limit of the authors' script."""
 
     @property
     def compares(self) -> bool:

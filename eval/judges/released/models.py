@@ -1,7 +1,8 @@
-"""Reward models that others released, as judges: each is loaded, asked and read as its authors' code does it.
+"""Reward models that others released, as judges that are run as in their authors' code.
 
-A row says what no checkpoint says of itself. A generative one has the stock class of its family, in the released key layout or in
-the current one; a scalar one brings its head beside it, in `value_head.safetensors`. To add one, add a row to `RELEASED` and its
+A row of `RELEASED` holds the settings that the model's checkpoint lacks. A generative model has the
+stock class of its family, in the released key layout or in the current one. A scalar model has its
+head in a separate file, `value_head.safetensors`. To add a model, add a row to `RELEASED` and its
 name to `ReleasedModel`, its texts to `templates.py`, and a judge file to `recipes/judges/`.
 """
 
@@ -28,21 +29,22 @@ from mmrm.models.config import HeadConfig, SamplingConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What a released reward model is, and how its authors run it."""
+    """A released reward model, with the settings of its authors' script."""
 
     family: str
     """`model_type` of its config.json."""
     way: PairTemplate | PointTemplate | HeadConfig
-    """What it is asked and how that is read, or the head of a scalar one and where it reads."""
+    """The prompt and reader of a generative model, or the head of a scalar model and the token it reads."""
     sees: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the backbone in its authors' script; what is not here is as the checkpoint's own files say."""
+    """Settings of the backbone in its authors' script. Other settings come from the checkpoint's files."""
     max_new_tokens: int = 4096
     penalised: bool = True
     """The script leaves the repetition penalty to the checkpoint's generation_config.json."""
 
 
 QWEN2_5 = "You are a helpful assistant."
-"""The system turn that two clients write out; the chat template of Qwen2.5-VL writes the same where there is none."""
+"""The system turn that two clients send. The chat template of Qwen2.5-VL writes the same turn into
+conversations without one."""
 
 BETTER = templates.answer_is_better
 
@@ -87,13 +89,14 @@ RELEASED: dict[ReleasedModel, Released] = {
         family="qwen2_5_vl", way=HeadConfig(layers=1, activation="none", read="last_token")
     ),
 }
-"""The rows; docs/evaluation.md says where each was read, and what its authors measured."""
+"""The released models. docs/evaluation.md has the source of each row and its authors' results."""
 
 
 def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> PackedJudge:
     """Return the judge of a row with the weights of a checkpoint.
 
-    Raises: CheckpointError for a checkpoint of another family, and for sampling settings of a judge that writes nothing.
+    Raises:
+        CheckpointError: The checkpoint is of another family, or sampling is set for a scalar model.
     """
     row = RELEASED[config.model]
     folder = fetched(Path(config.checkpoint).expanduser())
@@ -133,7 +136,7 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
 
 
 def _refuse_other_family(path: Path, folder: Path, model: ReleasedModel, family: str) -> None:
-    """Raise CheckpointError unless a folder holds a whole checkpoint of a family."""
+    """Raise CheckpointError unless a folder holds a complete checkpoint of a family."""
     file = folder / "config.json"
     kind = read_json(file).get("model_type") if file.is_file() else None
     if kind != family:
@@ -153,7 +156,7 @@ def _scalar_judge(
     head: HeadConfig,
     note: str,
 ) -> ScalarJudge:
-    """Return a released scalar reward model; raises CheckpointError for settings of what it writes."""
+    """Return a released scalar reward model; raises CheckpointError if sampling is set."""
     sampling_settings = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
     if sampling_settings:
         raise CheckpointError(

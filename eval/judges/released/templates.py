@@ -1,7 +1,9 @@
-"""What released judges are asked, word for word from their authors' code, and how what they write is read.
+"""Prompts of released judges, word for word from their authors' code, and readers of their answers.
 
-Under each text stand the repository, its commit and the file. The readers take an answer in the form that was asked for, as the
-authors' scripts do. What these guess of another text (each docstring says it) is None or NaN here: it counts as unparsable.
+The repository, its commit and the file are named below each text. The readers accept an answer in
+the form that the prompt requires, as the authors' scripts do. The scripts guess an answer of other
+texts, as the docstrings describe. The readers return None or NaN for them, and they count as
+unparsable.
 """
 
 import math
@@ -22,7 +24,7 @@ POSITION = re.compile(r"\b[12]\b")
 DIGITS = re.compile(r"\d+")
 UNIT = r"\s*(0(?:\.\d+)?|1(?:\.0+)?)\s*"
 SCORE = re.compile(rf"\\box(?:es|ed)?\{{{UNIT}\}}|<answer>{UNIT}</answer>|\A{UNIT}\Z")
-"""A number from 0 to 1 in a box, in the answer tag, or as the whole text."""
+"""A number from 0 to 1 in a box, in the answer tag, or as the complete text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class PairTemplate:
 
     text: str
     read: Callable[[str], Side | None]
-    """The position (0 first, 1 second) that a judgement names; None where it names none."""
+    """The index (0 first, 1 second) of the response that a judgement names; None if it names none."""
 
     def ask(self, pair: Candidates, first: Side) -> tuple[Message, ...]:
         """Return the conversation that shows two responses, the one with index `first` first."""
@@ -46,13 +48,13 @@ class PairTemplate:
 
 @dataclass(frozen=True, slots=True)
 class PointTemplate:
-    """A prompt that shows one response and asks for a number."""
+    """A prompt with one response that requires a number as the answer."""
 
     text: str
     read: Callable[[str], float]
-    """The score that a judgement gives; NaN where it gives none."""
+    """Returns the score in a judgement; NaN if it has none."""
     mark: str = ""
-    """What stands for the images before the question; the images themselves then follow the text."""
+    """The text in place of the images before the question; the images themselves then follow the text."""
 
     def ask(self, candidates: Candidates, response: str) -> tuple[Message, ...]:
         """Return the conversation that shows one response to the prompt of `candidates`."""
@@ -90,7 +92,7 @@ def answer_is_better(judgement: str) -> Side | None:
 def boxed(judgement: str) -> Side | None:
     r"""Return the position in the last \boxed{}, or without one in the last "Overall Judgment: Answer N is better".
 
-    LLaVA-Critic-R1's prompt asks for both; its authors publish no reader, so that this one is ours.
+    LLaVA-Critic-R1's prompt requires both. Its authors publish no reader, so this reader is ours.
     """
     if "\\boxed{" in judgement:
         box = judgement.rpartition("\\boxed{")[2].partition("}")[0]
@@ -106,10 +108,10 @@ def _only(named: set[str]) -> Side | None:
 
 
 def final_score(judgement: str) -> float:
-    """Return the first whole number after the last "Final Score:".
+    """Return the first integer after the last "Final Score:".
 
-    UnifiedReward ff6f520, preference_data_construction/image_understanding/infer+sift.py; without the words it takes the
-    first number of the text, and 0 where there is none.
+    UnifiedReward ff6f520, preference_data_construction/image_understanding/infer+sift.py; without these words the
+    script takes the first number of the text, or 0 if there is none.
     """
     found = (
         DIGITS.search(judgement.rpartition("Final Score:")[2])
@@ -120,10 +122,10 @@ def final_score(judgement: str) -> float:
 
 
 def thinking_score(judgement: str) -> float:
-    """Return the number from 0 to 1 in a box or in the answer tag, or which is the whole text.
+    """Return the number from 0 to 1 in a box or in the answer tag, or that is the complete text.
 
-    SophiaVL-R1 a818494, verl/workers/reward/custom.py; it then takes a 0 or 1 anywhere in the text, a number of wrong steps,
-    and at last 0.
+    SophiaVL-R1 a818494, verl/workers/reward/custom.py. For other texts the script takes a 0 or 1
+    anywhere in the text, then a number of wrong steps, and otherwise 0.
     """
     found = SCORE.search(judgement)
     return float(next(filter(None, found.groups()))) if found else math.nan

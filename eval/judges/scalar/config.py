@@ -9,7 +9,7 @@ from mmrm.models.config import Read
 
 
 class ScalarJudgeConfig(JudgeConfig):
-    """A scalar reward model that another trainer saved (ms-swift, LLaMA-Factory), as a YAML file says it.
+    """A scalar reward model that another trainer saved (ms-swift, LLaMA-Factory).
 
     type: scalar
     checkpoint: /models/their-reward-model
@@ -21,7 +21,7 @@ class ScalarJudgeConfig(JudgeConfig):
     checkpoint: str
     """A checkpoint folder or a hub id."""
     read: Read = "last_token"
-    """Where it was trained to read; nothing in such a checkpoint says so."""
+    """The token at which the head was trained to read. Such checkpoints do not record it."""
 
     def checkpoints(self) -> tuple[str, ...]:
         """Return the checkpoint that the judge loads."""

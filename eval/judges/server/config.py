@@ -9,7 +9,9 @@ from mmrm.eval.judges.judging_config import JudgeConfig
 
 
 class ServerConfig(JudgeConfig):
-    """A reward model behind eval/serve.py, whose scores are taken as they are; REWARD_API_KEY_FILE names the file of its key.
+    """A reward model behind eval/serve.py. Its scores are used unchanged.
+
+    The environment variable REWARD_API_KEY_FILE names the file of its key.
 
     type: server
     url: http://127.0.0.1:8000

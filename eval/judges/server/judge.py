@@ -25,17 +25,17 @@ from mmrm.models.distributed import gather, rank, world_size
 
 @dataclass(frozen=True, slots=True)
 class ServedJudge:
-    """Takes the scores of a server as they are; ranks share the work."""
+    """A judge that uses the scores of a server unchanged. The ranks share the requests."""
 
     server: RewardServer
 
     @property
     def info(self) -> JudgeInfo:
-        """The server gives scores, and this process writes nothing."""
+        """The server returns scores, and this process generates no text."""
         return JudgeInfo()
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> ServedJudge:
-        """Return the same judge: what it is asked depends on no protocol."""
+        """Return the same judge, because its requests do not depend on a protocol."""
         return self
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
@@ -70,7 +70,7 @@ class ServedJudge:
         return [tuple(islice(values, len(candidates.responses))) for candidates in batch]
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return which checkpoint the server holds, by its own answers."""
+        """Return the identity of the server's checkpoint, as the server reports it."""
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
 
 
