@@ -38,7 +38,7 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.cli import add_shared, benchmark, processes, task_of
+from mmrm.eval.cli import add_shared, benchmark, rank_device, task_of
 from mmrm.eval.journal import Journal
 from mmrm.eval.protocol import Images
 from mmrm.eval.results.official_scores import readers, score_predictions_file
@@ -195,7 +195,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
     judges = [Path(checkpoint_at(str(given))) for given in options.judges]
     # Refuse a wrong command line before torch is imported, which takes seconds.
     tasks = [task_of(options, judge) for judge in judges]
-    with processes() as device, ExitStack() as stack:
+    with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.judges.loading import load_judge
         from mmrm.eval.suite.fingerprint import shared_digest

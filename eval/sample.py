@@ -40,7 +40,7 @@ from mmrm.data.sources.registry import AnySource
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest, write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import add_ranks, processes, refuse_existing
+from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
 from mmrm.eval.journal import Journal
 from mmrm.models.config import SamplingConfig
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-new-tokens", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=0)
-    add_ranks(parser)
+    add_model_options(parser)
     options = parser.parse_args(arguments)
     with command():
         sample(options)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def sample(options: argparse.Namespace) -> None:
     """Sample on all ranks; the first one writes, and holds the output's lock."""
-    with processes() as device, ExitStack() as stack:
+    with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.policies.answering import Answerer
         from mmrm.eval.policies.policy_runs import load_policy, load_questions

@@ -47,7 +47,7 @@ from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import add_ranks, processes, refuse_existing
+from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
 from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import FORMS
@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             help=f"{name} of a record; more is refused before it is judged; default: %(default)s",
         )
     add_verifier(parser)
-    add_ranks(parser)
+    add_model_options(parser)
     options = parser.parse_args(arguments)
     if "right" in FORMS[options.form].needs and not options.verifier:
         parser.error(f"--form {options.form} needs a --verifier")
@@ -114,7 +114,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 def score(options: argparse.Namespace, console: Console) -> None:
     """Score the records of a file on all ranks; the first one writes, and holds the output's lock."""
-    with processes() as device, ExitStack() as stack:
+    with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.judges.loading import load_judge
         from mmrm.eval.judges.registry import reference_of

@@ -38,7 +38,7 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
-from mmrm.eval.cli import add_ranks, processes
+from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.serving.request_limits import RequestLimits
 
 
@@ -93,7 +93,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             default=field.default,
             help=f"{field.description}; default: %(default)s",
         )
-    add_ranks(parser)
+    add_model_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -132,7 +132,7 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
         raise UserError(
             "FastAPI and uvicorn, which serve, are not installed: pip install -e .[serve]"
         ) from error
-    with processes() as device:
+    with rank_device() as device:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.serving.app import Server
         from mmrm.eval.serving.service import Service, load_served

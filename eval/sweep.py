@@ -28,7 +28,7 @@ from mmrm.data.display.console import first_rank_console, plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.cli import add_shared, processes, task_of
+from mmrm.eval.cli import add_shared, rank_device, task_of
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import recorded
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = first_rank_console(highlight=False, soft_wrap=True)
     with (
         command(),
-        processes() as device,
+        rank_device() as device,
         locked_by_first_rank(locked_folder(options.output)),
     ):
         run(options, device, console)
