@@ -3,9 +3,12 @@
 python eval/annotate.py recipes/r1_reward_rl.yaml endpoint.yaml --out data/r1_reward_sft.jsonl
 python eval/annotate.py RECIPE ENDPOINT --out FILE --temperatures 0 0.5 1 --failures keep --limit 1000
 
-RECIPE names the pairs (its `data` section), ENDPOINT who is asked (as `type: endpoint` judges). Each pair is shown in a drawn
-order and asked about once for each temperature, until the answer is right. The file holds ordinary records with rationales;
-FILE's journal holds the tries of every record, its difficulty, for eval/select_pairs.py. Run it again to go on.
+The pairs are those of RECIPE's `data` section. ENDPOINT is a YAML file that describes the endpoint,
+with the keys of a judge of `type: endpoint`. Each pair is shown in a random order. The model is asked
+once for each temperature, until its answer is right. FILE holds ordinary preference records with
+rationales. The journal beside it (FILE with the ending .journal.jsonl) holds the number of tries of
+every record, which eval/select_pairs.py takes as the record's difficulty. The same command continues
+an interrupted annotation.
 """
 
 import argparse
@@ -29,29 +32,43 @@ from mmrm.eval.judges.endpoint.config import EndpointConfig
 
 
 def main() -> None:
-    """Read the command line and annotate."""
+    """Read the command line and annotate the pairs of its recipe; see the module's docstring."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("endpoint", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="a .jsonl file")
+    parser.add_argument("recipe", type=Path, help="The recipe whose pairs are annotated.")
+    parser.add_argument("endpoint", type=Path, help="The YAML file of the endpoint.")
+    parser.add_argument("--out", type=Path, required=True, help="The .jsonl file to write.")
     parser.add_argument("--template", choices=sorted(TEMPLATES), default="r1_reward")
     parser.add_argument(
-        "--temperatures", type=float, nargs="+", default=[0.0, 0.5, 1.0], help="one for each try"
+        "--temperatures",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.5, 1.0],
+        help="The temperature of each try, in order.",
     )
     parser.add_argument("--max-tokens", type=int, default=2048)
     parser.add_argument(
-        "--failures", choices=("drop", "keep"), default="drop", help="keep: without a rationale"
+        "--failures",
+        choices=("drop", "keep"),
+        default="drop",
+        help="What happens to a record that no try got right: it is left out (drop), or written "
+        "without a rationale (keep).",
     )
-    parser.add_argument("--limit", type=int, help="only the first records")
+    parser.add_argument(
+        "--limit", type=int, help="Annotate only this many records, from the first on."
+    )
     options = parser.parse_args()
-    with command(), locked_file(journal_of(options.out)):
+    journal = journal_of(options.out)
+    with command(), locked_file(journal):
         config = read_section(options.endpoint, EndpointConfig)
         mixture = Mixture(section_of(options.recipe))
-        indices = track(range(min(len(mixture), options.limit or len(mixture))), "annotating")
+        num_records = len(mixture)
+        if options.limit:
+            num_records = min(num_records, options.limit)
+        indices = track(range(num_records), "annotating")
         client = open_client(config)
-        ask = Annotator(
+        annotator = Annotator(
             client.answer, config.model, options.template, options.temperatures, options.max_tokens
         )
         settings = {
@@ -61,11 +78,14 @@ def main() -> None:
             "temperatures": options.temperatures,
             "max_tokens": options.max_tokens,
         }
-        done = annotate(mixture, indices, ask, options.out, options.failures, settings)
-        lines = read_journal(journal_of(options.out), mixture)
-    right = sum(line["right"] for line in lines)
+        num_annotated = annotate(
+            mixture, indices, annotator, options.out, options.failures, settings
+        )
+        lines = read_journal(journal, mixture)
+    num_right = sum(line["right"] for line in lines)
     plain_console().print(
-        f"{done:,} records done now, {len(lines):,} in all, {right:,} of them got right; saved as {options.out}"
+        f"{num_annotated:,} records done now, {len(lines):,} in all, {num_right:,} of them got right; "
+        f"saved as {options.out}"
     )
 
 

@@ -2,9 +2,10 @@
 
 python eval/answers.py models/embedded [--level demo] [--items 1000] [--output answers.json]
 
-Three figures for every question type: greedy answers that are right word for word (in any of the
-world's phrasings), verdicts ("is this answer right?") that are right, and pairs in which the right
-answer is the likelier one under the language model.
+The scenes are generated pictures of coloured shapes with questions about them. The command prints
+three figures for every type of question: the share of greedy answers that equal one of the right
+answers word for word, the share of right replies to "is this answer right?", and the share of pairs
+in which the language model finds the right answer likelier than the wrong one.
 """
 
 import argparse
@@ -20,14 +21,19 @@ from mmrm.eval.studies.answer_accuracy import run, write
 
 
 def main() -> None:
-    """Read the command line, examine the backbone, print and write."""
+    """Read the command line, measure the backbone, and print the figures.
+
+    With `--output` the figures are also written as JSON.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint")
-    parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
-    parser.add_argument("--items", type=int, default=1000)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("checkpoint", help="The backbone: a folder, or the name of a model.")
+    parser.add_argument(
+        "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the scenes."
+    )
+    parser.add_argument("--items", type=int, default=1000, help="The number of questions.")
+    parser.add_argument("--output", type=Path, help="The JSON file for the figures.")
     options = parser.parse_args()
     with command():
         result = run(options)

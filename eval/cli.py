@@ -1,4 +1,4 @@
-"""Options that several commands of this floor share, and their process group.
+"""Options that several commands in `eval/` share, and the process group of their ranks.
 
 Torch is imported in the functions that use it, since the import takes seconds.
 """
@@ -42,7 +42,7 @@ def refuse_existing(output: Path) -> None:
 
 
 @contextmanager
-def processes() -> Iterator[torch.device]:
+def rank_device() -> Iterator[torch.device]:
     """Join the ranks that a launcher started, and yield this rank's device.
 
     Launchers are `deepspeed`, `torchrun` and `accelerate launch`. A script that was started with
@@ -72,15 +72,22 @@ def processes() -> Iterator[torch.device]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The benchmarks on which a judge is evaluated, and the protocol."""
+    """The benchmarks on which a judge is evaluated, and the protocol of the evaluation."""
 
     benchmarks: tuple[BenchmarkConfig, ...]
     protocol: ProtocolConfig
     baselines: bool = True
+    """Whether the table of results also shows the baselines that ignore the content."""
 
 
-def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: Any) -> None:
-    """Add `--benchmarks`."""
+def add_benchmarks(parser: argparse.ArgumentParser, help_suffix: str = "", **settings: Any) -> None:
+    """Add the option `--benchmarks` to a parser.
+
+    Args:
+        parser: The parser of the command.
+        help_suffix: Text to append to the option's help, such as a remark on its default.
+        settings: Further keyword arguments of `add_argument`, such as `required` or `default`.
+    """
     form = (
         "PLACE is `hub`, `embedded`, `embedded-medium`, `embedded-hard` or a path, then settings "
         "as needed: ,revision=… ,image_root=… ,type=… ,limit=… ,frames=…"
@@ -90,47 +97,61 @@ def add_benchmarks(parser: argparse.ArgumentParser, more: str = "", **settings: 
         nargs="+",
         type=benchmark,
         metavar="NAME=PLACE",
-        help=form + more,
+        help=form + help_suffix,
         **settings,
     )
 
 
-def add_ranks(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that judges with a model on several ranks."""
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command that runs a model has, alone or under a launcher.
+
+    They are `--token-budget`, and `--local_rank`, which the deepspeed launcher passes to a script.
+    """
     parser.add_argument(
         "--token-budget",
         type=int,
-        help="tokens of one packed row; default: the recipe's, or by the device",
+        help="Number of tokens in one packed row. The default is the recipe's token budget, or "
+        "one that fits the device if no recipe sets it.",
     )
     parser.add_argument(
         "--local_rank",
         type=int,
-        help="given by the deepspeed launcher and ignored; the environment says it",
+        help="The deepspeed launcher passes this option. It is ignored, because the environment "
+        "variable LOCAL_RANK holds the same number.",
     )
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `run.py` and `sweep.py` share."""
-    add_benchmarks(parser, "; default: the recipe's", default=[])
+    """Add the options that `eval/run.py` and `eval/sweep.py` share."""
+    add_benchmarks(parser, ". The default is the recipe's benchmarks.", default=[])
     parser.add_argument(
         "--protocol",
         nargs="+",
         type=setting,
         default=[],
         metavar="KEY=VALUE",
-        help="order, votes, ties, seed; default: the recipe's",
+        help="Settings of the protocol: order, votes, ties and seed. The default is the recipe's "
+        "protocol.",
     )
     parser.add_argument(
-        "--images", choices=get_args(Images)[1:], help="an ablation instead of the real images"
+        "--images",
+        choices=get_args(Images)[1:],
+        help="Evaluate with these images instead of the real ones.",
     )
-    parser.add_argument("--output", type=Path, help="the folder for everything that is written")
-    add_ranks(parser)
+    parser.add_argument(
+        "--output", type=Path, help="The folder for everything that the command writes."
+    )
+    add_model_options(parser)
 
 
 def benchmark(text: str) -> BenchmarkConfig:
-    """Return the benchmark of `NAME=PLACE,key=value`; raise ArgumentTypeError if it is invalid."""
-    place, *settings = SETTING.split(text)
-    name, _, location = place.partition("=")
+    """Return the benchmark that a text such as `NAME=PLACE,key=value` describes.
+
+    Raises:
+        ArgumentTypeError: If the text describes no benchmark.
+    """
+    name_and_location, *settings = SETTING.split(text)
+    name, _, location = name_and_location.partition("=")
     section: dict[str, Any] = {"name": name}
     if location:
         section["location"] = location
@@ -142,10 +163,10 @@ def benchmark(text: str) -> BenchmarkConfig:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return the key and the value of `key=value`, of which the value is YAML.
+    """Return the key and the value of a text such as `key=value`. The value is read as YAML.
 
     Raises:
-        ArgumentTypeError: If there is no equals sign.
+        ArgumentTypeError: If the text has no equals sign.
     """
     key, equals, value = text.partition("=")
     if not equals:
@@ -154,12 +175,16 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def task_of(options: argparse.Namespace, judge: Path) -> Task:
-    """Return the task of the options, completed by the recipe of the judge's run.
+    """Return the task that the options describe, completed by the recipe of the judge's run.
+
+    Args:
+        options: The parsed command line, with the options that `add_shared` adds.
+        judge: A checkpoint folder or the YAML file of a judge.
 
     Raises:
-        UserError: If there is no judge, if no benchmark is named or one is named twice (results are
-            stored under its name), or if a value is wrong.
-        CheckpointError: If the recipe is broken.
+        UserError: If the judge does not exist, if no benchmark is named, if a benchmark is named
+            twice (results are stored under its name), or if a setting has a wrong value.
+        CheckpointError: If the recipe in the checkpoint cannot be read.
     """
     if not judge.exists():
         raise UserError(

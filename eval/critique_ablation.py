@@ -3,9 +3,12 @@
 python eval/critique_ablation.py runs/shapes/critic/best --rows 600 --scalar runs/shapes/naive/best
 deepspeed eval/critique_ablation.py runs/shapes/critic/best --samples 4 --temperature 0.7
 
-Prints the accuracy of each on the embedded world, how true the written critiques are (read back and
-compared with what holds in the scenes), and what a judgement costs beside the scalar judge's.
-Writes the same as JSON, by default to CHECKPOINT/eval/critique_ablation.json.
+A critic is a judge that writes a critique of each response before it scores the response. The
+command prints the accuracy of the scores without a critique, after the critic's own critiques and
+after true ones, on generated scenes of coloured shapes. It also prints the share of written critiques
+that are true (their claims are compared with the scene), and the cost of a judgement compared with
+the scalar judge's. It writes the same figures as JSON, by default to
+CHECKPOINT/eval/critique_ablation.json.
 """
 
 import argparse
@@ -19,41 +22,55 @@ from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
-from mmrm.eval.cli import add_ranks, processes
+from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.studies.critique_ablation import run, write
 from mmrm.models.distributed import locked_by_first_rank, rank
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, judge, print and write."""
+    """Read the command line, measure the critic on all ranks, and print and write the figures.
+
+    The first rank prints and writes.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "checkpoint", type=Path, help="a critic: a checkpoint folder of `method: critic`"
-    )
-    parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--level", choices=sorted(LEVELS), default="demo")
-    parser.add_argument("--seed", type=int, default=0, help="of the embedded world")
-    parser.add_argument(
-        "--scalar", type=Path, metavar="CHECKPOINT", help="a scalar reward model to stand beside it"
+        "checkpoint",
+        type=Path,
+        help="The critic: a checkpoint folder of a run of `method: critic`.",
     )
     parser.add_argument(
-        "--samples", type=int, default=1, help="critiques of each response, their scores averaged"
+        "--rows", type=int, default=600, help="The number of generated pairs to judge."
     )
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--output", type=Path, help="the JSON file")
-    add_ranks(parser)
+    parser.add_argument(
+        "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the scenes."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the generated scenes.")
+    parser.add_argument(
+        "--scalar", type=Path, metavar="CHECKPOINT", help="A scalar reward model to compare with."
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=1,
+        help="The number of critiques of each response. Their scores are averaged.",
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="The critiques' temperature."
+    )
+    parser.add_argument("--output", type=Path, help="The JSON file for the figures.")
+    add_model_options(parser)
     options = parser.parse_args(arguments)
-    target = options.output or options.checkpoint / "eval" / "critique_ablation.json"
-    with command(), processes() as device, locked_by_first_rank(locked_file(target)):
+    output = options.output or options.checkpoint / "eval" / "critique_ablation.json"
+    with command(), rank_device() as device, locked_by_first_rank(locked_file(output)):
         result = run(options, Runtime(device, options.token_budget))
         if rank() == 0:
-            write(result, target)
+            write(result, output)
             console = plain_console(width=max(plain_console().width, 110))
             result.show(console)
-            console.print(f"saved as {target}")
+            console.print(f"saved as {output}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Find the training records whose image, question or pair of responses occurs in a benchmark.
+"""Find the training records whose images, question or responses occur in a benchmark.
 
 python eval/overlap.py recipes/basereward.yaml --benchmarks vl_rewardbench=hub --output overlap.txt
 
@@ -9,13 +9,13 @@ The command prints counts by source and kind of match with some examples, and wr
 
 To leave the records out, write `data: {filters: {leave_out: overlap.txt}}` into the recipe.
 
-Every row of the recipe's sources is looked at, whatever its filters, caps and weights draw from
-them. eval/contamination/index.py describes which contents are equal or nearly equal. A record is
-left out if one of its images, one of its questions or its pair of responses occurs in a benchmark,
-unless that text is a common one (COMMON in eval/contamination/overlap_report.py). A question inside
-a source's own long instruction is not recognised as the question; its image and responses are.
+The command searches all rows of the recipe's sources, also rows that the recipe's filters, caps and
+weights leave out. eval/contamination/index.py describes which contents are equal or nearly equal. A
+record is to be left out if one of its images, one of its questions or its pair of responses occurs in
+a benchmark, unless that text is a common one (COMMON in eval/contamination/overlap_report.py). A
+question inside a longer instruction is not recognised, but the record's images and responses are.
 
-Memory does not grow with the training data. A run that was stopped continues if you start it again.
+Memory does not grow with the training data. The same command continues an interrupted search.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.preparation.recipe_section import section_of
-from mmrm.data.preparation.scan import code
+from mmrm.data.preparation.scan import code as reading_code
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest
@@ -52,27 +52,35 @@ def find(
     examples: Sequence[Example],
     output: Path,
     workers: int,
-    about: Sequence[str],
+    header: Sequence[str],
     console: Console,
 ) -> Overlap:
-    """Look for the benchmark rows `examples` in all records of `sources`.
+    """Search all records of `sources` for the benchmark rows `examples`, and write the matches.
 
-    Writes `output` and the details next to it (.jsonl). The result depends neither on the number of
-    workers nor on whether the run was interrupted.
+    The result depends neither on the number of workers nor on whether the search was interrupted.
+
+    Args:
+        sources: The opened sources of a recipe.
+        examples: The rows of the benchmarks.
+        output: The file of fingerprints to write. Every match is written next to it (.jsonl).
+        workers: The number of processes that search.
+        header: Lines to write at the head of `output`, for its readers.
+        console: The console for the progress.
 
     Raises:
         ImageError: If an image of a benchmark cannot be decoded.
     """
     index = OverlapIndex(examples)
-    # The matches of an interrupted run are used again if code, benchmarks and sources are the same.
+    # The matches of an interrupted search are used again if the code that reads and searches, the
+    # benchmarks and the sources are the same.
     search_code = code_digest("mmrm.eval.contamination.search", floors=("eval",))
-    identities = [code(), search_code, index.fingerprint]
+    identities = [reading_code(), search_code, index.fingerprint]
     for source in sources:
         identities.append(f"{source.fingerprint()} {len(source)}")
     folder = output.with_name(f"{output.name}.parts")
     search = Search(sources, index, folder / digest(" ".join(identities)))
     parts = run_search(search, workers, console)
-    remarks = list(about)
+    remarks = list(header)
     if index.blank:
         remarks.append(f"{index.blank} blank images, which identify nothing, were not compared")
     overlap = report(parts, index, output, remarks)
@@ -83,7 +91,10 @@ def find(
 def load_examples(
     configs: Sequence[BenchmarkConfig], console: Console
 ) -> tuple[list[Example], list[str]]:
-    """Return the rows of all benchmarks, and a remark on the number of each; print their notes."""
+    """Load the rows of all benchmarks, and print the notes of the benchmarks.
+
+    Returns the rows, and one line for each benchmark with its name, location and number of rows.
+    """
     examples: list[Example] = []
     remarks: list[str] = []
     for config in configs:
@@ -96,19 +107,27 @@ def load_examples(
 
 
 def main() -> None:
-    """Read the command line, look for overlap, and print the table."""
+    """Search a recipe's data for the rows of benchmarks, and print a table of the matches.
+
+    See the module's docstring for the files that are written.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", type=Path)
+    parser.add_argument("recipe", type=Path, help="The recipe whose sources are searched.")
     add_benchmarks(parser, required=True)
     parser.add_argument(
         "--output",
         type=Path,
         required=True,
-        help="the file of fingerprints; details are written next to it (.jsonl)",
+        help="The file of fingerprints to write. Every match is written next to it (.jsonl).",
     )
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="The number of processes that search. The default is the number of processors.",
+    )
     options = parser.parse_args()
     details = options.output.with_suffix(".jsonl")
     if options.output.suffix == ".jsonl":
@@ -123,9 +142,9 @@ def main() -> None:
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]
         examples, remarks = load_examples(options.benchmarks, console)
-        about = [f"Records of {options.recipe} {WRITER} in", *remarks]
+        header = [f"Records of {options.recipe} {WRITER} in", *remarks]
         progress_console = plain_console(stderr=True)
-        overlap = find(sources, examples, options.output, options.workers, about, progress_console)
+        overlap = find(sources, examples, options.output, options.workers, header, progress_console)
     console.print(overlap.table())
     for source in sources:
         if source.generated and overlap.sources[source.name]["left_out"]:

@@ -2,7 +2,7 @@
 
 python eval/report.py runs/shapes/naive                # writes runs/shapes/naive/report.html
 python eval/report.py runs/shapes/naive --output naive.html
-python eval/report.py runs/shapes/ablations/rewards    # the folder of a list of train/ablate.py
+python eval/report.py runs/shapes/ablations/rewards    # the folder of runs that train/ablate.py wrote
 python eval/report.py runs/shapes/naive --watch        # writes it again whenever the run goes on
 
 The page needs no other file and no network.
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
@@ -41,12 +41,14 @@ SHOWN = (
 
 
 def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
-    """Write the page of the folder of a run, a sweep or a list of runs, whole or not at all.
+    """Write the HTML page of a run, a sweep or a list of runs.
+
+    If writing fails, an earlier page stays unchanged.
 
     Args:
-        folder: The folder.
-        output: The file of the page.
-        live: True if the run goes on: the open page then loads itself again.
+        folder: The folder of the run, of the sweep, or of the list of runs of train/ablate.py.
+        output: The HTML file to write.
+        live: True if the run has not ended. A browser that shows the page then loads it again.
 
     Raises:
         UserError: If no page can be made of the folder.
@@ -63,11 +65,11 @@ def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
 def watch(folder: Path, output: Path) -> None:
     """Write the page of a run whenever its files change, until the run has ended.
 
-    Files that change while they are read are read again at the next look. A run that was killed has
-    not ended, so that the command goes on waiting for it.
+    Files that change while they are read are read again the next time. A run that was killed counts
+    as not ended, because it may be resumed, so the function then does not return.
     """
     last_states = None
-    last_words = ""
+    last_message = ""
     while True:
         began = time.monotonic()
         current_states = states(folder)
@@ -76,32 +78,31 @@ def watch(folder: Path, output: Path) -> None:
             try:
                 write_report(folder, output, live=is_running)
                 last_states = current_states
-                words = (
-                    f"wrote {output}{', the run goes on' if is_running else ': the run has ended'}"
-                )
+                state = ", the run goes on" if is_running else ": the run has ended"
+                message = f"wrote {output}{state}"
             except (UserError, OSError) as error:
-                words = f"waiting: {error}"
-            if words != last_words:
-                print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
-                last_words = words
+                message = f"waiting: {error}"
+            if message != last_message:
+                print(f"{time.strftime('%H:%M:%S')} {message}", flush=True)
+                last_message = message
         if last_states is not None and not is_running:
             return
         time.sleep(max(SECONDS_BETWEEN_LOOKS, REST * (time.monotonic() - began)))
 
 
 def states(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return size and time of every file that the page shows."""
-    found: dict[Path, tuple[int, int]] = {}
+    """Return the size in bytes and the modification time in ns of every file that a run's page shows."""
+    size_and_time: dict[Path, tuple[int, int]] = {}
     for pattern in SHOWN:
         for path in folder.glob(pattern):
             with suppress(FileNotFoundError):  # a checkpoint that is being removed
                 status = path.stat()
-                found[path] = (status.st_size, status.st_mtime_ns)
-    return found
+                size_and_time[path] = (status.st_size, status.st_mtime_ns)
+    return size_and_time
 
 
 def goes_on(folder: Path) -> bool:
-    """Return True if a run has not yet ended, or is not there yet.
+    """Return True if a run has not ended, or if its folder does not exist yet.
 
     The last line of a complete log is the Trainer's `train_runtime`. A run of a version without a
     log file counts as ended.
@@ -114,20 +115,23 @@ def goes_on(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Read the command line and write the page."""
+    """Read the command line, and write the page of a folder; see the module's docstring."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a list of train/ablate.py"
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="The folder of a run, of a sweep, or of the runs of train/ablate.py.",
     )
     parser.add_argument(
-        "--output", type=Path, help="write the page here; the default is report.html in the folder"
+        "--output", type=Path, help="The file of the page. The default is report.html in FOLDER."
     )
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="follow a run to its end, writing the page whenever it has news",
+        help="Wait until the run ends, and write the page again whenever its files change.",
     )
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"

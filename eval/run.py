@@ -1,4 +1,4 @@
-"""Evaluate judges on reward benchmarks, score predictions made elsewhere, compare what was evaluated.
+"""Evaluate judges on reward benchmarks, score files of predictions, and compare evaluated judges.
 
 python eval/run.py runs/a/best                                              # the benchmarks of the run's own recipe
 deepspeed eval/run.py runs/a/best --benchmarks vl_rewardbench=hub multimodal_rewardbench=hub
@@ -9,10 +9,12 @@ python eval/run.py --score predictions.jsonl --benchmark vl_rewardbench --rules 
 python eval/run.py --score official.jsonl --benchmark vl_rewardbench=hub --k 5      # also compared with the hub's rows
 python eval/run.py --compare runs/a/checkpoint-200 runs/b/checkpoint-200
 
-A judge is a checkpoint folder, or a YAML file as the files eval/judges/*/config.py describe it. Results lie beside
-it: CHECKPOINT/eval/<benchmark>.json, CHECKPOINT/eval/<benchmark>/predictions.jsonl and the official predictions
-files; those of judge.yaml in judge/eval. A killed evaluation is continued by the same command, on any number of ranks:
-what was judged stands in <benchmark>/journal.jsonl until the command is done.
+A judge is a checkpoint folder, or a YAML file with the keys that the files eval/judges/*/config.py
+describe. The results of a checkpoint are written to CHECKPOINT/eval/<benchmark>.json and
+CHECKPOINT/eval/<benchmark>/predictions.jsonl, with the official predictions files next to the latter.
+The results of judge.yaml are written to judge/eval. The same command continues an interrupted
+evaluation, on any number of ranks: the judgements are kept in <benchmark>/journal.jsonl until the
+command has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
@@ -38,7 +40,7 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.cli import add_shared, benchmark, processes, task_of
+from mmrm.eval.cli import add_shared, benchmark, rank_device, task_of
 from mmrm.eval.journal import Journal
 from mmrm.eval.protocol import Images
 from mmrm.eval.results.official_scores import readers, score_predictions_file
@@ -52,11 +54,14 @@ if TYPE_CHECKING:
 
 REAL, *ABLATED = get_args(Images)
 Results = dict[str, Result]
-"""By benchmark."""
+"""The results of a judge, by the name of the benchmark."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line asks for; what a user can put right ends with a message and no traceback."""
+    """Evaluate, score or compare, as the command line asks; see the module's docstring.
+
+    Errors that a user can correct end the command with a message and no traceback.
+    """
     options = parse(arguments)
     console = plain_console(width=max(plain_console().width, 125), highlight=False)
     with command():
@@ -69,51 +74,62 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; a command line that fits no use ends the process with status 2."""
+    """Return the parsed options; options that do not fit together end the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "eval/run.py", description=__doc__, epilog=rules_listed(), formatter_class=form
     )
     parser.add_argument(
-        "judges", nargs="*", type=Path, metavar="JUDGE", help="checkpoint folders or YAML files"
+        "judges",
+        nargs="*",
+        type=Path,
+        metavar="JUDGE",
+        help="Checkpoint folders or YAML files of judges.",
     )
     add_shared(parser)
     parser.add_argument(
-        "--ablations", action="store_true", help="also without, with grey and with shuffled images"
+        "--ablations",
+        action="store_true",
+        help="Evaluate also without images, with grey images and with shuffled images.",
     )
     parser.add_argument(
-        "--score", type=Path, metavar="FILE", help="predictions in one of the formats below"
+        "--score",
+        type=Path,
+        metavar="FILE",
+        help="A file of predictions in one of the formats below.",
     )
     parser.add_argument(
         "--benchmark",
         type=benchmark,
         metavar="NAME[=PLACE]",
-        help=f"what --score is of: {', '.join(BENCHMARKS)}. The file is compared with the rows at PLACE (as in --benchmarks); "
-        "without one with those it was evaluated on, if its result lies beside it, else with the published ids",
+        help=f"The benchmark of the file of --score: {', '.join(BENCHMARKS)}. The file is compared with the rows at PLACE, "
+        "which is written as in --benchmarks. Without PLACE it is compared with the rows on which it was evaluated, if "
+        "its result is next to it, and otherwise with the published ids.",
     )
     parser.add_argument(
         "--rules",
-        help="published rules to score by; default: those that belong to the file's format",
+        help="The published rules to score by. The default is the rules that belong to the file's format.",
     )
     parser.add_argument(
         "--k",
         type=int,
-        help="votes an item that vl_rewardbench's official rules take: 1, 3, 5, 7 or 9",
+        help="The number of votes for each item under the official rules of vl_rewardbench: 1, 3, 5, 7 or 9.",
     )
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="accept a file with missing, duplicated or unknown rows",
+        help="Accept a file with missing, duplicated or unknown rows.",
     )
     parser.add_argument(
         "--compare",
         nargs=2,
         type=Path,
         metavar=("A", "B"),
-        help="checkpoints, runs or folders with predictions",
+        help="Two checkpoints, runs or folders with predictions to compare.",
     )
     options = parser.parse_args(arguments)
-    if sum(map(bool, (options.judges, options.score, options.compare))) != 1:
+    num_uses = sum(map(bool, (options.judges, options.score, options.compare)))
+    if num_uses != 1:
         parser.error("give either JUDGES, or --score FILE, or --compare A B")
     if bool(options.score) != bool(options.benchmark):
         parser.error("--score and --benchmark go together")
@@ -125,7 +141,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def rules_listed() -> str:
-    """Return for `--help` the rules of each benchmark, the file formats they read, and what differs from the released script."""
+    """Return the text of `--help` on each benchmark's rules.
+
+    It lists the formats of files that the rules read, and how the rules differ from the released script.
+    """
     lines = ["what --score reads, and the rules it scores by"]
     for name, scored in BENCHMARKS.items():
         lines += ["", f"{name}: file formats"]
@@ -145,26 +164,29 @@ def rules_listed() -> str:
 
 
 def score(options: argparse.Namespace, console: Console) -> None:
-    """Score a predictions file; figures in full precision, and with `--output` everything that the rules compute.
+    """Score the predictions file of `--score` by the published rules of its benchmark.
 
-    Raises: PredictionsError, once the figures are printed, for a file that does not hold each row once, unless `--partial`.
+    The figures are printed in full precision. With `--output` everything that the rules compute is
+    also written as JSON.
+
+    Raises:
+        PredictionsError: If the file does not hold each row exactly once and `--partial` is not given.
+            The figures are printed before.
     """
     name = options.benchmark.name
-    where = (
-        options.benchmark
-        if "location" in options.benchmark.model_fields_set
-        else evaluated_on(options.score)
+    location: Location | None = options.benchmark
+    if "location" not in options.benchmark.model_fields_set:
+        location = evaluated_on(options.score)
+    figures, compared = score_predictions_file(
+        options.score, BENCHMARKS[name], options.rules, options.k, location
     )
-    found, compared = score_predictions_file(
-        options.score, BENCHMARKS[name], options.rules, options.k, where
-    )
-    console.print(score_table(name, found).rich())
+    console.print(score_table(name, figures).rich())
     for line in compared.lines():
         console.print(line, soft_wrap=True)
     if options.output:
-        file = options.output / f"{name}.{found['rules']}.json"
+        file = options.output / f"{name}.{figures['rules']}.json"
         with locked_folder(options.output):
-            write_json(file, found)
+            write_json(file, figures)
         console.print(f"written: {file}")
     if not (compared.whole or options.partial):
         raise PredictionsError(
@@ -174,28 +196,32 @@ def score(options: argparse.Namespace, console: Console) -> None:
 
 
 def evaluated_on(predictions: Path) -> Location | None:
-    """Return the place of the rows that a file of our own was evaluated on, as the result beside it says; None without one."""
-    beside = predictions.resolve().parent.with_suffix(".json")
-    if not beside.is_file():
+    """Return the location of the rows on which a predictions file of this project was evaluated.
+
+    It is read from the result next to the file. Returns None if there is no such result, or if the
+    rows are no longer where they were.
+    """
+    result_file = predictions.resolve().parent.with_suffix(".json")
+    if not result_file.is_file():
         return None
-    result = read_result(beside)
+    result = read_result(result_file)
     if result.origin not in EMBEDDED and not Path(result.origin).exists():
         return None
     limited = any(note.startswith(LIMITED) for note in result.notes)
-    return Location(
-        location=result.origin, limit=result.micro.n + len(result.unavailable) if limited else None
-    )
+    limit = result.micro.n + len(result.unavailable) if limited else None
+    return Location(location=result.origin, limit=limit)
 
 
 def judge_all(options: argparse.Namespace, console: Console) -> None:
-    """Evaluate every judge; on several ranks all take part and the first one prints and writes.
+    """Evaluate every judge of the command line. All ranks take part, the first one prints and writes.
 
-    The first rank holds the lock of every folder of results from the beginning, so that nothing is judged in vain.
+    The first rank locks every folder of results before anything is judged, so that no other command
+    writes there meanwhile.
     """
     judges = [Path(checkpoint_at(str(given))) for given in options.judges]
     # Refuse a wrong command line before torch is imported, which takes seconds.
     tasks = [task_of(options, judge) for judge in judges]
-    with processes() as device, ExitStack() as stack:
+    with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.judges.loading import load_judge
         from mmrm.eval.suite.fingerprint import shared_digest
@@ -238,7 +264,7 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
 
 
 def keep_whole_results(suite: Suite, folder: Path) -> None:
-    """Refuse to replace stored figures by figures of fewer rows.
+    """Refuse to replace the stored results of a suite by results of fewer rows.
 
     The report and `--compare` would then read the figures of fewer rows.
     """
@@ -259,8 +285,9 @@ def keep_whole_results(suite: Suite, folder: Path) -> None:
 def folder_of(options: argparse.Namespace, judge: Path) -> Path:
     """Return the folder for the results of a judge.
 
-    It is inside the checkpoint or next to the YAML file. With `--output` it is that folder, or a
-    folder for each judge below it if there are several.
+    Without `--output` it is `eval` in the checkpoint folder, or `NAME/eval` next to NAME.yaml. With
+    `--output` it is that folder if the command has one judge, and otherwise a subfolder of it that is
+    named for the judge.
     """
     if options.output is None:
         base = judge if judge.is_dir() else judge.with_suffix("")
@@ -272,9 +299,10 @@ def folder_of(options: argparse.Namespace, judge: Path) -> Path:
 
 
 def folders_of_results(options: argparse.Namespace, judges: Sequence[Path]) -> list[Path]:
-    """Return the folders that get the results of the judges.
+    """Return the folders for the results of all judges.
 
-    Raises: UserError if two judges would write into the same one.
+    Raises:
+        UserError: If two judges would write into the same folder.
     """
     judge_by_folder: dict[Path, Path] = {}
     for judge in judges:
@@ -297,26 +325,41 @@ def evaluate(
     *,
     ablations: bool,
 ) -> tuple[Results, dict[Images, Results]]:
-    """Return the results on a suite, and those of the ablations by what became of the images; add the journals.
+    """Evaluate a judge on a suite, and return its results and those of the image ablations.
 
-    An ablation's files lie in `ablations/<images>`, so that they never stand where the score is looked for. `digest` is the
-    judge's, as `judge_digest` returns it.
+    Args:
+        judge: The judge.
+        digest: The digest of the judge's files, as `judge_digest` returns it.
+        suite: The benchmarks and the protocol.
+        folder: The folder for the results. Those of an ablation go to `ablations/<images>` in it, so
+            that they are never taken for the results with real images.
+        journals: A list to which the journals of the evaluations are appended. The caller removes
+            the journals once everything is written.
+        ablations: Evaluate also without images, with grey images and with shuffled images.
     """
     from mmrm.eval.suite.fingerprint import fingerprint, rows_digest
     from mmrm.eval.suite.suite import journal_in
 
-    found: dict[Images, Results] = {}
-    for images in dict.fromkeys([suite.protocol.images, *(ABLATED if ablations else [])]):
-        seen = replace(suite, protocol=suite.protocol.model_copy(update={"images": images}))
-        place = folder if images == REAL else folder / "ablations" / images
-        found[images] = {}
-        for name, (_, rows) in seen.benchmarks.items():
-            mark = fingerprint(digest, rows_digest(rows.examples), seen.protocol)
-            journal = journal_in(place, name, mark, plain_console(stderr=True))
+    all_images: list[Images] = [suite.protocol.images]
+    if ablations:
+        all_images += [images for images in ABLATED if images not in all_images]
+    results_by_images: dict[Images, Results] = {}
+    for images in all_images:
+        protocol = suite.protocol.model_copy(update={"images": images})
+        ablated_suite = replace(suite, protocol=protocol)
+        result_folder = folder if images == REAL else folder / "ablations" / images
+        results: Results = {}
+        for name, (_, rows) in suite.benchmarks.items():
+            mark = fingerprint(digest, rows_digest(rows.examples), protocol)
+            journal = journal_in(result_folder, name, mark, plain_console(stderr=True))
             journals.append(journal)
-            evaluation = seen.evaluate(name, judge, place, with_notes=True, journal=journal)
-            found[images][name] = evaluation.result
-    return found.pop(suite.protocol.images), found
+            evaluation = ablated_suite.evaluate(
+                name, judge, result_folder, with_notes=True, journal=journal
+            )
+            results[name] = evaluation.result
+        results_by_images[images] = results
+    own_results = results_by_images.pop(suite.protocol.images)
+    return own_results, results_by_images
 
 
 if __name__ == "__main__":

@@ -3,16 +3,17 @@
 python eval/sample.py runs/shapes/policy/best samples.jsonl --source '{type: shapes, level: demo, split: train, rows: 1000}'
 python eval/sample.py Qwen/Qwen2.5-VL-3B-Instruct samples.jsonl --source '{type: questions, path: /data/questions.parquet}'
 
-A round of on-policy pairs, labelled by the verifier; a reward model then goes on learning from them as a source of type project:
+These commands then make preference pairs of the answers, labelled by the verifier. A reward model can be
+trained on the pairs as a source of `type: project`:
 
 python eval/score.py runs/shapes/naive/best samples.jsonl scored.jsonl
 python eval/select_responses.py pairs scored.jsonl pairs.jsonl --verifier recorded --all
 
-POLICY is a checkpoint folder, a hub id, or `embedded`; --source is one as a recipe has it. A line
-of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known answers), `verifier`
-(the rule that the source declares), `right` (the verdicts by this rule; an answer that was cut off
-is wrong) and `key`, equal for questions of equal content. A killed command is continued by the same
-command.
+POLICY is a checkpoint folder, the id of a model on the hub, or `embedded`. --source is a source as in
+a recipe. A line of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known
+answers), `verifier` (the rule that the source declares), `right` (the verdicts by this rule; an
+answer that was cut off is wrong) and `key`, which is equal for questions of equal content. The same
+command continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from ruamel.yaml import YAML
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
@@ -40,33 +41,51 @@ from mmrm.data.sources.registry import AnySource
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest, write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import add_ranks, processes, refuse_existing
+from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
 from mmrm.eval.journal import Journal
 from mmrm.models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample; what a user can put right ends with a message and no traceback."""
+    """Sample answers of a policy to questions, and write them; see the module's docstring.
+
+    Errors that a user can correct end the command with a message and no traceback.
+    """
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("eval/sample.py", description=__doc__, formatter_class=form)
-    parser.add_argument("policy", metavar="POLICY")
-    parser.add_argument("output", type=Path, metavar="OUT", help="a .jsonl file")
     parser.add_argument(
-        "--source", required=True, help="questions: a source of type questions or shapes, in YAML"
+        "policy", metavar="POLICY", help="A checkpoint folder, a hub id, or `embedded`."
     )
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--max-new-tokens", type=int, default=1024)
-    parser.add_argument("--seed", type=int, default=0)
-    add_ranks(parser)
+    parser.add_argument("output", type=Path, metavar="OUT", help="The .jsonl file to write.")
+    parser.add_argument(
+        "--source",
+        required=True,
+        help="The source of the questions, in YAML: of type questions or shapes.",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=8, help="The number of sampled answers to each question."
+    )
+    parser.add_argument("--temperature", type=float, default=1.0, help="The answers' temperature.")
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=1024,
+        help="The largest number of tokens of an answer.",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the sampling.")
+    add_model_options(parser)
     options = parser.parse_args(arguments)
     with command():
         sample(options)
 
 
 def sample(options: argparse.Namespace) -> None:
-    """Sample on all ranks; the first one writes, and holds the output's lock."""
-    with processes() as device, ExitStack() as stack:
+    """Sample answers of a policy on all ranks. The first rank locks and writes the output.
+
+    Raises:
+        UserError: If a question has no known answer, or the output exists already.
+    """
+    with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.policies.answering import Answerer
         from mmrm.eval.policies.policy_runs import load_policy, load_questions
@@ -80,40 +99,47 @@ def sample(options: argparse.Namespace) -> None:
             YAML(typ="safe", pure=True).load(options.source)
         )
         questions = load_questions(source, CACHE)
-        if without := [one.identity for one in questions if one.truth is None]:
-            raise UserError(
-                f"{without[0]}: no known answer; take a source of type questions or shapes."
-            )
+        for question in questions:
+            if question.truth is None:
+                raise UserError(
+                    f"{question.identity}: no known answer; take a source of type questions or shapes."
+                )
         sampling = SamplingConfig(
             temperature=options.temperature, max_new_tokens=options.max_new_tokens
         )
-        place = Path(resolve(options.policy))
-        model, packed = load_policy(place, Runtime(device, options.token_budget))
-        # The questions are not part of it: the journal keeps each answer under its question's content.
+        policy = Path(resolve(options.policy))
+        model, packed = load_policy(policy, Runtime(device, options.token_budget))
+        # Answers in the journal are used again only if policy, settings and code are the same.
+        # The questions need no fingerprint: each answer is stored under its question's content.
         settings = (options.samples, sampling, options.seed)
         code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
-        mark = digest(repr((policy_digest(place), settings, code)))
-        beside = options.output.with_name(f"{options.output.name}.journal")
-        journal = Journal(options.output.name, plain_console(stderr=True), beside, gather(mark)[0])
-        answers = Answerer(model, packed, sampling, options.samples, options.seed).answer(
-            questions, journal
-        )
-        if rank():
+        fingerprint = digest(repr((policy_digest(policy), settings, code)))
+        journal_file = options.output.with_name(f"{options.output.name}.journal")
+        console = plain_console(stderr=True)
+        mark = gather(fingerprint)[0]
+        journal = Journal(options.output.name, console, journal_file, mark)
+        answerer = Answerer(model, packed, sampling, options.samples, options.seed)
+        answers_by_question = answerer.answer(questions, journal)
+        if rank() != 0:
             return
-        rows = [
-            as_row(question, found.texts[1:], found.right[1:])
-            for question, found in zip(questions, answers, strict=True)
-        ]
+        rows: list[dict[str, Any]] = []
+        for question, answers in zip(questions, answers_by_question, strict=True):
+            # The first answer is the greedy one. Only the sampled answers are written.
+            rows.append(as_row(question, answers.texts[1:], answers.right[1:]))
         write_json_lines(options.output, rows)
         journal.remove()
-        right = sum(sum(row["right"]) for row in rows) / (len(rows) * options.samples)
+        num_right = sum(sum(row["right"]) for row in rows)
+        share_right = num_right / (len(rows) * options.samples)
         print(
-            f"{len(rows):,} questions, {options.samples} answers each, {100 * right:.1f} % right: {options.output}"
+            f"{len(rows):,} questions, {options.samples} answers each, {100 * share_right:.1f} % right: {options.output}"
         )
 
 
 def as_row(question: Preference, responses: Sequence[str], right: Sequence[bool]) -> dict[str, Any]:
-    """Return a question with its answers as eval/score.py reads them."""
+    """Return a question with its answers as a record that eval/score.py reads.
+
+    `right` holds a verdict for each of the `responses`. The question must have a known answer.
+    """
     assert question.truth is not None
     return {
         "id": question.identity,

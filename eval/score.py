@@ -4,27 +4,34 @@ python eval/score.py runs/mine/best samples.jsonl scored.jsonl
 deepspeed eval/score.py runs/mine/best samples.parquet scored.parquet --image-root /data/images
 python eval/score.py runs/mine/best samples.jsonl scored.jsonl --form stratified --verifier multiple_choice
 
-IN holds JSON lines, a JSON list, parquet or Arrow, a record a row; OUT is .jsonl or .parquet by its name:
+IN is a file of JSON lines, a JSON list, parquet or Arrow, with one record in each row. OUT is a .jsonl
+or a .parquet file. A record looks like this:
 
     {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
 
-The prompt is `prompt` (a text or turns) or `messages`; the responses are `responses`, or one in `response` or `completion`, or
-`chosen` and `rejected` of this project's and TRL's preference records. Images stand in the turns, in `images` or in `image`:
-paths relative to IN's folder or --image-root, which they may not leave, data URIs, or {bytes, path} as `datasets` stores them.
+The prompt is in the column `prompt` (a text or turns) or `messages`. The responses are in `responses`,
+or a single one is in `response` or `completion`, or two are in `chosen` and `rejected`, as in this
+project's and TRL's preference records. Images are in the turns, in `images` or in `image`. They are
+paths inside IN's folder or --image-root, data URIs, or {bytes, path} as `datasets` stores them.
 
-OUT has the record's own columns (an image stays what it was, a path a path) and these, in the place of any of the same name:
-    scores      one a response; higher is better. A judge that compares gives shares of its tournament
-    order       places of the responses, best first; equal scores keep the order of the responses
-    margin      best minus second best score; null for one response
-    normalised  (score - mean) / std, where the checkpoint's config.json has reference_scores
-    rewards     the scores in another --form (eval/selection/score_forms.py)
-    right       what the --verifier says of each response, by the known answer in the column --answer. Verdicts
-                that a record holds (eval/sample.py's `right`) are kept; a rule that contradicts them is refused
-    judgements, unread    comparisons of a judge, and those that name no response;    critiques    of a critic
+OUT holds the columns of the record unchanged, and these columns, which replace columns of the same name:
 
-A record that cannot be judged is counted, stands in OUT.errors.jsonl with its row and the reason, and not in OUT. A killed
-command is continued by the same command, on any number of ranks: what is done stands in OUT.journal until OUT is written, under
-the content of its record. A second command on the same OUT is refused while the first one runs.
+    scores      the score of each response; higher is better. The score of a judge that compares two
+                responses at a time is the response's share of points in a tournament
+    order       the indices of the responses, best first; equal scores keep the order of the responses
+    margin      the best score minus the second best; null for one response
+    normalised  (score - mean) / std, if the checkpoint's config.json has reference_scores
+    rewards     the scores in the --form, if it is not raw (eval/selection/score_forms.py)
+    right       whether each response is right by the --verifier, which compares it with the known
+                answer in the column --answer. Verdicts that a record holds already (`right`, written
+                by eval/sample.py) are kept; a rule that contradicts them is refused
+    judgements  the number of comparisons, for a judge that compares
+    unread      the number of these comparisons that name no response
+    critiques   the critiques that a critic wrote
+
+A record that cannot be judged is counted and left out of OUT; OUT.errors.jsonl gets its row and the
+reason. The same command continues an interrupted one, on any number of ranks: finished records are kept
+in OUT.journal until OUT is written. A second command for the same OUT is refused while the first runs.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import command
@@ -47,7 +54,7 @@ from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.cli import add_ranks, processes, refuse_existing
+from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
 from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import FORMS
@@ -55,48 +62,61 @@ from mmrm.eval.selection.verifier_options import add_verifier, verifying
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Score a file; what a user can put right ends with a message and no traceback."""
+    """Score the responses in a file; see the module's docstring.
+
+    Errors that a user can correct end the command with a message and no traceback.
+    """
     options = parse(arguments)
     with command():
         score(options, plain_console(stderr=True))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; options that do not fit together end the process with status 2."""
+    """Return the parsed options; options that do not fit together end the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("eval/score.py", description=__doc__, formatter_class=form)
     parser.add_argument(
         "judge",
         type=Path,
         metavar="CHECKPOINT",
-        help="a checkpoint folder, or the YAML file of a judge",
+        help="A checkpoint folder, or the YAML file of a judge.",
     )
-    parser.add_argument("input", type=Path, metavar="IN")
-    parser.add_argument("output", type=Path, metavar="OUT", help="a .jsonl or .parquet file")
+    parser.add_argument("input", type=Path, metavar="IN", help="The file with the responses.")
+    parser.add_argument(
+        "output", type=Path, metavar="OUT", help="The .jsonl or .parquet file to write."
+    )
     parser.add_argument(
         "--image-root",
         type=Path,
-        help="the folder that paths of images are relative to; default: IN's",
+        help="The folder that paths of images are relative to. The default is the folder of IN.",
     )
     parser.add_argument(
         "--form",
         choices=FORMS,
         default="raw",
-        help="also as `rewards`; `relative` reads a column `reference`",
+        help="Write the scores in this form as well, as column `rewards`. The form `relative` needs "
+        "the reference answer in a column `reference`. The default is raw, which adds no column.",
     )
-    parser.add_argument("--clip", type=float, help="of --form standardised: OpenRLHF takes 10")
+    parser.add_argument(
+        "--clip",
+        type=float,
+        help="With --form standardised, clip the rewards to the range from -CLIP to CLIP. "
+        "OpenRLHF uses 10.",
+    )
     for name in Limits.model_fields:
         parser.add_argument(
             f"--max-{name}",
             type=int,
             default=getattr(DEFAULTS, name),
             metavar="N",
-            help=f"{name} of a record; more is refused before it is judged; default: %(default)s",
+            help=f"Largest number of {name} of a record. A larger record is refused before it is judged. "
+            "The default is %(default)s.",
         )
     add_verifier(parser)
-    add_ranks(parser)
+    add_model_options(parser)
     options = parser.parse_args(arguments)
-    if "right" in FORMS[options.form].needs and not options.verifier:
+    needs_verdicts = "right" in FORMS[options.form].needs
+    if needs_verdicts and not options.verifier:
         parser.error(f"--form {options.form} needs a --verifier")
     if options.clip is not None and (options.form != "standardised" or options.clip <= 0):
         parser.error("--clip is a positive number for --form standardised")
@@ -104,7 +124,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """Return the limits on a record's size; raises UserError for impossible limits."""
+    """Return the limits on a record's size.
+
+    Raises:
+        UserError: If a limit has a value that is not allowed.
+    """
     values = {name: vars(options)[f"max_{name}"] for name in Limits.model_fields}
     try:
         return Limits(**values)
@@ -113,8 +137,11 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 
 def score(options: argparse.Namespace, console: Console) -> None:
-    """Score the records of a file on all ranks; the first one writes, and holds the output's lock."""
-    with processes() as device, ExitStack() as stack:
+    """Score the records of a file on all ranks. The first rank locks and writes the output.
+
+    Errors and progress are printed on `console`.
+    """
+    with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.judges.loading import load_judge
         from mmrm.eval.judges.registry import reference_of
@@ -150,26 +177,26 @@ def score(options: argparse.Namespace, console: Console) -> None:
         keys = score_candidates_file(judge.judge, file, scoring, journal, console)
         if rank():
             return
-        beside = options.output.with_name(f"{options.output.name}.errors.jsonl")
-        beside.unlink(missing_ok=True)
-        bad = sum(1 for _ in errors(journal, keys))
-        if bad:
-            write_json_lines(beside, errors(journal, keys))
-        said = (
-            f"{bad:,} of {len(file.rows):,} records cannot be judged: {beside} says why"
-            if bad
-            else ""
+        errors_file = options.output.with_name(f"{options.output.name}.errors.jsonl")
+        errors_file.unlink(missing_ok=True)
+        num_errors = sum(1 for _ in errors(journal, keys))
+        remark = ""
+        if num_errors:
+            write_json_lines(errors_file, errors(journal, keys))
+            remark = f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} says why"
+        added_columns = (
+            columns for columns in added(journal, scoring, keys) if columns is not None
         )
-        first = next((one for one in added(journal, scoring, keys) if one is not None), None)
-        if first is None:
-            raise UserError(f"{said}. The first: {next(errors(journal, keys))['error']}")
-        write_with(options.output, file.rows, schema, list(first), added(journal, scoring, keys))
+        first_columns = next(added_columns, None)
+        if first_columns is None:
+            raise UserError(f"{remark}. The first: {next(errors(journal, keys))['error']}")
+        names = list(first_columns)
+        write_with(options.output, file.rows, schema, names, added(journal, scoring, keys))
         journal.path.unlink()
-        console.print(
-            f"{len(file.rows) - bad:,} records: {options.output}{'. ' + said if said else ''}",
-            soft_wrap=True,
-            markup=False,
-        )
+        message = f"{len(file.rows) - num_errors:,} records: {options.output}"
+        if remark:
+            message += f". {remark}"
+        console.print(message, soft_wrap=True, markup=False)
         if file.images.root.resolve() != options.output.resolve().parent:
             console.print(
                 f"Paths of images in it are relative to {file.images.root}.",

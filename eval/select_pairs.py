@@ -1,10 +1,12 @@
 """Select pairs for reinforcement learning by how hard they are, and write them as ordinary records without rationales.
 
-python eval/select_pairs.py tries RECIPE ANNOTATED --out rl.jsonl                 # 2 tries or more, or never right (R1-Reward)
+python eval/select_pairs.py tries RECIPE ANNOTATED --out rl.jsonl                 # the rule of R1-Reward
 python eval/select_pairs.py pass-rate RECIPE CHECKPOINT --out rl.jsonl --votes 4 --band 0.2 0.8
 
-`tries` reads the journal that eval/annotate.py wrote beside ANNOTATED, for the same RECIPE. `pass-rate` lets a checkpoint of a
-generative judge (or a judge's YAML file) judge every pair several times in both orders and keeps those within the band.
+`tries` selects the pairs that a model got right at the second try or later, or never. It reads the
+journal that eval/annotate.py wrote beside ANNOTATED, for the same RECIPE. `pass-rate` judges every
+pair several times in both orders, by a checkpoint of a generative judge or a judge's YAML file. It
+selects the pairs for which the share of right judgements is within the band.
 """
 
 import argparse
@@ -34,40 +36,66 @@ from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.protocol import LISTED, REVERSED, ProtocolConfig
 
 CHUNK = 256
-"""Pairs that are judged before the selected ones of them are written."""
+"""Number of pairs that are judged together. The selected ones are written before the next are judged."""
 
 
 def main() -> None:
-    """Read the command line and select."""
+    """Read the command line, and write the pairs of a recipe that are hard enough, or of medium difficulty."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="by", required=True)
     tries = commands.add_parser("tries")
     rate = commands.add_parser("pass-rate")
-    for one in (tries, rate):
-        one.add_argument("recipe", type=Path)
-        one.add_argument("--out", type=Path, required=True, help="a .jsonl file")
-    tries.add_argument("annotated", type=Path, help="the file that eval/annotate.py wrote")
-    tries.add_argument("--least", type=int, default=2, help="tries that make a pair hard")
-    rate.add_argument("judge", type=Path)
-    rate.add_argument("--votes", type=int, default=4, help="rounds of votes, each in both orders")
-    rate.add_argument("--band", type=float, nargs=2, default=[0.2, 0.8], metavar=("LOW", "HIGH"))
+    for subparser in (tries, rate):
+        subparser.add_argument("recipe", type=Path, help="The recipe whose pairs are selected.")
+        subparser.add_argument("--out", type=Path, required=True, help="The .jsonl file to write.")
+    tries.add_argument("annotated", type=Path, help="The file that eval/annotate.py wrote.")
+    tries.add_argument(
+        "--least",
+        type=int,
+        default=2,
+        help="Select the pairs that took at least this many tries until the answer was right. "
+        "Pairs that were never got right are selected as well.",
+    )
+    rate.add_argument("judge", type=Path, help="A checkpoint folder or the YAML file of a judge.")
+    rate.add_argument(
+        "--votes",
+        type=int,
+        default=4,
+        help="The number of rounds. In each, a pair is judged in both orders.",
+    )
+    rate.add_argument(
+        "--band",
+        type=float,
+        nargs=2,
+        default=[0.2, 0.8],
+        metavar=("LOW", "HIGH"),
+        help="Smallest and largest share of right judgements of a selected pair.",
+    )
     options = parser.parse_args()
     with command(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
         mixture = Mixture(section_of(options.recipe))
-        select = by_tries if options.by == "tries" else by_pass_rate
-        count = 0
-        for index in select(mixture, options):
-            append(options.out, as_row(mixture[index], None))
-            count += 1
-    plain_console().print(f"{count:,} of {len(mixture):,} pairs selected; saved as {options.out}")
+        select_indices = by_tries if options.by == "tries" else by_pass_rate
+        num_selected = 0
+        for index in select_indices(mixture, options):
+            append(options.out, as_row(mixture[index], rationale=None))
+            num_selected += 1
+    plain_console().print(
+        f"{num_selected:,} of {len(mixture):,} pairs selected; saved as {options.out}"
+    )
 
 
 def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
-    """Return the indices of records that needed `--least` tries or more, or were never got right (R1-Reward: 2)."""
+    """Return the indices of the hard records: those with `--least` tries or more, or without a right answer.
+
+    R1-Reward takes 2 as `--least`.
+
+    Raises:
+        UserError: If no record was annotated yet.
+    """
     journal = journal_of(options.annotated)
     lines = read_journal(journal, mixture)
     if not lines:
@@ -76,7 +104,10 @@ def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
 
 
 def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
-    """Yield the indices of records that the judge gets right in a share of its votes within the band."""
+    """Yield the indices of the records whose pass rate is within `--band`, bounds included.
+
+    The pass rate is the share of the judge's votes that name the chosen response.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     protocol = ProtocolConfig(votes=options.votes)
     judge = load_judge(options.judge, Runtime(device)).judge.under(protocol, PREFERENCE_FOLDER)
@@ -84,13 +115,21 @@ def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))
         rates = pass_rates(judge, [mixture[index] for index in indices], options.votes)
-        yield from (
-            index for index, rate in zip(indices, rates, strict=True) if low <= rate <= high
-        )
+        for index, rate in zip(indices, rates, strict=True):
+            if low <= rate <= high:
+                yield index
 
 
 def pass_rates(judge: Judge, records: Sequence[Preference], num_rounds: int) -> list[float]:
-    """Return for each record the share of the judge's votes that name its chosen response; an unreadable vote is no such."""
+    """Return for each record the share of the judge's votes that name its chosen response.
+
+    Args:
+        judge: The judge, already under its protocol.
+        records: The records to judge.
+        num_rounds: The number of votes in each of the two orders.
+
+    A vote that cannot be read counts as a vote for the wrong response.
+    """
     both_orders = (LISTED, REVERSED) * num_rounds
     batch = [
         replace(candidates_from_record(record), presentations=both_orders) for record in records

@@ -1,16 +1,22 @@
-"""Make data of a file that eval/score.py wrote: the best response, preference pairs, SFT records. No model is needed.
+"""Make data from a file that eval/score.py wrote: best responses, preference pairs or SFT records. No model is needed.
 
 python eval/select_responses.py best scored.jsonl best.jsonl                       # best of N: adds `response` and `score`
 python eval/select_responses.py pairs scored.jsonl pairs.jsonl --min-margin 0.5    # the best against the worst, by score
 python eval/select_responses.py pairs scored.parquet dpo.parquet --all --verifier numeric --tolerance 0.05 --output-format trl
 python eval/select_responses.py rejection-sampling scored.jsonl sft.jsonl --verifier multiple_choice
 
-With a --verifier, which reads the known answer in the column --answer, `best` and `rejection-sampling` take right responses only,
-and `pairs` sets right ones against wrong ones, in each the better scored first. `--verifier recorded` takes the verdicts that the
-records hold (`right` of eval/sample.py); a rule that contradicts them is refused. `pairs` and `rejection-sampling` write records
-for training: this project's preference records (`type: project` in a recipe) and {images, prompt, response}, or TRL's of turns
-(`prompt`, `chosen`, `rejected`; `prompt`, `completion`). JSON lines name images by their paths; parquet holds them, as
-`datasets` reads them. What gives nothing is counted by reason; records that cannot be read stand in OUT.errors.jsonl.
+A --verifier compares responses with the known answer in the column --answer. With it, `best` and
+`rejection-sampling` take only right responses, and `pairs` pairs right responses with wrong ones. The
+best scored right response comes first. `--verifier recorded` takes the verdicts that the records hold
+(`right`, written by eval/sample.py). A rule that contradicts such verdicts is refused.
+
+`pairs` and `rejection-sampling` write records for training. With --output-format project these are this
+project's preference records (`type: project` in a recipe), or {images, prompt, response}. With
+--output-format trl they are TRL's records of turns (`prompt`, `chosen`, `rejected`, or `prompt`,
+`completion`). JSON lines name images by their paths. Parquet holds the images, as `datasets` reads them.
+
+Prompts that give no record are counted by reason. Records that cannot be read are listed in
+OUT.errors.jsonl.
 """
 
 from __future__ import annotations
@@ -19,10 +25,11 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console
@@ -45,10 +52,15 @@ from mmrm.eval.selection.verifier_options import add_verifier, verifying
 from mmrm.eval.verifiers import Verifying
 
 Made = TypeVar("Made")
+"""What the command makes of one record: columns to add to it, or a list of training records."""
 
 
 class Selection:
-    """The records of a scored file, with what became of them."""
+    """The records of a scored file, and the counts of those that give no result.
+
+    `reasons` counts the records that the rules leave out, by reason. `errors` lists the records that
+    cannot be read, with their row and the error. Both grow while `made` is iterated.
+    """
 
     def __init__(self, file: RecordFile, verifying: Verifying | None) -> None:
         self.file = file
@@ -57,16 +69,20 @@ class Selection:
         self.errors: list[dict[str, Any]] = []
 
     def made(self, make: Callable[[Answered, ScoredResponses, str], Made]) -> Iterator[Made | None]:
-        """Yield what `make` makes of each record; None for one that gives nothing."""
+        """Yield the result of `make` for each record, or None for a record that gives no result.
+
+        `make` takes the prompt with its responses, their scores, and the name of the record for
+        messages. It may raise NotTaken or RecordError.
+        """
         for number in range(len(self.file.rows)):
             try:
                 row = self.file.row(number)
                 answered = self.file.answered(row)
                 try:
-                    found = scored(row.columns, answered.responses, self.verifying)
+                    scored_responses = scored(row.columns, answered.responses, self.verifying)
                 except RecordError as error:
                     raise RecordError(f"{row.identity}: {error}") from error
-                yield make(answered, found, row.identity)
+                yield make(answered, scored_responses, row.identity)
             except NotTaken as reason:
                 self.reasons[str(reason)] += 1
                 yield None
@@ -76,7 +92,10 @@ class Selection:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Select; what a user can put right ends with a message and no traceback."""
+    """Write the selected responses or pairs of a scored file; see the module's docstring.
+
+    Errors that a user can correct end the command with a message and no traceback.
+    """
     options = parse(arguments)
     with command(), locked_file(options.output):
         refuse_existing(options.output)
@@ -84,89 +103,125 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file = open_records(options.scored, options.image_root)
         schema = schema_for(file.rows, options.output) if options.what == "best" else None
         selection = Selection(file, verifying(options))
-        count: Counter[str] = Counter()
-        writer = Writer(options.output_format, options.output.suffix)
-
-        def records() -> Iterator[dict[str, Any]]:
-            for made in selection.made(maker(options, writer)):
-                count["records"] += len(made or ())
-                yield from made or ()
-
         if options.what == "best":
-            write_with(
-                options.output, file.rows, schema, ["response", "score"], selection.made(best_of)
-            )
-            count["records"] = (
-                len(file.rows) - sum(selection.reasons.values()) - len(selection.errors)
-            )
+            columns = selection.made(best_of)
+            write_with(options.output, file.rows, schema, ["response", "score"], columns)
+            num_left_out = sum(selection.reasons.values()) + len(selection.errors)
+            num_records = len(file.rows) - num_left_out
         else:
-            verified = selection.verifying is not None
-            write_records(
-                options.output, records(), writer.schema(options.what == "pairs", verified)
-            )
-        beside = options.output.with_name(f"{options.output.name}.errors.jsonl")
-        beside.unlink(missing_ok=True)
+            num_records = write_training_records(options, selection)
+        errors_file = options.output.with_name(f"{options.output.name}.errors.jsonl")
+        errors_file.unlink(missing_ok=True)
         if selection.errors:
-            write_json_lines(beside, selection.errors)
-    said = [f"{number:,} where {reason}" for reason, number in selection.reasons.most_common()]
-    said += [f"{len(selection.errors):,} cannot be read ({beside})"] if selection.errors else []
-    nothing = f" Prompts without any: {'; '.join(said)}." if said else ""
-    plain_console(stderr=True, highlight=False).print(
-        f"{count['records']:,} records of {len(file.rows):,} prompts: {options.output}.{nothing}",
-        soft_wrap=True,
-    )
+            write_json_lines(errors_file, selection.errors)
+    message = f"{num_records:,} records of {len(file.rows):,} prompts: {options.output}."
+    remarks = [f"{count:,} where {reason}" for reason, count in selection.reasons.most_common()]
+    if selection.errors:
+        remarks.append(f"{len(selection.errors):,} cannot be read ({errors_file})")
+    if remarks:
+        message += f" Prompts without any: {'; '.join(remarks)}."
+    plain_console(stderr=True, highlight=False).print(message, soft_wrap=True)
+
+
+def write_training_records(options: argparse.Namespace, selection: Selection) -> int:
+    """Write the training records of `pairs` or `rejection-sampling`, and return their number."""
+    writer = Writer(options.output_format, options.output.suffix)
+    num_records = 0
+
+    def records() -> Iterator[dict[str, Any]]:
+        nonlocal num_records
+        for made in selection.made(maker(options, writer)):
+            if made is not None:
+                num_records += len(made)
+                yield from made
+
+    is_verified = selection.verifying is not None
+    schema = writer.schema(options.what == "pairs", is_verified)
+    write_records(options.output, records(), schema)
+    return num_records
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
+    """Return the parsed options; a wrong command line ends the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "eval/select_responses.py", description=__doc__, formatter_class=form
     )
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("best", "pairs", "rejection-sampling"):
-        one = commands.add_parser(name)
-        one.add_argument(
-            "scored", type=Path, metavar="SCORED", help="a file that eval/score.py wrote"
+        subparser = commands.add_parser(name)
+        subparser.add_argument(
+            "scored", type=Path, metavar="SCORED", help="A file that eval/score.py wrote."
         )
-        one.add_argument("output", type=Path, metavar="OUT", help="a .jsonl or .parquet file")
-        one.add_argument(
+        subparser.add_argument(
+            "output", type=Path, metavar="OUT", help="The .jsonl or .parquet file to write."
+        )
+        subparser.add_argument(
             "--image-root",
             type=Path,
-            help="the folder that paths of images are relative to; default: SCORED's",
+            help="The folder that paths of images are relative to. The default is the folder of "
+            "SCORED.",
         )
-        add_verifier(one)
-        one.set_defaults(output_format="project")
+        add_verifier(subparser)
+        subparser.set_defaults(output_format="project")
         if name != "best":
-            one.add_argument("--output-format", choices=get_args(Format), help="default: project")
-        if name == "pairs":
-            one.add_argument(
-                "--min-margin", type=float, help="smallest difference of the two scores"
+            subparser.add_argument(
+                "--output-format",
+                choices=get_args(Format),
+                help="The form of the training records. The default is project.",
             )
-            one.add_argument(
+        if name == "pairs":
+            subparser.add_argument(
+                "--min-margin",
+                type=float,
+                help="The smallest difference between the scores of a pair.",
+            )
+            subparser.add_argument(
                 "--all",
                 action="store_true",
-                help="all pairs of a prompt, not the best and the worst alone",
+                help="Write all pairs of a prompt, not only that of the best and the worst response.",
             )
     return parser.parse_args(arguments)
 
 
-def best_of(answered: Answered, found: ScoredResponses, identity: str) -> dict[str, Any]:
-    """Return the columns that `best` adds."""
-    place = best(found)
-    return {"response": answered.responses[place], "score": found.scores[place]}
+def best_of(answered: Answered, scored_responses: ScoredResponses, identity: str) -> dict[str, Any]:
+    """Return the columns that the command `best` adds to a record.
+
+    `identity` is not used. The function has the signature that `Selection.made` calls.
+    """
+    index = best(scored_responses)
+    return {"response": answered.responses[index], "score": scored_responses.scores[index]}
 
 
 def maker(
     options: argparse.Namespace, writer: Writer
 ) -> Callable[[Answered, ScoredResponses, str], list[dict[str, Any]]]:
-    """Return what makes the training records of a prompt."""
+    """Return the function that makes the training records of one prompt, as `Selection.made` calls it."""
     if options.what == "rejection-sampling":
-        return lambda answered, found, identity: [writer.example(answered, best(found), identity)]
-    return lambda answered, found, identity: [
-        writer.pair(answered, found, chosen, rejected, identity)
-        for chosen, rejected in preference_pairs(found, options.min_margin, options.all)
-    ]
+        return partial(best_example, writer)
+    return partial(pair_records, writer, options.min_margin, options.all)
+
+
+def best_example(
+    writer: Writer, answered: Answered, scored_responses: ScoredResponses, identity: str
+) -> list[dict[str, Any]]:
+    """Return one SFT record, with the best response to a prompt."""
+    return [writer.example(answered, best(scored_responses), identity)]
+
+
+def pair_records(
+    writer: Writer,
+    min_margin: float | None,
+    all_pairs: bool,
+    answered: Answered,
+    scored_responses: ScoredResponses,
+    identity: str,
+) -> list[dict[str, Any]]:
+    """Return the preference records of the responses to a prompt; see `preference_pairs`."""
+    records: list[dict[str, Any]] = []
+    for chosen, rejected in preference_pairs(scored_responses, min_margin, all_pairs):
+        records.append(writer.pair(answered, scored_responses, chosen, rejected, identity))
+    return records
 
 
 if __name__ == "__main__":

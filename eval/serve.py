@@ -3,8 +3,9 @@
 python eval/serve.py runs/mine/best                                          # http://127.0.0.1:8000
 python eval/serve.py runs/mine/best --host 0.0.0.0 --api-key-file key.txt --media-root /data/images
 
-The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative. Images are data URIs; with
---media-root also paths below that folder; addresses are never fetched. What clients may speak:
+The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative. Images
+are data URIs. With --media-root they may also be paths below that folder. Web addresses are never
+fetched. These routes take requests:
 
 /v1/rewards   groups of responses to a prompt: scores, order, margin, the tokens that were computed
   curl localhost:8000/v1/rewards -d '{"groups": [{"messages": "What is 2 + 2?", "responses": ["4", "5"], "images": []}]}'
@@ -15,8 +16,10 @@ The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic 
 /get_reward   OpenRLHF: prompt and response in one text; images only in a label: {"images": ["data:…"]}
   curl localhost:8000/get_reward -d '{"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2?"], "labels": [""]}'
 
-/health and /ready for load balancers (no key), /metrics for Prometheus, /v1/models with the checkpoint's fingerprint. A judge
-that compares ranks the responses of a group by a tournament. SIGTERM drains. Several GPUs: docker/serve.yaml.
+/health and /ready are for load balancers and need no key. /metrics is for Prometheus. /v1/models holds
+the checkpoint's fingerprint. A judge that compares two responses at a time ranks the responses of a
+group by a tournament. At SIGTERM the server answers the requests that it has accepted, refuses new
+ones, and ends. docker/serve.yaml serves from several GPUs.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from pydantic import ValidationError
 
@@ -38,12 +41,15 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import command
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
-from mmrm.eval.cli import add_ranks, processes
+from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.serving.request_limits import RequestLimits
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until a signal ends it; what a user can put right ends with a message and no traceback."""
+    """Serve a judge over HTTP until a signal ends the server; see the module's docstring.
+
+    Errors that a user can correct end the command with a message and no traceback.
+    """
     options = parse(arguments)
     with command():
         key = api_key(options.api_key_file)
@@ -57,33 +63,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; a wrong command line ends the process with status 2."""
+    """Return the parsed options; a wrong command line ends the process with status 2."""
     parser = argparse.ArgumentParser(
         "eval/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "judge", type=Path, metavar="JUDGE", help="a checkpoint folder or YAML file"
+        "judge",
+        type=Path,
+        metavar="JUDGE",
+        help="A checkpoint folder, or the YAML file of a judge.",
     )
     parser.add_argument(
-        "--name", help="what requests call the model; default: JUDGE as it is written here"
+        "--name",
+        help="The name of the model in requests. The default is JUDGE as it is written here.",
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="default: %(default)s, this machine only"
+        "--host",
+        default="127.0.0.1",
+        help="The address to listen at. The default is %(default)s, which only this machine reaches.",
     )
     parser.add_argument(
-        "--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one"
+        "--port",
+        type=int,
+        default=8000,
+        help="The port to listen at. The default is %(default)s; 0 takes a free port.",
     )
     parser.add_argument(
         "--api-key-file",
         type=Path,
         metavar="FILE",
-        help="requests must bring the key in it, as a bearer token",
+        help="A file with a key, which every request must contain as a bearer token.",
     )
     parser.add_argument(
         "--media-root",
         type=Path,
         metavar="FOLDER",
-        help="images may be named by paths below it; default: none may",
+        help="The folder of images that requests may name by a path below it. The default is none.",
     )
     for name, field in RequestLimits.model_fields.items():
         parser.add_argument(
@@ -93,16 +108,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             default=field.default,
             help=f"{field.description}; default: %(default)s",
         )
-    add_ranks(parser)
+    add_model_options(parser)
     return parser.parse_args(arguments)
 
 
 def limits_of(options: argparse.Namespace) -> RequestLimits:
-    """Return the limits; raises UserError for impossible ones."""
+    """Return the limits on requests.
+
+    Raises:
+        UserError: If a limit has a value that is not allowed, or contradicts another limit.
+    """
+    values = {name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields}
     try:
-        limits = RequestLimits(
-            **{name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields}
-        )
+        limits = RequestLimits(**values)
     except ValidationError as error:
         raise UserError(f"--max-…: {format_validation_error(error)}") from error
     if limits.groups > limits.queue:
@@ -113,7 +131,11 @@ def limits_of(options: argparse.Namespace) -> RequestLimits:
 
 
 def api_key(file: Path | None) -> str | None:
-    """Return the key in `file`; raises UserError for none, or one that no header can hold."""
+    """Return the key in `file`, or None if no file is given.
+
+    Raises:
+        UserError: If the file has no key, or a key that an HTTP header cannot hold.
+    """
     if file is None:
         return None
     key = read_text(file, errors="replace").strip()
@@ -125,23 +147,29 @@ def api_key(file: Path | None) -> str | None:
 
 
 def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -> None:
-    """Listen at once, load, and answer until a signal; raises what loading raises, OSError for a port that is taken."""
+    """Listen, load the judge, and answer requests until a signal ends the server.
+
+    Requests that arrive before the judge is loaded are refused.
+
+    Raises:
+        OSError: If the port is taken.
+        UserError: If the judge cannot be loaded, or a package is missing.
+    """
     try:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise UserError(
             "FastAPI and uvicorn, which serve, are not installed: pip install -e .[serve]"
         ) from error
-    with processes() as device:
+    with rank_device() as device:
         from mmrm.eval.judges.checkpoint import Runtime
         from mmrm.eval.serving.app import Server
         from mmrm.eval.serving.service import Service, load_served
 
         name = options.name or str(options.judge)
         runtime = Runtime(device, options.token_budget)
-        listening = socket.create_server(
-            (options.host, options.port), family=socket.getaddrinfo(options.host, None)[0][0]
-        )
+        address_family = socket.getaddrinfo(options.host, None)[0][0]
+        listening = socket.create_server((options.host, options.port), family=address_family)
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("reward_server").setLevel(logging.INFO)
         service = Service(

@@ -1,14 +1,14 @@
-"""Evaluate many checkpoints on many benchmarks, data-parallel, and never one of them twice.
+"""Evaluate many judges on many benchmarks on all ranks, and none of them twice.
 
 deepspeed eval/sweep.py runs/a runs/b/checkpoint-* --benchmarks vl_rewardbench=hub
 python eval/sweep.py runs/shapes/naive --output runs/shapes/sweep --wandb reward-models
 
-A run folder stands for all its checkpoints. YAML files (ensembles, endpoints) are judges too. Into
-the folder that --output names go sweep.csv, sweep.json, sweep.md, sweep.png, and
-results/<fingerprint>/ with `<benchmark>.json` and `<benchmark>/predictions.jsonl`. The fingerprint
-is of the weights, the benchmark's rows, the protocol and the scoring code. A stored result is not
-computed again, so that a killed sweep is continued by the same command, also in the middle of a
-result.
+A judge is a checkpoint folder or a YAML file, for example of an ensemble or of an endpoint. A run
+folder is replaced by all its checkpoints. The folder --output gets sweep.csv, sweep.json, sweep.md,
+sweep.png, and for each result the folder results/<fingerprint>/ with `<benchmark>.json` and
+`<benchmark>/predictions.jsonl`. The fingerprint is a digest of the weights, the benchmark's rows, the
+protocol and the scoring code. A stored result is not computed again. The same command continues an
+interrupted sweep, also in the middle of a result.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import first_rank_console, plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.cli import add_shared, processes, task_of
+from mmrm.eval.cli import add_shared, rank_device, task_of
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import recorded
@@ -45,7 +45,7 @@ BROKEN = (UserError, OSError)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, and evaluate what is missing."""
+    """Evaluate the judges of the command line on the benchmarks; see the module's docstring."""
     parser = argparse.ArgumentParser(
         "eval/sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,30 +54,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nargs="+",
         type=Path,
         metavar="JUDGE",
-        help="run folders, checkpoint folders, YAML files",
+        help="Run folders, checkpoint folders, or YAML files of judges.",
     )
     add_shared(parser)
     parser.add_argument(
         "--wandb",
         metavar="PROJECT",
-        help="also log there; without a login the wandb run stays in the output",
+        help="Log the figures to this wandb project as well. Without a login, the wandb run stays "
+        "in the output folder.",
     )
     parser.set_defaults(output=Path("runs/sweep"))
     options = parser.parse_args(arguments)
     console = first_rank_console(highlight=False, soft_wrap=True)
     with (
         command(),
-        processes() as device,
+        rank_device() as device,
         locked_by_first_rank(locked_folder(options.output)),
     ):
         run(options, device, console)
 
 
 def run(options: argparse.Namespace, device: torch.device, console: Console) -> None:
-    """Evaluate what is missing and write the summary.
+    """Evaluate the judges whose results are missing, and write the summary of all results.
 
-    All ranks call together, and the first one writes. All judges get one task: that of the options,
-    completed by the first recipe there is.
+    All ranks call this together, and the first one writes. All judges have the same benchmarks and
+    protocol: those of the options, completed by the recipe of the first judge that has one.
     """
     judges = expand(options.judges)
     folder = options.output
@@ -92,7 +93,8 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     broken: dict[str, str] = {}
     for judge, (digest, problem) in digests(judges).items():
         marks = {
-            name: fingerprint(digest, own, suite.protocol) for name, own in rows_digests.items()
+            name: fingerprint(digest, digest_of_rows, suite.protocol)
+            for name, digest_of_rows in rows_digests.items()
         }
         problem = problem or sweep.complete(judge, digest, marks)
         gc.collect()  # a judge holds itself in cycles, and there is no room for two
@@ -118,7 +120,10 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
 
 
 def write_summary(summary: Summary, folder: Path, console: Console) -> None:
-    """Write the summary as JSON, CSV, Markdown and a picture, and print the best judges."""
+    """Write a summary as JSON, CSV and Markdown, and print the best judges on each benchmark.
+
+    A picture is drawn as well, unless the summary has no results.
+    """
     write_json(folder / "sweep.json", in_full(summary))
     write_rows(rows(summary), folder / "sweep.csv")
     write_whole(folder / "sweep.md", markdown(summary))
@@ -128,6 +133,7 @@ def write_summary(summary: Summary, folder: Path, console: Console) -> None:
         console.print(f"{name}: {best_of(standings)}")
     if summary.comparisons > 1:
         console.print(
+            # A distance is the difference between the accuracies of two judges.
             f"Intervals of distances hold at 95 % for all {summary.comparisons} pairs of judges "
             "together."
         )
@@ -135,7 +141,10 @@ def write_summary(summary: Summary, folder: Path, console: Console) -> None:
 
 
 def judge_with_task(judges: Sequence[Path]) -> Path:
-    """Return the first judge with a recorded task; without one the first that can be read."""
+    """Return the first judge whose checkpoint records the recipe of its run.
+
+    Without such a judge it is the first one that can be read, or else the first of all.
+    """
     readable = []
     for judge in judges:
         try:
@@ -153,16 +162,16 @@ def digests(judges: Sequence[Path]) -> dict[Path, tuple[str, str]]:
 
     The ranks share the reading of the files.
     """
-    own: dict[Path, tuple[str, str]] = {}
+    own_digests: dict[Path, tuple[str, str]] = {}
     for judge in judges[rank() :: world_size()]:
         try:
-            own[judge] = (judge_digest(judge), "")
+            own_digests[judge] = (judge_digest(judge), "")
         except BROKEN as error:
-            own[judge] = ("", str(error))
-    of_all_ranks: dict[Path, tuple[str, str]] = {}
-    for part in gather(own):
-        of_all_ranks |= part
-    return {judge: of_all_ranks[judge] for judge in judges}
+            own_digests[judge] = ("", str(error))
+    all_digests: dict[Path, tuple[str, str]] = {}
+    for digests_of_rank in gather(own_digests):
+        all_digests |= digests_of_rank
+    return {judge: all_digests[judge] for judge in judges}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +184,17 @@ class Sweep:
     console: Console
 
     def complete(self, path: Path, digest: str, marks: dict[str, str]) -> str:
-        """Evaluate a judge on the benchmarks whose results are missing.
+        """Evaluate a judge on the benchmarks for which the store has no result of it.
 
         Args:
-            path: The judge.
-            digest: The digest of its files.
-            marks: The fingerprint of its result on each benchmark.
+            path: The checkpoint folder or the YAML file of the judge.
+            digest: The digest of the judge's files.
+            marks: For each benchmark the fingerprint under which the result is or will be stored.
+                It is known before the judge is evaluated.
 
         Returns:
-            The problem of the judge; an empty text if there is none.
+            An empty text, or the message of the error if the judge cannot be loaded or asked. The
+            sweep then goes on with the next judge.
         """
         missing = gather([name for name, mark in marks.items() if not self.store.has(mark)])[0]
         for name in marks.keys() - set(missing):
@@ -200,7 +211,8 @@ class Sweep:
         if judge is None or problems:
             return problems[0]
         for name in missing:
-            # A judge that cannot be asked under the protocol ends the sweep: the protocol is at fault.
+            # Raises an error, which ends the sweep, if the judge cannot be asked under the protocol.
+            # The protocol is then at fault, and it is the same for all judges.
             judge.under(self.suite.protocol, self.suite.benchmarks[name][0])
             try:
                 self._evaluate(path, name, judge, digest, marks[name])
@@ -228,17 +240,17 @@ class Sweep:
         self.console.print(f"{path}, {name}: {accuracy_text(evaluation.result.micro)}")
 
 
-def expand(places: Sequence[Path]) -> list[Path]:
-    """Return every judge once; a run folder stands for its checkpoints, ordered by step."""
+def expand(judges_and_runs: Sequence[Path]) -> list[Path]:
+    """Return every judge once, with each run folder replaced by its checkpoints, ordered by step."""
     judge_by_resolved_path: dict[Path, Path] = {}
-    for place in places:
+    for judge_or_run in judges_and_runs:
         checkpoints: list[tuple[int, Path]] = []
-        for path in place.glob("checkpoint-*"):
+        for path in judge_or_run.glob("checkpoint-*"):
             step = step_of(path)
             if step is not None:
                 checkpoints.append((step, path))
         paths = [path for _, path in sorted(checkpoints)]
-        for path in paths or [place]:
+        for path in paths or [judge_or_run]:
             judge_by_resolved_path.setdefault(path.resolve(), path)
     return list(judge_by_resolved_path.values())
 

@@ -1,7 +1,8 @@
-"""Annotating preference records with rationales: what eval/annotate.py does, and the journal that eval/select_pairs.py reads.
+"""Annotate preference records with rationales, for eval/annotate.py.
 
-Two files are written line by line: the records in this project's own format, and beside them a journal with one line for
-every record that was looked at. A record counts as done once its line is in the journal, so a kill loses one record at most.
+Two files are written line by line: the annotated records in this project's own format, and next to them
+a journal with one line for every record that was tried, which eval/select_pairs.py reads. A record is
+finished once its line is in the journal, so a kill loses one record at most.
 """
 
 import json
@@ -24,7 +25,7 @@ from mmrm.eval.judges.endpoint.client import Answer, messages
 from mmrm.eval.protocol import draw
 
 Failures = Literal["drop", "keep"]
-"""What becomes of a record that no try got right: it is left out, or written without a rationale."""
+"""Whether a record that no try got right is left out, or written without a rationale."""
 
 Complete = Callable[[Mapping[str, Any]], Answer]
 """Sends a chat request and returns the reply; see `mmrm.eval.judges.endpoint.client.Client.answer`."""
@@ -32,18 +33,22 @@ Complete = Callable[[Mapping[str, Any]], Answer]
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What came of a record."""
+    """The outcome of asking a model about a record: the rationale, if one was right, and the tries."""
 
     rationale: str | None
     """The rationale of the try that named the right response; None if no try did."""
     tries: int
+    """The number of tries that were made."""
     first: Literal["chosen", "rejected"] = "chosen"
-    """Which response the rationale calls Response 1."""
+    """The response that the rationale calls Response 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
-    """Asks a model which response is better until it says the right one, at most once for each temperature."""
+    """Asks a model which response of a record is better, until its answer is right.
+
+    It makes at most one try for each temperature.
+    """
 
     complete: Complete
     model: str
@@ -53,49 +58,59 @@ class Annotator:
     seed: int = 0
 
     def __call__(self, record: Preference) -> Annotation:
-        """Return the first reasoning that ends with the right answer.
+        """Return the first reasoning that ends with the right answer, and the number of tries.
 
-        Raises EndpointError as the endpoint does. A reasoning with a marker such as `<image>`
-        counts as a failed try, since training refuses it.
+        A reasoning with a marker such as `<image>` counts as a failed try, because training refuses
+        such texts.
+
+        Raises:
+            EndpointError: If the endpoint does not reply.
         """
-        side = draw(self.seed, record.identity, 0)
-        shown = (record.chosen, record.rejected) if side == 0 else (record.rejected, record.chosen)
-        asked = messages(ask(self.template, record.prompt, *shown), record.images, record.identity)
+        chosen_index = draw(self.seed, record.identity, 0)
+        responses = [record.rejected, record.rejected]
+        responses[chosen_index] = record.chosen
+        question = ask(self.template, record.prompt, *responses)
+        chat = messages(question, record.images, record.identity)
         for number, temperature in enumerate(self.temperatures, start=1):
             body = {
                 "model": self.model,
-                "messages": asked,
+                "messages": chat,
                 "temperature": temperature,
                 "max_tokens": self.max_tokens,
             }
-            found = read(self.complete({**body, "seed": self.seed + number}).text)
-            rationale = (found.reasoning or "").strip()
+            reply = self.complete({**body, "seed": self.seed + number})
+            judgement = read(reply.text)
+            rationale = (judgement.reasoning or "").strip()
             can_be_learned = bool(rationale) and stray_marker(rationale) is None
-            if found.answer == side + 1 and can_be_learned:
-                written, first = with_chosen_first(rationale, winner=side + 1)
-                return Annotation(written, number, first)
+            if judgement.answer == chosen_index + 1 and can_be_learned:
+                rewritten, first = with_chosen_first(rationale, winner=chosen_index + 1)
+                return Annotation(rewritten, number, first)
         return Annotation(None, len(self.temperatures))
 
 
 def journal_of(records: Path) -> Path:
-    """Return the journal of a file of records.
+    """Return the path of the journal of a file of annotated records.
 
-    It has one line a record: its index and identity, the digest of its content, that of the settings it was annotated with, the
-    tries, whether it was got right, and the lines of records so far.
+    The journal has one line for each record: its index and identity, the digests of its content and of
+    the settings, the number of tries, whether a try was right, and the number of records that were
+    written to the file so far.
     """
     return records.with_suffix(".journal.jsonl")
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
-    """Return a digest of everything that decides what is asked about a record and what is written of it."""
+    """Return a digest of the settings that decide the questions to the model and the written records."""
     return digest(json.dumps(settings, sort_keys=True, default=str))
 
 
 def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
-    """Return a journal's whole lines. A last line that a kill cut off does not count.
+    """Return the complete lines of a journal. A last line that a kill cut off is left out.
 
-    Raises: UserError if a line is damaged, or its record is not the one that `records` has under its index. Every line is
-    compared by content, images included: other records may have the same identities.
+    Every line is compared with the record that `records` has at its index, by content, images included,
+    because other records may have the same identities.
+
+    Raises:
+        UserError: If a line is damaged, or belongs to another record.
     """
     content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
@@ -128,7 +143,7 @@ def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
 
 
 def cut_off_unfinished_line(path: Path) -> int:
-    """Remove what a kill left of a last line from a file; return the number of bytes removed."""
+    """Remove an incomplete last line from a file, and return the number of removed bytes."""
     content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
@@ -137,9 +152,12 @@ def cut_off_unfinished_line(path: Path) -> int:
 
 
 def keep_written_lines(path: Path, written: int) -> None:
-    """Cut a file of records down to the lines that its journal knows; a kill may have left one more.
+    """Cut a file of records after its first `written` lines, the number that its journal holds.
 
-    Raises: UserError if the file holds fewer lines, as its records would be lost.
+    A kill may have left one more line.
+
+    Raises:
+        UserError: If the file holds fewer lines, because the missing records would be lost.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if len(lines) < written:
@@ -159,17 +177,27 @@ def annotate(
     failures: Failures,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> int:
-    """Annotate those of `records` that are not in the journal yet, write them to `path`, and return how many were done now.
+    """Annotate the records that are not in the journal yet, and return the number of records annotated.
 
-    `settings` are the model and everything else that decides the rationales. The caller holds the lock of the journal.
+    The caller holds the lock of the journal. If the annotator raises an error, the records that were
+    annotated before it are kept.
 
-    Raises: UserError for a journal of other records or other settings; what the annotator raises, with all that was done kept.
+    Args:
+        records: The records of the recipe.
+        indices: The indices of the records to annotate.
+        annotator: The function that asks a model about a record.
+        path: The file for the annotated records.
+        failures: What happens to a record that no try got right.
+        settings: The model and everything else that decides the rationales.
+
+    Raises:
+        UserError: If the journal belongs to other records or other settings.
     """
     journal = journal_of(path)
-    asked = settings_digest({**settings, "failures": failures})
+    digest_of_settings = settings_digest({**settings, "failures": failures})
     cut_off_unfinished_line(journal)
     lines = read_journal(journal, records)
-    if any(line.get("settings") != asked for line in lines):
+    if any(line.get("settings") != digest_of_settings for line in lines):
         listed = ", ".join(f"{name} {value}" for name, value in settings.items())
         raise UserError(
             f"{journal} was written with other settings than {listed or 'these'} and failures {failures}. Rationales of two "
@@ -183,19 +211,19 @@ def annotate(
         if index in done:
             continue
         record = records[index]
-        found = annotator(record)
-        right = found.rationale is not None
-        if right or failures == "keep":
-            annotated = replace(record, first_in_rationale=found.first)
-            append(path, as_row(annotated, found.rationale))
+        annotation = annotator(record)
+        is_right = annotation.rationale is not None
+        if is_right or failures == "keep":
+            annotated = replace(record, first_in_rationale=annotation.first)
+            append(path, as_row(annotated, annotation.rationale))
             written += 1
         line = {
             "index": index,
             "identity": record.identity,
             "record": record_key(record),
-            "settings": asked,
-            "tries": found.tries,
-            "right": right,
+            "settings": digest_of_settings,
+            "tries": annotation.tries,
+            "right": is_right,
             "written": written,
         }
         append(journal, line)
@@ -204,6 +232,6 @@ def annotate(
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add a record to a file of JSON lines."""
+    """Append a record to a file of JSON lines."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,7 +1,8 @@
-"""A policy on questions with known answers: one greedy answer and N sampled ones to each, verified and scored by a judge.
+"""Let a policy answer questions with known answers: one greedy answer and N sampled answers to each.
 
-Of these come accuracy, greedy and sampled, best-of-N by the judge, pass@N and the majority's answer, and the KL divergence from
-another policy. A sampled answer is drawn by the seed, the question and its number alone.
+The answers are verified and scored by a judge. They give the accuracy of greedy and sampled answers, best
+of N by the judge, pass@N, the majority's answer, and the KL divergence from another policy. A sampled
+answer depends only on the policy, the seed, the question and the number of the answer.
 """
 
 from __future__ import annotations
@@ -42,28 +43,29 @@ from mmrm.models.packing.groups import Continuation, Group, PackedBatch
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a policy answered to a question; the greedy answer comes first, the sampled ones follow."""
+    """A policy's answers to one question; the greedy answer comes first, the sampled answers follow."""
 
     ids: tuple[tuple[int, ...], ...]
-    """Their tokens, the end of the turn included where the policy wrote it."""
+    """The tokens of each answer, with the end of the turn if the policy wrote it."""
     texts: tuple[str, ...]
     right: tuple[bool, ...]
     cut_off: tuple[bool, ...]
-    """Those that the limit ended, or that hold a control token: they are wrong."""
+    """Whether each answer was ended by the limit or holds a control token. Such an answer is wrong."""
     scores: tuple[float, ...] = ()
-    """The judge's; empty without one."""
+    """The judge's score of each answer; empty if no judge scored them."""
 
     @property
     def said(self) -> list[tuple[str, bool]]:
-        """What each sampled answer says, for a vote of the majority.
+        """The final answer of each sampled text and its verdict, for a vote of the majority.
 
-        Whether it is right is part of it: an answer that was cut off is never right, whatever it says.
+        The verdict is included because an answer that was cut off is never right, even if its text
+        equals a right answer.
         """
         answers = [" ".join(final_answer(text).casefold().split()) for text in self.texts[1:]]
         return list(zip(answers, self.right[1:], strict=True))
 
     def figures(self) -> dict[str, float]:
-        """Return what the question adds to each accuracy; no `best` without scores."""
+        """Return the question's contribution to each accuracy. `best` is missing without scores."""
         right = self.right[1:]
         num_samples = len(right)
         figures = {
@@ -79,17 +81,17 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class QuestionEncoder:
-    """A question as a group that is answered `count` times; runs in loader workers."""
+    """Encodes a question as a group that is answered `count` times. It runs in loader workers."""
 
     encoder: Encoder
     count: int
 
     def __call__(self, record: Preference) -> Group:
-        """Encode the question; raises RecordError for what cannot be shown."""
+        """Return the encoded question; raise RecordError if it cannot be encoded."""
         return to_write(self.prompt(record), self.count)
 
     def prompt(self, record: Preference) -> Group:
-        """Return the whole prompt, without continuation."""
+        """Return the prompt as a group without continuations."""
         self.encoder.refuse_control_tokens(record)
         images = [decode(image, record.identity) for image in record.images]
         group = self.encoder.encode(images, [self.encoder.render(record.prompt)], None)
@@ -99,7 +101,9 @@ class QuestionEncoder:
 
 
 def readable(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
-    """Return a policy's tokens as the text that a judge may read, and whether it is whole: it `ended`, without control tokens.
+    """Return the text of a policy's tokens for a judge, and whether the answer is complete.
+
+    An answer is complete if the policy ended it (`ended`) and it holds no control token.
 
     Control tokens would be read as tokens again, so they are taken out, also where their letters
     were spelt. The same is done with markers such as `<image>`, which a judge refuses in a
@@ -247,7 +251,7 @@ def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
-    """Return every figure's credits, (questions,)."""
+    """Return for every figure an array with the contribution of each question, shape (questions,)."""
     figures_by_question = [answers_to_it.figures() for answers_to_it in answers]
     credits: dict[str, Floats] = {}
     for name in figures_by_question[0]:

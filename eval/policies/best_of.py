@@ -1,7 +1,8 @@
-"""What N sampled answers to a question say of n ≤ N of them: the mean over all subsets of n, in closed form.
+"""Estimates of best of n, pass@n and majority of n from N sampled answers to a question, n ≤ N.
 
-All take what is known of the N answers to one question. Averaged over questions each is an unbiased estimate of what drawing n
-answers anew would give, for every n from one sampling.
+Each function takes the scores or verdicts of the N answers to one question, and returns the mean over all
+subsets of n answers, computed without listing the subsets. Averaged over questions it is an unbiased
+estimate of the figure for n newly drawn answers.
 """
 
 from collections import Counter
@@ -11,7 +12,9 @@ from math import comb, log
 
 
 def best_of(scores: Sequence[float], right: Sequence[bool], n: int) -> float:
-    """Return how often the best of n answers by `scores` is right; of equal best ones each is chosen equally often.
+    """Return the probability that the best of n answers by `scores` is right.
+
+    Among equally good answers each is chosen with the same probability.
 
     The best of a subset is among the answers of score s in C(up to s, n) - C(below s, n) of the C(N, n) subsets.
     """
@@ -27,7 +30,7 @@ def best_of(scores: Sequence[float], right: Sequence[bool], n: int) -> float:
 
 
 def best_score(scores: Sequence[float], n: int) -> float:
-    """Return the mean score of the best of n answers."""
+    """Return the mean of the highest score among n answers."""
     ordered = sorted(scores)
     return sum(score * comb(place, n - 1) for place, score in enumerate(ordered)) / comb(
         len(ordered), n
@@ -35,9 +38,10 @@ def best_score(scores: Sequence[float], n: int) -> float:
 
 
 def in_group_auc(scores: Sequence[float], right: Sequence[bool]) -> float | None:
-    """Return how often a right answer has a higher score than a wrong one, equal scores counting half; None without both.
+    """Return the share of (right, wrong) pairs of answers in which the right one has the higher score.
 
-    The area under the ROC curve inside one question's answers: what best-of-n and RL see of a reward model.
+    Equal scores count half. This is the area under the ROC curve for the answers to one question.
+    Returns None if all answers are right or all are wrong.
     """
     of_right = [score for score, is_right in zip(scores, right, strict=True) if is_right]
     of_wrong = [score for score, is_right in zip(scores, right, strict=True) if not is_right]
@@ -46,8 +50,13 @@ def in_group_auc(scores: Sequence[float], right: Sequence[bool]) -> float | None
 
 
 def pass_at(right: Sequence[bool], n: int) -> float:
-    """Return how often one of n answers is right (Chen et al., arXiv 2107.03374, section 2.1)."""
-    return 1 - comb(len(right) - sum(right), n) / comb(len(right), n)
+    """Return the probability that at least one of n answers is right.
+
+    `right` holds the verdicts on all sampled answers, of which n are drawn without replacement
+    (Chen et al., arXiv 2107.03374, section 2.1).
+    """
+    num_wrong = len(right) - sum(right)
+    return 1 - comb(num_wrong, n) / comb(len(right), n)
 
 
 def majority(answers: Sequence[Hashable], right: Sequence[bool], n: int) -> float:

@@ -1,8 +1,8 @@
-"""A policy at every checkpoint of its RL: how right it is, how a reward model scores it, how far it is from its start (KL).
+"""Measure a policy at the checkpoints of its RL: accuracy, score by a reward model, and KL from its start.
 
-The answers are those that the run itself gave at its save, where it was asked the same. Everything that was answered, scored and
-measured at a point is kept in one file under a fingerprint, so that a killed measurement goes on with the next point, and inside
-one with the next question.
+Answers that the run itself gave to the same questions when it saved a checkpoint are used again. The
+answers, scores and log-ratios of a checkpoint are stored in one file under a fingerprint, and those of an
+unfinished checkpoint in a journal, so that a killed measurement continues where it stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mmrm.models.distributed import gather, rank
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A policy at one step of a run; step 0 is the start."""
+    """The measurement of a policy at one step of a run; step 0 is the policy before training."""
 
     run: str
     seed: str
@@ -58,7 +58,10 @@ class Point:
 
 
 class Measurement:
-    """Measures policies on the same questions by the same judge; all ranks must call together."""
+    """Measures policies that started from one policy, on the same questions and by the same judge.
+
+    All ranks must call its methods together.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,16 @@ class Measurement:
         folder: Path,
         runtime: Runtime,
     ) -> None:
-        """Load the start; `judge` is a judge and its digest, `folder` where points are kept."""
+        """Load the policy that training started from.
+
+        Args:
+            run: One of the runs. Its start and its settings of sampling are used for all.
+            questions: The questions, with known answers.
+            samples: The number of sampled answers to each question.
+            judge: The judge that scores the answers, and its digest.
+            folder: The folder in which the points are stored.
+            runtime: The device and the token budget.
+        """
         self.questions = questions
         self.samples = samples
         self.sampling = run.sampling
@@ -84,7 +96,10 @@ class Measurement:
     def point(
         self, run: PolicyRun | None, step: int, checkpoint: Path | None, console: Console
     ) -> Point:
-        """Return what is measured of a checkpoint, None being the start, or read what an earlier call kept."""
+        """Return the measurement of a checkpoint, from its file if an earlier call has stored it.
+
+        `run` and `checkpoint` are None for the policy that training started from.
+        """
         name, seed = (run.name, run.folder.name) if run else ("start", "")
         label = name if seed in ("", name) else f"{name}-{seed}"
         file = self.folder / f"{label}-{step}.jsonl"
@@ -129,7 +144,7 @@ class Measurement:
 
 
 def _lines(file: Path, mark: str) -> list[dict[str, Any]]:
-    """Return the lines of a point that was measured before under the same mark; empty for none."""
+    """Return the lines of a stored point, or an empty list if none is stored under this mark."""
     if not file.is_file():
         return []
     with file.open(encoding="utf-8") as lines:  # not splitlines: answers hold other line breaks

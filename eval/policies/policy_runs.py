@@ -1,4 +1,4 @@
-"""Who answers and what is asked: a policy's checkpoint or run folder, and questions with known answers."""
+"""Load policies from checkpoints and run folders, and questions with known answers from sources."""
 
 from __future__ import annotations
 
@@ -23,35 +23,38 @@ from mmrm.models.config import BackboneConfig, SamplingConfig
 
 
 def load_policy(path: Path, runtime: Runtime) -> tuple[Any, Packed]:
-    """Return a policy's checkpoint in eval mode, adapters too, and how questions are packed for it.
+    """Load a policy from a checkpoint, with or without adapters.
 
-    Raises: CheckpointError for what is no whole checkpoint.
+    Returns the model in eval mode, and the encoder and settings by which its questions are packed.
+
+    Raises:
+        CheckpointError: If the checkpoint is not complete.
     """
     found = load_checkpoint(path, runtime, load_writer)
     return found.model, found.packed
 
 
 def load_questions(source: SourceConfig, cache: Path) -> list[Preference]:
-    """Return all questions of a source; raises UserError as `Mixture` does."""
+    """Return all questions of a source; raise UserError if the source cannot be read."""
     mixture = Mixture(MixtureConfig(sources=[source], cache=str(cache)))
-    return [mixture[place] for place in range(len(mixture))]
+    return [mixture[index] for index in range(len(mixture))]
 
 
 COMPLETE = "complete"
-"""The file that a whole checkpoint has."""
+"""The file that marks a checkpoint as completely saved."""
 ABLATION = "ablation.json"
-"""What `train/ablate.py` writes for a list of runs."""
+"""The file that `train/ablate.py` writes for a list of runs."""
 COMPLETE_RUN = "run.json"
-"""What `train/ablate.py` writes for a run of a list that came to its end."""
+"""The file that `train/ablate.py` writes for each run of a list that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """What a measurement needs of a run folder of `method: policy`."""
+    """The settings of a run of `method: policy` that its measurement needs."""
 
     folder: Path
     name: str
-    """What a table calls it; runs that differ in their seed alone share it."""
+    """The name in tables. Runs that differ only in their seed have the same name."""
     start: BackboneConfig
     sampling: SamplingConfig
     source: dict[str, Any]
@@ -75,7 +78,11 @@ class PolicyRun:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> PolicyRun:
-        """Read the recipe of a run; raises UserError for another method's, or one without questions."""
+        """Return the settings of a run from the recipe in its folder, under the name for tables.
+
+        Raises:
+            UserError: If the run has another method, or no questions in its evaluation.
+        """
         file = folder / RECIPE
         if not file.is_file():
             raise UserError(
@@ -105,12 +112,12 @@ class PolicyRun:
 
     @property
     def answers(self) -> Path:
-        """Where a checkpoint has its answers to the questions, relative to it."""
+        """The file with the answers to the questions, relative to a checkpoint."""
         source = TypeAdapter(AnySource).validate_python(self.source)
         return Path("answers", f"{source.label}.jsonl")
 
     def checkpoints(self) -> dict[int, Path]:
-        """Return the whole checkpoints by their step."""
+        """Return the completely saved checkpoints by their step, in order."""
         found = {
             int(path.parent.name.rpartition("-")[2]): path.parent
             for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")
@@ -118,7 +125,7 @@ class PolicyRun:
         return dict(sorted(found.items()))
 
     def questions(self, count: int) -> list[Preference]:
-        """Return the first `count` questions; an endless source has as many as are asked for."""
+        """Return the first `count` questions of the source. A generated source makes this many."""
         source = TypeAdapter(AnySource).validate_python(self.source)
         if "rows" in type(source).model_fields:
             source = source.model_copy(update={"rows": count})

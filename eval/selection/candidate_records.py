@@ -1,12 +1,13 @@
-"""Files of prompts with responses, a record a row: JSON lines, a JSON list, parquet or Arrow.
+"""Read files of prompts with responses, one record in each row: JSON lines, JSON, parquet or Arrow.
 
     {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
 
-The prompt: `prompt` (a text or turns), or `messages` (turns), in the forms of
-`mmrm.models.portable.conversations`. The responses: `responses`, or one as `response` or
-`completion`, or the two of a preference record (`chosen` and `rejected`; in TRL's forms
-they may hold the prompt); each a text or one assistant turn. Images: in the turns, or in `images` or `image`, as paths under the
-image folder, data URIs, or structs {bytes, path}. Other columns are carried along.
+The prompt is in `prompt` (a text or turns) or `messages` (turns), in the forms that
+`mmrm.models.portable.conversations` reads. The responses are in `responses`, or a single one is in
+`response` or `completion`, or the two of a preference record are in `chosen` and `rejected`. In TRL's
+forms these two may contain the prompt. Each response is a text or one assistant turn. Images are in the
+turns, in `images` or in `image`: as paths below the image folder, data URIs, or structs {bytes, path}.
+Other columns are allowed.
 """
 
 import os
@@ -38,20 +39,20 @@ RESPONSES = ("responses", "response", "completion")
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A prompt with the responses to it."""
+    """A prompt with its images and the responses to it, as read from one record."""
 
     turns: list[dict[str, Any]]
-    """Contents are lists of parts; an image is the part {"type": "image"}."""
+    """The turns of the prompt. Their contents are lists of parts; an image is {"type": "image"}."""
     references: tuple[bytes | Path, ...]
-    """The images in the order of their parts: a path as the record names it, or the file itself."""
+    """The images in the order of their parts: a path as the record names it, or the bytes of a file."""
     images: tuple[EncodedImage, ...]
-    """The same, paths resolved."""
+    """The same images, with resolved paths."""
     responses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """A file of prompts with responses, read by row."""
+    """An opened file of prompts with responses, whose records are read one by one."""
 
     path: Path
     rows: Rows
@@ -59,30 +60,32 @@ class RecordFile:
     limits: Limits = DEFAULTS
 
     def row(self, number: int) -> SourceRow:
-        """Return a row; raise RecordError if it cannot be read."""
+        """Return the row with this number; raise RecordError if it cannot be read."""
         return SourceRow(f"row {number}", self.rows.row(number), self.images)
 
     def answered(self, row: SourceRow) -> Answered:
-        """Return what a row holds; raise RecordError, which names it, for what cannot be judged."""
+        """Return the prompt and the responses of a row.
+
+        Raises:
+            RecordError: If the row cannot be judged. The message names the row.
+        """
         try:
             return _answered(row, self.limits)
         except RecordError as error:
-            raise RecordError(
-                (str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}")[
-                    :MESSAGE
-                ]
-            ) from error
+            # An ImageError names the row already.
+            message = str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}"
+            raise RecordError(message[:MESSAGE]) from error
         except ConversationError as error:
             raise RecordError(f"{row.identity}: {error}"[:MESSAGE]) from error
         except ODD_VALUES as error:
-            said = f"{row.identity}: it cannot be read as a prompt with responses ({type(error).__name__}: {error})"
-            raise RecordError(said[:MESSAGE]) from error
+            message = f"{row.identity}: it cannot be read as a prompt with responses ({type(error).__name__}: {error})"
+            raise RecordError(message[:MESSAGE]) from error
 
     def refuse_contradiction(self, verifying: Verifying) -> None:
-        """Raise UserError if a record holds verdicts, or declares a rule, that `verifying` contradicts.
+        """Raise UserError if `verifying` contradicts the verdicts or the rule that a record holds.
 
-        For commands that judge for hours before they come to such a record. Records that cannot be
-        read are left to them.
+        Commands call this first, so that they do not judge for hours before they find such a record.
+        Records that cannot be read are skipped, because the commands report them later.
         """
         for number in range(len(self.rows)):
             try:
@@ -95,20 +98,25 @@ class RecordFile:
 
 
 def open_records(path: Path, image_root: Path | None, limits: Limits = DEFAULTS) -> RecordFile:
-    """Open a file; paths of images are relative to `image_root`, else to the file's folder, and may not leave it.
+    """Open a file of prompts with responses.
 
-    Raises: UserError for what is no such file, and for one without a record.
+    Args:
+        path: The file.
+        image_root: The folder that paths of images are relative to and may not leave. None is the
+            folder of the file.
+        limits: The limits on the size of a record.
+
+    Raises:
+        UserError: If the file or the folder does not exist, if the file is of another kind, or if it
+            has no record.
     """
     if os.path.lexists(path):
         require_regular(path)
     root = image_root or path.parent
-    if not path.is_file() or not root.is_dir():
-        missing = (
-            f"{root}: there is no such folder."
-            if path.is_file()
-            else f"{path}: there is no such file."
-        )
-        raise UserError(missing)
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file.")
+    if not root.is_dir():
+        raise UserError(f"{root}: there is no such folder.")
     rows = open_rows([path], CACHE)
     if not len(rows):
         raise UserError(f"{path}: the file holds no record.")
@@ -116,23 +124,26 @@ def open_records(path: Path, image_root: Path | None, limits: Limits = DEFAULTS)
 
 
 def _answered(row: SourceRow, limits: Limits) -> Answered:
+    """Return the prompt and the responses of a row; the message of an error does not name the row."""
     columns = row.columns
     refuse_media_columns(columns)
     given = [name for name in RESPONSES if columns.get(name) is not None]
     messages: Any = row.optional("messages", list)
-    messages = row.optional("prompt", str | list) if messages is None else messages
+    if messages is None:
+        messages = row.optional("prompt", str | list)
     if given:
-        held = row.value(given[0], list | str)
-        listed = held if given[0] == "responses" and isinstance(held, list) else [held]
-        if given[0] == "responses" and isinstance(held, str):
+        name = given[0]
+        value = row.value(name, list | str)
+        if name == "responses" and isinstance(value, str):
             raise RecordError(
                 "'responses' is one text; required is a list. A single response is named `response`."
             )
-        responses = [response(one) for one in listed]
+        values = value if name == "responses" and isinstance(value, list) else [value]
+        responses = [response(text_or_turns) for text_or_turns in values]
     elif columns.get("chosen") is None or columns.get("rejected") is None:
-        found = ", ".join(map(repr, sorted(columns)))
+        names = ", ".join(map(repr, sorted(columns)))
         raise RecordError(
-            f"there are no responses; found are {found}; required is one of {', '.join(RESPONSES)}, or chosen and rejected."
+            f"there are no responses; found are {names}; required is one of {', '.join(RESPONSES)}, or chosen and rejected."
         )
     elif messages is None:
         messages, *responses = split_pair(row)
@@ -142,17 +153,21 @@ def _answered(row: SourceRow, limits: Limits) -> Answered:
         raise RecordError(
             f"there is neither 'prompt' nor 'messages'; found are {', '.join(map(repr, sorted(columns)))}."
         )
-    images: Any = next(
-        (columns[name] for name in ("images", "image") if columns.get(name) is not None), []
-    )
+    images: Any = columns.get("images")
+    if images is None:
+        images = columns.get("image")
+    if images is None:
+        images = []
     for name, count in written_sizes(messages, responses, images).items():
         limits.refuse(name, count, f"start with `--max-{name} N`")
-    turns, pictures = read_conversation(messages, images if isinstance(images, list) else [images])
+    listed_images = images if isinstance(images, list) else [images]
+    turns, images_in_order = read_conversation(messages, listed_images)
     refuse_markers(responses)
-    references = tuple(
-        one for one in pictures if isinstance(one, bytes | Path)
-    )  # a file holds no opened image
-    resolved = tuple(row.image(one if isinstance(one, bytes) else str(one)) for one in references)
+    # `read_conversation` may also return opened images, which a file cannot hold.
+    references = tuple(image for image in images_in_order if isinstance(image, bytes | Path))
+    resolved: list[EncodedImage] = []
+    for reference in references:
+        resolved.append(row.image(reference if isinstance(reference, bytes) else str(reference)))
     for image in resolved:
-        image_size(image, row.identity)
-    return Answered(turns, references, resolved, tuple(responses))
+        image_size(image, row.identity)  # raises ImageError if the file holds no image
+    return Answered(turns, references, tuple(resolved), tuple(responses))

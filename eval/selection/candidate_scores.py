@@ -1,8 +1,9 @@
-"""Scoring a file of prompts with responses, chunk by chunk on all ranks, kept in a journal so that a killed run continues.
+"""Score a file of prompts with responses on all ranks, with a journal from which a killed run continues.
 
-A line of the journal is what came of a record, under a digest of the record's content; the first holds the fingerprint. So a
-line never goes to another record, whatever happens to the file between a kill and the next call. Within a chunk the judge's own
-journal keeps what is judged.
+The records are judged chunk by chunk. The first line of the journal is the fingerprint of judge, settings
+and code. Each further line is the result of one record, with a digest of the record's content as its
+key, so that a line is never used for another record, even if the file changes between two calls. The
+judgements of an unfinished chunk are kept in the judge's own journal.
 """
 
 import json
@@ -32,63 +33,74 @@ from mmrm.eval.verifiers import Verifying
 from mmrm.models.distributed import gather, rank, world_size
 
 CHUNK = 128
-"""Records a rank that are judged together, and lost from the journal of records by a kill."""
+"""Number of records for each rank that are judged together and written to the journal together."""
 Line = dict[str, Any]
-"""What came of a record: `scores` and what the judge wrote, or `error`."""
+"""The result of a record: `scores` with what the judge wrote, or the message `error`."""
 Read = tuple[Candidates, Line] | str
-"""What is judged of a record, with what its line holds already; or why it cannot be read."""
+"""The responses to judge and the values for the record's line that need no judge; or an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What is done with the scores of a record's responses."""
+    """The settings by which columns are made of the scores of a record's responses."""
 
     form: str
     verifying: Verifying | None
     reference: Mapping[str, Any] | None
-    """Mean and standard deviation of the checkpoint's scores."""
+    """`mean` and `std` of the checkpoint's scores (`reference_scores` in its config.json)."""
     clip: float | None
 
     def read(self, file: RecordFile, number: int) -> tuple[Candidates, Line]:
-        """Return what is judged of a record, and what its line holds already; raise RecordError for what cannot be judged."""
+        """Return the responses of a record to judge, and the verdicts on them for the record's line.
+
+        Raises:
+            RecordError: If the record cannot be judged.
+        """
         row = file.row(number)
-        found = file.answered(row)
+        answered = file.answered(row)
         line: Line = {}
         try:
             if self.verifying is not None:
-                line["right"] = self.verifying.right(row.columns, found.responses)
-            more = [row.text("reference")] if self.form == "relative" else []
+                line["right"] = self.verifying.right(row.columns, answered.responses)
+            reference_answer = [row.text("reference")] if self.form == "relative" else []
         except RecordError as error:
             raise RecordError(f"{row.identity}: {error}") from error
-        return candidates_of(
-            found.turns, [*found.responses, *more], found.images, row.identity
-        ), line
+        responses = [*answered.responses, *reference_answer]
+        return candidates_of(answered.turns, responses, answered.images, row.identity), line
 
     def columns(self, line: Line) -> dict[str, Any]:
-        """Return what is added to a record."""
+        """Return the columns to add to a record whose line in the journal is `line`."""
         scores = list(line["scores"])
         context = {"right": line.get("right"), "clip": self.clip, **(self.reference or {})}
         if self.form == "relative":
             context["reference"] = scores.pop()
         judged = Scores(tuple(scores))
         form = FORMS[self.form]
-        found: dict[str, Any] = {"scores": scores, "order": judged.order, "margin": judged.margin}
+        columns: dict[str, Any] = {
+            "scores": scores,
+            "order": judged.order,
+            "margin": judged.margin,
+        }
         if self.reference is not None:
-            found["normalised"] = FORMS["standardised"].of(
+            columns["normalised"] = FORMS["standardised"].of(
                 scores, self.reference["mean"], self.reference["std"]
             )
         if self.form != "raw":
-            found["rewards"] = form.of(scores, **{name: context[name] for name in form.needs})
-        found |= {name: line[name] for name in ("right", "judgements", "unread") if name in line}
+            needed = {name: context[name] for name in form.needs}
+            columns["rewards"] = form.of(scores, **needed)
+        for name in ("right", "judgements", "unread"):
+            if name in line:
+                columns[name] = line[name]
         if "critiques" in line:
-            found["critiques"] = line["critiques"][: len(scores)]
-        return found
+            columns["critiques"] = line["critiques"][: len(scores)]
+        return columns
 
 
 def fingerprint(judge: Path, scoring: Scoring) -> str:
-    """Return what all lines of a journal belong to: the judge, the settings and the code; all ranks must call together.
+    """Return a digest of the judge, the settings and the code; all ranks must call together.
 
-    The records are not part of it. Each line is kept under the content of its own record.
+    The lines of a journal are used again only if the digest is the same. The records are not part of
+    it, because each line is stored under the content of its own record.
     """
     settings = [str(scoring.form == "relative"), str(scoring.verifying)]
     code = code_digest("mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
@@ -96,9 +108,9 @@ def fingerprint(judge: Path, scoring: Scoring) -> str:
 
 
 def content_key(record: Read) -> str:
-    """Return a digest of a record's prompt, images and responses, and of what its line holds from other columns.
+    """Return a digest of a record's prompt, images, responses and verdicts.
 
-    A record that cannot be read has no content to tell it by. The message, which names its row, takes its place.
+    For a record that cannot be read it is a digest of the error message, which names the row.
     """
     if isinstance(record, str):
         return shown_key((), (), (), record)
@@ -107,7 +119,10 @@ def content_key(record: Read) -> str:
 
 
 def line_key(record: Read, content: str, line: Line) -> str:
-    """Return the key of a record's line: its content, and its row if the line is a message, which names the row."""
+    """Return the key of a record's line: the digest `content`, and the row's name if the line is an error.
+
+    The message of an error names the row, so it must not be used for an equal record in another row.
+    """
     if isinstance(record, str) or "error" not in line:
         return content
     return f"{content}/{record[0].identity}"
@@ -115,18 +130,19 @@ def line_key(record: Read, content: str, line: Line) -> str:
 
 @dataclass(slots=True)
 class LineJournal:
-    """The journal of a file: the fingerprint, then a line a record, under the key of its content. It is the first rank's.
+    """The journal of a scored file: a line with the fingerprint, then one line for each judged record.
 
-    Its lines may be in any order and of more records than the file holds. The process that writes it holds the lock of OUT.
+    Only the first rank reads and writes it, while it holds the lock of the output. The lines may be in
+    any order, and there may be lines of records that the file no longer holds.
     """
 
     path: Path
     mark: str
     offsets: dict[str, int] = field(default_factory=dict)
-    """The byte at which the line of each key begins; on the first rank alone."""
+    """The byte at which the line of each key begins. It is filled on the first rank only."""
 
     def begin(self, console: Console) -> None:
-        """Find the lines that are there, or begin the file; on the first rank."""
+        """Read the keys of an existing journal, or begin a new one. Called on the first rank only."""
         head = json.dumps(self.mark).encode() + b"\n"
         if not self.path.is_file():
             write_whole(self.path, head.decode())
@@ -149,7 +165,7 @@ class LineJournal:
                     self.offsets[key] = end
                 if text.endswith(b"\n"):
                     end += len(text)
-        os.truncate(self.path, end)  # of a last line that a kill cut off nothing is left
+        os.truncate(self.path, end)  # removes a last line that a kill cut off
         if self.offsets:
             console.print(
                 f"{len(self.offsets):,} records are there, judged before the command was stopped.",
@@ -163,19 +179,23 @@ class LineJournal:
             )
 
     def held_key(self, record: Read, content: str) -> str | None:
-        """Return the key under which the journal holds a record's line, None if it holds none."""
-        keys = [line_key(record, content, line) for line in ({}, {"error": ""})]
-        return next((key for key in keys if key in self.offsets), None)
+        """Return the key of the line that the journal has for a record, or None if it has none."""
+        empty_lines: tuple[Line, Line] = ({}, {"error": ""})
+        for line in empty_lines:
+            key = line_key(record, content, line)
+            if key in self.offsets:
+                return key
+        return None
 
     def add(self, lines: Sequence[Line]) -> None:
-        """Append lines, each of which holds its `key`, on the first rank."""
+        """Append lines, each of which holds its `key`. Called on the first rank only."""
         with self.path.open("ab") as file:
             for line in lines:
                 self.offsets[line["key"]] = file.tell()
                 file.write(json.dumps(line).encode() + b"\n")
 
     def lines(self, keys: Iterable[str]) -> Iterator[Line]:
-        """Yield the line of each key."""
+        """Yield the line of each key, in the order of the keys."""
         with self.path.open("rb") as file:
             for key in keys:
                 file.seek(self.offsets[key])
@@ -183,7 +203,7 @@ class LineJournal:
 
 
 def _key_of(text: bytes) -> str | None:
-    """Return the key of a line of a journal, None for a line that is damaged or cut off."""
+    """Return the key of a line of a journal, or None if the line is damaged or cut off."""
     if not text.endswith(b"\n"):
         return None
     try:
@@ -199,9 +219,10 @@ def _key_of(text: bytes) -> str | None:
 def score_candidates_file(
     judge: Judge, file: RecordFile, scoring: Scoring, journal: LineJournal, console: Console
 ) -> list[str]:
-    """Judge every record whose line the journal does not hold; all ranks must call together.
+    """Judge every record of a file that has no line in the journal yet; all ranks must call together.
 
-    Returns the keys of the records' lines in the order of the file, on the first rank alone.
+    Returns the keys of the records' lines in the order of the file. On ranks other than the first the
+    list is empty.
     """
     total = len(file.rows)
     chunk_size = CHUNK * world_size()
@@ -219,8 +240,8 @@ def score_candidates_file(
             records = read_chunk(file, scoring, numbers)
             content_keys = shared_content_keys(records)
             held_keys = list(map(journal.held_key, records, content_keys))
-            # A chunk is judged as a whole, so that its packed rows are the same after a kill.
-            # What was judged of it before is in the journal of its judgements.
+            # All records of a chunk are judged again if one line is missing, so that the packed rows
+            # are the same as in an uninterrupted run. Finished judgements are read from `judgements`.
             if gather(None in held_keys)[0]:
                 lines = judge_chunk(judge, records, judgements)
                 num_judged += len(lines)
@@ -233,7 +254,7 @@ def score_candidates_file(
                 keys += filter(None, held_keys)
                 show.update(numbers.stop, num_judged)
     if rank() == 0:
-        judgements.remove()  # of a chunk whose lines were written when the command was killed
+        judgements.remove()  # those of a chunk whose lines were written when the command was killed
         report_unused(journal, num_before, keys, console)
     return keys
 
@@ -252,7 +273,11 @@ def report_unused(
 
 
 def read_chunk(file: RecordFile, scoring: Scoring, numbers: Sequence[int]) -> list[Read]:
-    """Return what is read of records; the ranks agree on which cannot be, as a file may be missing for one of them."""
+    """Read the records with these row numbers, on all ranks.
+
+    A record that one rank cannot read, for example because an image is missing there, is an error
+    message on all ranks.
+    """
     read: dict[int, tuple[Candidates, Line]] = {}
     faults: dict[int, str] = {}
     for number in numbers:
@@ -266,7 +291,7 @@ def read_chunk(file: RecordFile, scoring: Scoring, numbers: Sequence[int]) -> li
 
 
 def shared_content_keys(records: Sequence[Read]) -> list[str]:
-    """Return the digests of records' contents, on all ranks; each rank reads the images of a share."""
+    """Return the content key of each record, on all ranks. Each rank computes a share of the keys."""
     keys = [""] * len(records)
     own = list(map(content_key, records[rank() :: world_size()]))
     for number, keys_of_rank in enumerate(gather(own)):
@@ -275,7 +300,7 @@ def shared_content_keys(records: Sequence[Read]) -> list[str]:
 
 
 def judge_chunk(judge: Judge, records: Sequence[Read], journal: Journal) -> list[Line]:
-    """Return what comes of records; all ranks must call together."""
+    """Judge records, and return the line of each for the journal; all ranks must call together."""
     batch = [record[0] for record in records if not isinstance(record, str)]
     judged = iter(scores_or_faults(judge, batch, journal))
     lines: list[Line] = []
@@ -290,10 +315,11 @@ def judge_chunk(judge: Judge, records: Sequence[Read], journal: Journal) -> list
 def scores_or_faults(
     judge: Judge, batch: Sequence[Candidates], journal: Journal
 ) -> list[Scores | str]:
-    """Return the scores of each, or the reason why there are none.
+    """Return for each record of a batch its scores, or the error message if it cannot be judged.
 
-    A record that cannot be judged is found by halving, and the others are judged. An error is raised
-    on all ranks together, and the journal holds what was judged before it.
+    If the batch fails, its halves are judged separately, and so on, until the failing records are
+    alone. Other errors than RecordError and NonFiniteError are raised. An error occurs on all ranks
+    together, and `journal` holds the judgements that were made before it.
     """
     if not batch:
         return []
@@ -309,7 +335,10 @@ def scores_or_faults(
 
 
 def _line(judged: Scores | str, line: Line) -> Line:
-    """Return what the journal of a file holds of a record; `line` holds what other columns gave."""
+    """Return the line of a record for the journal, from its scores or its error message.
+
+    `line` holds the values that need no judge, such as the verdicts of a verifier.
+    """
     if isinstance(judged, str):
         return {"error": judged}
     line = {"scores": list(judged.values), **line}
@@ -322,13 +351,13 @@ def _line(judged: Scores | str, line: Line) -> Line:
 
 
 def added(journal: LineJournal, scoring: Scoring, keys: Sequence[str]) -> Iterator[New]:
-    """Yield what is added to each record; None for one without scores."""
+    """Yield the columns to add to each record, or None for a record without scores."""
     for line in journal.lines(keys):
         yield None if "error" in line else scoring.columns(line)
 
 
 def errors(journal: LineJournal, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records without scores, with the reason."""
+    """Yield the row number and the error message of each record without scores."""
     for number, line in enumerate(journal.lines(keys)):
         if "error" in line:
             yield {"row": number, "error": line["error"]}

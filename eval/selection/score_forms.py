@@ -1,4 +1,4 @@
-"""What a reward may be made of the scores of the responses to one prompt, and what the scores' free offset does to it.
+"""Rewards made of the scores of the responses to one prompt, and the effect of the scores' offset on them.
 
 Bradley-Terry learns differences: score + c is as good a reward model for every c, so that the offset of a checkpoint means
 nothing. A policy gradient with a baseline of the group (GRPO, RLOO) does not see it; a squashed or clipped score and a sum with
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 def raw(scores: Sequence[float]) -> list[float]:
-    """Return the scores as they are.
+    """Return the scores unchanged.
 
     Offset: stands in every reward; cancels in a group's advantages, not where rewards are clipped. Scale: the advantages' too,
     unless these are divided by their standard deviation.
@@ -50,18 +50,21 @@ def relative(scores: Sequence[float], reference: float) -> list[float]:
 
 
 def rank(scores: Sequence[float]) -> list[float]:
-    """Return the share of the other responses that a response is above, a tie counting half: 0 the worst, 1 the best.
+    """Return for each response the share of the other responses with a lower score.
 
-    Ties share the mean of their ranks; a response alone gets 0.5. Offset and any other increasing change of the scores: none.
+    The worst response gets 0 and the best 1. An equal score counts half. A single response gets 0.5. The
+    ranks depend only on the order of the scores, so offset and scale have no effect.
     """
     ordered = sorted(scores)
     others = len(scores) - 1
-    return [
-        (bisect_left(ordered, one) + bisect_right(ordered, one) - 1) / (2 * others)
-        if others
-        else 0.5
-        for one in scores
-    ]
+    if not others:
+        return [0.5 for _ in scores]
+    ranks: list[float] = []
+    for score in scores:
+        num_lower = bisect_left(ordered, score)
+        num_lower_or_equal = bisect_right(ordered, score)
+        ranks.append((num_lower + num_lower_or_equal - 1) / (2 * others))
+    return ranks
 
 
 def hybrid(scores: Sequence[float], right: Sequence[bool]) -> list[float]:
@@ -104,10 +107,10 @@ def _sigmoid(score: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ScoreForm:
-    """A form of the scores of one prompt's responses."""
+    """A function that makes rewards of the scores of one prompt's responses."""
 
     of: Callable[..., list[float]]
-    """Takes the scores, and what `needs` names as keywords."""
+    """The function. It takes the scores, and the keyword arguments that `needs` names."""
     needs: tuple[str, ...] = ()
 
 
@@ -120,4 +123,4 @@ FORMS = {
     "hybrid": ScoreForm(hybrid, ("right",)),
     "stratified": ScoreForm(stratified, ("right",)),
 }
-"""A new form is a row here."""
+"""All forms by their names, the values of `--form`."""

@@ -1,4 +1,4 @@
-"""Which of the scored responses to a prompt are taken, and the records made of them; no model is needed."""
+"""Select the best response or preference pairs from scored responses, and make training records of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Format = Literal["project", "trl"]
 
 
 class NotTaken(Exception):
-    """A record that gives nothing by the rules; the message is the reason, which is counted."""
+    """Raised if the rules select nothing from a record. The message is the reason, which callers count."""
 
 
 IndexPair = tuple[int, int]
@@ -48,7 +48,16 @@ class ScoredResponses:
 def scored(
     columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None
 ) -> ScoredResponses:
-    """Return the scores in a record's column `scores`; raise RecordError unless they are one finite number a response."""
+    """Return the responses of a record with their scores and verdicts.
+
+    Args:
+        columns: The columns of the record.
+        responses: The responses of the record.
+        verifying: The verifier of the responses; None if they are not verified.
+
+    Raises:
+        RecordError: If the column `scores` does not hold one finite number for each response.
+    """
     scores = columns.get("scores")
     if (
         not isinstance(scores, list)
@@ -58,20 +67,20 @@ def scored(
         raise RecordError(
             f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as eval/score.py writes it."
         )
-    return ScoredResponses(
-        responses, scores, verifying.right(columns, responses) if verifying else None
-    )
+    right = verifying.right(columns, responses) if verifying else None
+    return ScoredResponses(responses, scores, right)
 
 
 def _finite(value: Any) -> bool:
-    """Return True for a finite number; True and False are none."""
+    """Return True if `value` is a finite number. True and False do not count as numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def best(scored_responses: ScoredResponses) -> int:
-    """Return the index of the best response, of the best right one if a verifier was used.
+    """Return the index of the best response, or of the best right response if a verifier was used.
 
-    Raises: NotTaken if no response is right.
+    Raises:
+        NotTaken: If a verifier was used and no response is right.
     """
     for index in scored_responses.order:
         if scored_responses.right is None or scored_responses.right[index]:
@@ -84,16 +93,18 @@ def preference_pairs(
 ) -> list[IndexPair]:
     """Return indices of a better and a worse response, the pairs with the better ones first.
 
-    Without a verifier the score decides: the best and the worst response, or all pairs with different scores. With a verifier,
-    right ones stand against wrong ones, whatever their scores say: the best right one against the worst wrong one, or all.
-    Texts that are equal or invisible make no pair.
+    Without a verifier the pair is the best and the worst response by score, or all pairs with
+    different scores. With a verifier it is the best right response and the worst wrong one, or all
+    pairs of a right and a wrong response, whatever their scores. Responses with equal texts, and
+    responses without a visible character, make no pair.
 
     Args:
         scored_responses: The responses to one prompt.
         minimum: The least margin between the scores of a pair; None takes any.
         all_pairs: Return all pairs instead of one.
 
-    Raises: NotTaken if there is no pair.
+    Raises:
+        NotTaken: If there is no pair.
     """
     scores = scored_responses.scores
     texts = scored_responses.responses
@@ -153,42 +164,55 @@ def _pairs_by_verifier(
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Makes training records of a form: `chosen` and `rejected`, or (SFT) one response.
+    """Makes training records: preference records with `chosen` and `rejected`, or SFT records with one response.
 
-    JSON lines name images as the scored file does; what it held inside is a data URI. Parquet holds the files themselves, as
-    `datasets` stores images.
+    `form` is this project's form or TRL's, and `suffix` is the ending of the file to write. In JSON
+    lines, images are the paths that the scored file has, or data URIs if the scored file contains the
+    images. Parquet contains the images, as `datasets` stores them.
     """
 
     form: Format
     suffix: str
 
     def pair(
-        self, answered: Answered, found: ScoredResponses, chosen: int, rejected: int, identity: str
+        self,
+        answered: Answered,
+        scored_responses: ScoredResponses,
+        chosen: int,
+        rejected: int,
+        identity: str,
     ) -> dict[str, Any]:
-        """Return a preference record; its margin is the difference of the scores, and none where a verifier made the pair."""
-        made = self._prompt(answered, identity) | {
+        """Return the preference record of the responses with the indices `chosen` and `rejected`.
+
+        Its `margin` is the difference of their scores. The record has no margin if the pair was made
+        by a verifier. `identity` names the record in messages.
+        """
+        record = self._prompt(answered, identity) | {
             "chosen": self._response(answered.responses[chosen]),
             "rejected": self._response(answered.responses[rejected]),
         }
-        return made | (
-            {}
-            if found.right is not None
-            else {"margin": found.scores[chosen] - found.scores[rejected]}
-        )
+        if scored_responses.right is None:
+            scores = scored_responses.scores
+            record["margin"] = scores[chosen] - scores[rejected]
+        return record
 
-    def example(self, answered: Answered, place: int, identity: str) -> dict[str, Any]:
-        """Return an SFT record: `completion` in TRL's form of prompt and completion, else `response`."""
+    def example(self, answered: Answered, index: int, identity: str) -> dict[str, Any]:
+        """Return the SFT record of the response with this index.
+
+        The response is in the column `completion` in TRL's form, and in `response` otherwise.
+        `identity` names the record in messages.
+        """
         name = "completion" if self.form == "trl" else "response"
-        return self._prompt(answered, identity) | {name: self._response(answered.responses[place])}
+        return self._prompt(answered, identity) | {name: self._response(answered.responses[index])}
 
     def _response(self, content: str) -> Any:
-        return (
-            [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})]
-            if self.form == "trl"
-            else content
-        )
+        """Return a response as a training record holds it: a text, or one assistant turn for TRL."""
+        if self.form != "trl":
+            return content
+        return [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})]
 
     def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a turn as a training record holds it. In TRL's JSON lines its content is one text."""
         if self.form == "trl" and self.suffix == ".jsonl":
             return {
                 "role": turn["role"],
@@ -197,6 +221,7 @@ class Writer:
         return dict(turn)
 
     def _prompt(self, answered: Answered, identity: str) -> dict[str, Any]:
+        """Return the columns `images` and `prompt` of a training record."""
         if self.suffix == ".parquet":
             images: list[Any] = [
                 {"bytes": one if isinstance(one, bytes) else read_bytes(one)}
@@ -214,7 +239,12 @@ class Writer:
         return {"images": images, "prompt": [self._turn(turn) for turn in answered.turns]}
 
     def schema(self, pair: bool, verified: bool) -> pa.Schema:
-        """Return the columns in parquet, from which `datasets` reads what it needs to open the images."""
+        """Return the schema of the records in parquet. It tells `datasets` which columns hold images.
+
+        Args:
+            pair: True for preference records, False for SFT records.
+            verified: True if a verifier made the pairs, so that they have no margin.
+        """
         from datasets import Features, Image, List, Value
 
         content = List({"type": Value("string"), "text": Value("string")})

@@ -9,30 +9,36 @@ from mmrm.eval.verifiers import RECORDED, VERIFIERS, Verifying
 
 
 def add_verifier(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which responses are verified."""
+    """Add the options `--verifier`, `--answer` and `--tolerance` to a parser."""
     parser.add_argument(
         "--verifier",
         choices=[*VERIFIERS, RECORDED],
-        help="how responses are verified: by a rule of eval/verifiers.py, or `recorded`, which takes "
-        "the verdicts that the records hold (`right`); a rule that contradicts these is refused",
+        help="The rule of eval/verifiers.py that decides whether a response is right. `recorded` takes "
+        "the verdicts that the records hold in the column `right`. A rule that contradicts such "
+        "verdicts is refused.",
     )
     parser.add_argument(
         "--answer",
         default="answer",
         metavar="COLUMN",
-        help="where the known answer stands; default: answer",
+        help="The column of the known answer. The default is answer.",
     )
     parser.add_argument(
         "--tolerance",
         type=float,
-        help="of --verifier numeric, as a share of the known answer; default: 1e-6",
+        help="The tolerance of --verifier numeric, as a share of the known answer. The default is "
+        "1e-6.",
     )
 
 
 def verifying(options: argparse.Namespace) -> Verifying | None:
-    """Return what `add_verifier`'s options say; raise UserError for a tolerance of another verifier."""
+    """Return the verifier that the options of `add_verifier` name, or None if they name none.
+
+    Raises:
+        UserError: If a tolerance is given for a verifier that has none.
+    """
     if options.tolerance is not None and options.verifier != "numeric":
         raise UserError("--tolerance is for --verifier numeric.")
-    return (
-        Verifying(options.verifier, options.answer, options.tolerance) if options.verifier else None
-    )
+    if not options.verifier:
+        return None
+    return Verifying(options.verifier, options.answer, options.tolerance)

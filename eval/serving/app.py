@@ -1,8 +1,8 @@
-"""The HTTP side: routes, who may ask and how many at once, and how the server ends.
+"""The HTTP side of the server: its routes, the checks before a request is read, and the shutdown.
 
-At SIGTERM (or Ctrl-C) it drains: what was accepted is answered, what is new gets 503, then the process
-ends with status 0. What is not answered within the seconds of `--max-drain` gets 503 as well. A second
-signal ends it at once.
+At SIGTERM (or Ctrl-C) the server drains: it answers the requests that it has accepted, refuses new ones
+with status 503, and then ends with exit status 0. Accepted requests that are not answered within the
+seconds of `--max-drain` get 503 as well. A second signal ends the process at once.
 """
 
 import asyncio
@@ -26,24 +26,27 @@ from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.service import LOGGER, RequestError, Service
 
 OPEN = ("/health", "/ready")
-"""Paths that need no key: load balancers ask them."""
+"""Paths that need no key, because load balancers request them."""
 KEEP_ALIVE_SECONDS = 75
-"""Longer than clients and load balancers keep an idle connection, so that none sends a request into a closing one."""
+"""Seconds that an idle connection is kept open.
+
+Clients and load balancers close theirs earlier, so that they never send a request while the server closes.
+"""
 HEADER_SECONDS = 20
 """Seconds that a connection may take to send the headers of a request."""
 CLOSE_SECONDS = 5
-"""Seconds that answers that are being written may take once the server closes."""
+"""Seconds that the server waits at its end for answers that are still being sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets requests in, counts those that are inside, and logs one line for each."""
+    """ASGI middleware that refuses requests before they are read, counts the others, and logs each."""
 
     app: ASGIApp
     service: Service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Answer a request with an error, or pass it on to the app."""
         if scope["type"] != "http" or scope["path"] in OPEN:
             await self.app(scope, receive, send)
             return
@@ -52,7 +55,7 @@ class Gate:
         status = 500
         path = scope["path"] if scope["path"] in (*DIALECTS, "/metrics", "/v1/models") else "other"
 
-        async def noted(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -63,7 +66,8 @@ class Gate:
         accepted = scope["method"] == "POST" and refused is None
         service.requests += accepted
         try:
-            await (refused.response() if refused else self.app)(scope, receive, noted)
+            answering = refused.response() if refused else self.app
+            await answering(scope, receive, send_and_note_status)
         finally:
             service.requests -= accepted
             seconds = time.perf_counter() - started
@@ -71,7 +75,7 @@ class Gate:
             LOGGER.info("%s %s %d %.0f ms", scope["method"], path, status, 1000 * seconds)
 
     def _refused(self, scope: Scope) -> RequestError | None:
-        """Return the error that a request gets before it is read, if it gets one."""
+        """Return the error for a request that is refused before it is read, or None if it is accepted."""
         service = self.service
         given = dict(scope["headers"]).get(b"authorization", b"")
         required = f"Bearer {service.key}".encode()
@@ -93,7 +97,7 @@ class Gate:
 
 
 def application(service: Service) -> FastAPI:
-    """Return the app that serves `service`."""
+    """Return the FastAPI app with the routes of a service."""
     app = FastAPI(
         title="reward model",
         lifespan=service.lifespan,
@@ -143,6 +147,8 @@ def application(service: Service) -> FastAPI:
 def _route(
     service: Service, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
 ) -> Callable[[Request], Any]:
+    """Return the handler of a route whose requests `read` reads."""
+
     async def route(request: Request) -> JSONResponse:
         return await service.answer(request, read)
 
@@ -152,18 +158,21 @@ def _route(
 class TimedHeaders(H11Protocol):
     """A connection that is closed if a request's headers do not arrive in time.
 
-    uvicorn waits for ever for the first bytes, and for the rest of the headers: a client that sends a
-    byte a minute would keep a connection, and thousands of them all that the process may open.
+    uvicorn waits without a limit for the headers. A client that sends one byte in a minute would keep a
+    connection open, and thousands of such clients would use up all connections of the process.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
+        """Start the timer for the headers of the first request."""
         super().connection_made(transport)
         self.header_timer: asyncio.TimerHandle | None = None
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the headers, which begin or go on with `data`, unless they are complete."""
+        """Read `data`, and stop or start the timer for the headers of a request.
+
+        The timer stops once the headers are complete. It starts with the first byte of a next request.
+        """
         super().data_received(data)
         awaits_headers = self.conn.their_state is h11.IDLE
         if not awaits_headers and self.header_timer is not None:
@@ -173,15 +182,17 @@ class TimedHeaders(H11Protocol):
             self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop the timer, because the connection is closed."""
         if self.header_timer is not None:
             self.header_timer.cancel()
         super().connection_lost(exc)
 
     def _expect_headers(self) -> None:
+        """Start the timer that closes the connection."""
         self.header_timer = self.loop.call_later(HEADER_SECONDS, self._close_as_too_slow)
 
     def _close_as_too_slow(self) -> None:
+        """Close the connection if the headers of its request are still incomplete."""
         self.header_timer = None
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             LOGGER.info("closed a connection: no request within %d s", HEADER_SECONDS)
@@ -189,7 +200,10 @@ class TimedHeaders(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Ends by draining; uvicorn's own way would refuse connections at once and end with the signal's status."""
+    """A uvicorn server that answers its accepted requests before it ends; see the module's docstring.
+
+    uvicorn itself would refuse connections at once, and end with the status of the signal.
+    """
 
     def __init__(self, service: Service) -> None:
         config = uvicorn.Config(
@@ -204,17 +218,23 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service = service
         self.drain_until = math.inf
-        """Time of the monotonic clock."""
+        """The time of the monotonic clock at which draining ends."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain, or end at once if that was asked for before."""
-        self.should_exit = self.force_exit = self.service.draining
-        if not self.service.draining:
+        """Begin to drain at the first signal, and end at once at the second one."""
+        is_second_signal = self.service.draining
+        self.should_exit = is_second_signal
+        self.force_exit = is_second_signal
+        if not is_second_signal:
             self.drain_until = time.monotonic() + self.service.limits.drain
         self.service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Say whether to end: all is answered, or loading failed; asked ten times a second."""
+        """Return True if the server has to end; uvicorn calls this ten times in a second.
+
+        The server ends if all accepted requests are answered after a signal, if draining took too long,
+        or if the model failed.
+        """
         service = self.service
         if time.monotonic() > self.drain_until and not service.out_of_time.is_set():
             LOGGER.warning(
@@ -223,8 +243,8 @@ class Server(uvicorn.Server):
                 service.limits.drain,
             )
             service.out_of_time.set()
-        self.should_exit |= service.out_of_time.is_set()
-        self.should_exit |= (
-            service.draining and not service.requests
-        ) or service.failed is not None
+        has_drained = service.draining and not service.requests
+        has_failed = service.failed is not None
+        if has_drained or has_failed or service.out_of_time.is_set():
+            self.should_exit = True
         return await super().on_tick(counter)

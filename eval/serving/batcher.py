@@ -1,8 +1,9 @@
-"""The batcher: groups of all clients in packed rows, in order of arrival; equal prompts that wait together are computed once.
+"""Compute the scores of all clients' groups in packed rows, in order of arrival.
 
-Groups are encoded in a pool of threads, and one thread runs the model. It never waits while there is work: a row holds what has
-arrived when the row before it ends, so that a server without load answers at once and one under load fills its rows. A row
-that fails is run again group by group, so that the group at fault harms no other.
+A group is a prompt with the responses to it. Groups are encoded in a pool of threads, and one thread runs
+the model. A new row is made as soon as the row before it ends, of the groups that have arrived by then.
+Equal prompts in a row are computed once. If a row fails, its groups are computed one by one, so that only
+the group that causes the error fails.
 """
 
 import asyncio
@@ -31,19 +32,22 @@ ResultT = TypeVar("ResultT")
 
 ENCODERS = min(16, os.cpu_count() or 1)
 ENCODED = 256
-"""Groups that are encoded and not answered at one time; an image of a million pixels takes 24 MB then."""
+"""Largest number of groups that are encoded and not answered yet.
+
+An encoded image of a million pixels takes 24 MB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
-    """The scores of a request's group, and what computing them took."""
+    """The scores of a request's group, and the number of tokens that were computed for them."""
 
     scores: Scores
     tokens: int
     """Tokens computed for the group. A prompt that several groups share is counted at the first of them, and what a judge
     writes is not counted."""
     tokens_unshared: int
-    """What each prompt with one response would take by itself."""
+    """The number of tokens if each response were computed with its own copy of the prompt."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +57,7 @@ class Part:
     unit: Unit
     group: Group
     prompt: object
-    """Equal for parts that may be computed as one group."""
+    """A key that is equal for parts with equal prompts, which may be computed as one group."""
     result: "asyncio.Future[UnitResult]"
     tokens: int = 0
 
@@ -75,7 +79,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """Groups that are computed together, and the parts that each was merged of."""
+    """Groups that are computed together, and for each the parts that were merged into it."""
 
     groups: Sequence[Group]
     parts_by_group: Sequence[Sequence[Part]]
@@ -87,7 +91,10 @@ class PendingRow:
 
 
 class Batcher:
-    """Scores candidates of any number of callers on one event loop; `run` must run there."""
+    """Scores the candidates of any number of callers on one event loop.
+
+    The method `run` must run as a task of this event loop.
+    """
 
     def __init__(
         self,
@@ -107,9 +114,15 @@ class Batcher:
         self.room = asyncio.Semaphore(ENCODED)
 
     async def score(self, candidates: Candidates, lane: asyncio.Semaphore) -> ScoredGroup:
-        """Return the judge's scores; raises RecordError for what cannot be encoded, NonFiniteError for such a score.
+        """Return the judge's scores of a group.
 
-        `lane` is that of the request, from `new_lane`.
+        Args:
+            candidates: The prompt with its responses.
+            lane: The semaphore of the request that the group belongs to, from `new_lane`.
+
+        Raises:
+            RecordError: If the group cannot be encoded.
+            NonFiniteError: If a score is not a finite number.
         """
         async with lane:
             units, prompt = await self.in_pool(self._split, candidates)
@@ -123,15 +136,15 @@ class Batcher:
         return ScoredGroup(scores, tokens, tokens_unshared)
 
     def new_lane(self) -> asyncio.Semaphore:
-        """Return what limits the groups of one request that are in the pool of encoders at one time.
+        """Return a semaphore that limits how many groups of one request are in the encoders' pool.
 
-        The pool is first come, first served. A request of hundreds of groups puts its next one behind
-        those of the others, so that a small request waits for one group of it, not for all.
+        The pool works in order of arrival. With the limit, a request of hundreds of groups does not
+        fill the pool, and a small request does not have to wait for all of them.
         """
         return asyncio.Semaphore(ENCODERS)
 
     async def in_pool(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Call a function beside the event loop and the model.
+        """Call a function in the pool of encoders, outside of the event loop and the model's thread.
 
         If the caller is cancelled, a function that waits for a thread is never called, and a running
         one ends at its next step.
@@ -146,7 +159,10 @@ class Batcher:
             raise
 
     def _split(self, candidates: Candidates) -> tuple[list[Unit], object]:
-        """Return the units of candidates, and what is equal for equal prompts (None: never equal)."""
+        """Return the units of candidates, and a digest of their prompt and images.
+
+        The digest is None if the judge cannot compute several units as one group.
+        """
         units = self.judge.checked_units(candidates)
         if not self.judge.units_share_groups:
             return units, None
@@ -157,7 +173,7 @@ class Batcher:
         return units, digest.digest()
 
     async def _computed(self, unit: Unit, prompt: object, lane: asyncio.Semaphore) -> list[Part]:
-        """Return the parts of a unit once they were computed."""
+        """Wait until a unit is computed, and return its parts with their results."""
         async with AsyncExitStack() as until_computed:
             async with lane:
                 await until_computed.enter_async_context(self.room)
@@ -173,7 +189,7 @@ class Batcher:
             return parts
 
     def _encoded(self, unit: Unit) -> list[tuple[Unit, Group]]:
-        """Return a unit's group, in pieces of some of its responses each if it is larger than a row."""
+        """Return a unit with its group, or several with some of the responses each if one row is too small."""
         self._refuse_if_too_long(unit)
         group = self.judge.encode(unit)
         self._refuse_beyond_tokens(group)
@@ -217,7 +233,7 @@ class Batcher:
             yield from self._pieces(half_of_unit, half_of_group)
 
     async def run(self) -> None:
-        """Compute what waits, row after row, until it is cancelled."""
+        """Compute the waiting parts, row after row, until the task is cancelled."""
         while True:
             await self.arrived.wait()
             row = await self._in_model(self._next_row, list(self.waiting))
@@ -234,7 +250,10 @@ class Batcher:
         return await asyncio.get_running_loop().run_in_executor(self.model, function, *arguments)
 
     def _next_row(self, waiting: Sequence[Part]) -> PendingRow:
-        """Return a row of the first part and of what fits beside it under the token budget, in order of arrival."""
+        """Return a row with the first waiting part, and further parts that fit into the token budget.
+
+        The further parts are tried in order of arrival.
+        """
         budget = self.judge.packed.token_budget
         group_by_prompt: dict[object, Group] = {}
         parts_by_prompt: dict[object, list[Part]] = {}
@@ -258,7 +277,7 @@ class Batcher:
         return PendingRow(list(group_by_prompt.values()), list(parts_by_prompt.values()))
 
     async def _answer(self, row: PendingRow) -> None:
-        """Compute a row, and give each part its result, or the error that it causes by itself."""
+        """Compute a row, and set the result of each part, or the error that the part causes alone."""
         if not row.groups:
             return
         parts = row.parts
@@ -278,7 +297,7 @@ class Batcher:
 
     @torch.no_grad()
     def _forward(self, row: PendingRow) -> list[UnitResult]:
-        """Return the result of each part; raises NonFiniteError for a score that is no finite number."""
+        """Return the result of each part; raise NonFiniteError if a score is not a finite number."""
         judge = self.judge
         batch = judge.packed.encoder.pack(row.groups)
         units = [merged_unit(parts) for parts in row.parts_by_group]
@@ -315,7 +334,7 @@ class Batcher:
 
 
 def merged_unit(parts: Sequence[Part]) -> Unit:
-    """Return several parts with one prompt as one unit."""
+    """Return one unit with the responses of several parts that have the same prompt."""
     if len(parts) == 1:
         return parts[0].unit
     first = parts[0].unit

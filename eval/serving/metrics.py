@@ -1,4 +1,4 @@
-"""What a server tells Prometheus."""
+"""The metrics of a server for Prometheus."""
 
 from collections import deque
 from statistics import fmean, pstdev
@@ -13,13 +13,16 @@ from prometheus_client import (
 )
 
 RECENT = 1000
-"""Scores whose mean and spread are shown: those of a changed policy or a broken image path drift."""
+"""Number of latest scores whose mean and spread are shown.
+
+They drift if the policy that writes the responses changes, or if images are no longer found.
+"""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 FILLS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class Metrics:
-    """Counts of one server; any thread may add to them."""
+    """The counters and gauges of one server. Any thread may add to them."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -65,14 +68,23 @@ class Metrics:
         }
         for name, (about, value) in shown.items():
             Gauge(name, about, registry=registry).set_function(value)
-        self.computed = self.alone = 0
+        self.computed = 0
+        self.alone = 0
 
     def saved(self) -> float:
         """Return the share of tokens that sharing saved since the start."""
         return 1 - self.computed / self.alone if self.alone else 0.0
 
     def ran(self, fill: float, tokens: int, unshared: int, responses: int, merged: int) -> None:
-        """Count a row that was computed; `merged` parts of it shared their prompt with another."""
+        """Add a computed row to the counts.
+
+        Args:
+            fill: The share of the token budget that the row takes.
+            tokens: The number of computed tokens.
+            unshared: The number of tokens if each response were computed with its own prompt.
+            responses: The number of responses or compared pairs.
+            merged: The number of groups that shared their prompt with an earlier group of the row.
+        """
         self.computed += tokens
         self.alone += unshared
         self.fill.observe(fill)
@@ -86,5 +98,5 @@ class Metrics:
             counter.inc(count)
 
     def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""What a request may ask for; each limit is an option of the command."""
+"""The limits on requests; each is an option `--max-NAME` of eval/serve.py."""
 
 from typing import Annotated
 
@@ -11,9 +11,10 @@ Limit = Annotated[int, Field(ge=1)]
 
 
 class RequestLimits(Section):
-    """Limits of a server. What exceeds one is refused before it is computed.
+    """The limits of a server. A request that exceeds one is refused before it is computed.
 
-    `turns`, `parts`, `images` and `characters` are those of training's records (`mmrm.data.limits`).
+    `turns`, `parts`, `images` and `characters` are the limits on training records in
+    `mmrm.data.limits`. A number in brackets is the HTTP status of the refusal.
     """
 
     body: Limit = Field(2**25, description="bytes of a request (413)")

@@ -1,4 +1,7 @@
-"""From a group as a client wrote it to candidates: what it may hold, and where its images may lie."""
+"""Check the groups of a request, and read their images.
+
+A group is a prompt with the responses to it. Its images may be data URIs, or files below the media root.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +21,7 @@ from mmrm.eval.serving.request_limits import RequestLimits
 
 
 class Asking(BaseModel):
-    """A group of a request."""
+    """A group of a request, as a client wrote it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -29,16 +32,24 @@ class Asking(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Checks groups; any thread may."""
+    """Checks groups against the limits and makes candidates of them. Any thread may call it."""
 
     limits: RequestLimits
     media_root: Path | None
-    """Where images that are named by a path lie; None allows none."""
+    """The folder of images that are given as paths; None if paths are not allowed."""
     compares: bool
-    """The judge compares every two responses."""
+    """Whether the judge compares every two responses."""
 
     def __call__(self, written: Any, identity: str) -> Candidates:
-        """Return a group with the bytes of its images; raises RecordError for what is malformed, not allowed or too large."""
+        """Return the candidates of a group, with the bytes of its images.
+
+        Args:
+            written: The group as parsed JSON.
+            identity: The name of the group in messages.
+
+        Raises:
+            RecordError: If the group is malformed, not allowed or too large.
+        """
         try:
             asked = Asking.model_validate(written)
         except ValidationError as error:
@@ -62,7 +73,7 @@ class Intake:
         return replace(candidates, images=self._read_images(candidates.images, identity))
 
     def _read_images(self, images: Sequence[EncodedImage], identity: str) -> tuple[bytes, ...]:
-        """Return the bytes of a group's images; raises ImageError if their headers claim too many pixels."""
+        """Return the bytes of a group's images; raise ImageError if their headers declare too many pixels."""
         contents: list[bytes] = []
         num_pixels = 0
         for image in images:
@@ -84,7 +95,11 @@ class Intake:
         return tuple(contents)
 
     def _read(self, name: str, identity: str) -> bytes:
-        """Return the bytes of a file below the media root; an error never says what lies outside."""
+        """Return the bytes of a file below the media root.
+
+        The message of an error is the same for every path outside of it, so that clients cannot learn
+        which files exist there.
+        """
         if self.media_root is None:
             raise ImageError(
                 f"{identity}: an image is given as a path, and this server reads no files (it was started without --media-root). "
@@ -107,9 +122,9 @@ class Intake:
 
 
 def problems(error: ValidationError) -> str:
-    """Return in a line what is wrong with a body, without repeating it."""
-    found = [
-        f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}"
-        for one in error.errors(include_url=False)[:5]
-    ]
-    return "; ".join(found)
+    """Return the first five faults of a body in one line, without repeating its content."""
+    faults: list[str] = []
+    for fault in error.errors(include_url=False)[:5]:
+        key = ".".join(map(str, fault["loc"])) or "the body"
+        faults.append(f"{key}: {fault['msg']}")
+    return "; ".join(faults)

@@ -1,4 +1,7 @@
-"""What a server does with a request once its route is known: read it, check its groups, have them judged, write the answer."""
+"""Answer requests: read the body, check its groups, have them judged, and write the answer.
+
+A group is a prompt with the responses to it. A request holds one or more groups.
+"""
 
 import asyncio
 import logging
@@ -29,12 +32,13 @@ from mmrm.eval.suite.fingerprint import judge_digest
 
 LOGGER = logging.getLogger("reward_server")
 READ_SECONDS = 60
-"""How long a request's body may take to arrive."""
+"""Seconds within which a request's body has to arrive."""
 RETRY_SECONDS = "1"
+"""Seconds after which a client may repeat a refused request, as text for the header Retry-After."""
 
 
 class RequestError(Exception):
-    """A request that gets an error as a whole."""
+    """Raised if a whole request is answered with an error, by its HTTP status and kind of error."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -42,17 +46,19 @@ class RequestError(Exception):
         self.kind = kind
 
     def response(self) -> JSONResponse:
-        """Return the answer."""
-        headers = {"Retry-After": RETRY_SECONDS} if self.status in (429, 503) else {}
-        headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        return JSONResponse(
-            {"error": {"message": str(self), "type": self.kind}}, self.status, headers
-        )
+        """Return the HTTP response for this error."""
+        headers: dict[str, str] = {}
+        if self.status in (429, 503):
+            headers["Retry-After"] = RETRY_SECONDS
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        content = {"error": {"message": str(self), "type": self.kind}}
+        return JSONResponse(content, self.status, headers)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeToServe:
-    """A judge that was loaded, and the facts that clients are told about it."""
+    """A loaded judge, with its name, kind and fingerprint for clients."""
 
     judge: PackedJudge
     served: ServedCheckpoint
@@ -60,7 +66,7 @@ class JudgeToServe:
 
 @dataclass(frozen=True, slots=True)
 class LoadedService:
-    """What answers, once the judge is loaded."""
+    """The parts of a service that need the loaded judge."""
 
     batcher: Batcher
     intake: Intake
@@ -69,7 +75,10 @@ class LoadedService:
 
 @dataclass(slots=True)
 class Service:
-    """A server's settings and state; `load` runs in the model's thread once the server listens."""
+    """The settings and the state of a server.
+
+    `load` loads the judge. It runs in the model's thread once the server listens.
+    """
 
     load: Callable[[], JudgeToServe]
     limits: RequestLimits = field(default_factory=RequestLimits)
@@ -78,20 +87,20 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = False
     requests: int = 0
-    """Accepted and not answered yet."""
+    """Number of requests that are accepted and not answered yet."""
     groups: int = 0
-    """Of these requests, as far as they were read."""
+    """Number of groups in these requests, as far as the requests were read."""
     running: LoadedService | None = None
     held: int = 0
-    """Bytes of these requests' bodies."""
+    """Number of bytes in the bodies of these requests."""
     out_of_time: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when draining has taken as long as it may: what is not answered by then is given up."""
+    """Set once draining has taken `limits.drain` seconds. Requests without an answer are then given up."""
     failed: BaseException | None = None
-    """What ended loading or computing; the server then ends as well."""
+    """The error that ended loading or computing. The server then ends as well."""
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Load and compute while the server runs."""
+        """Load the judge and compute scores in a task, as long as the server runs."""
         task = asyncio.create_task(self._run())
         task.add_done_callback(self._ended)
         yield
@@ -111,7 +120,15 @@ class Service:
     async def answer(
         self, request: Request, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
     ) -> JSONResponse:
-        """Return the answer to a request of the dialect that `read` reads; raises RequestError."""
+        """Return the answer to a request.
+
+        Args:
+            request: The request.
+            read: The function that reads the body of a request of this route, as parsed JSON.
+
+        Raises:
+            RequestError: If the whole request is refused, or the client went away.
+        """
         body = bytearray()
         try:
             await self._receive(request, body)
@@ -149,9 +166,8 @@ class Service:
         work = asyncio.gather(
             *(self._group(running, number, one, lane) for number, one in enumerate(asked.groups))
         )
-        gone = asyncio.ensure_future(
-            request.receive()
-        )  # after the body the next message is that the client went away
+        # After the body, the next message of a connection is that the client went away.
+        gone = asyncio.ensure_future(request.receive())
         out_of_time = asyncio.ensure_future(self.out_of_time.wait())
         either: set[asyncio.Future[Any]] = {work, gone, out_of_time}
         try:
@@ -185,7 +201,11 @@ class Service:
         )
 
     async def _receive(self, request: Request, content: bytearray) -> None:
-        """Append a request's body to `content`, and count it as held; raises RequestError."""
+        """Append a request's body to `content`, and add its size to `held`.
+
+        Raises:
+            RequestError: If the body is too large or too slow, or too many bytes are held already.
+        """
         length = int(request.headers.get("content-length", "0"))
         try:
             async with asyncio.timeout(READ_SECONDS):
@@ -238,13 +258,13 @@ class Service:
         return found
 
     def loaded(self) -> LoadedService:
-        """Return what answers; raises RequestError while there is nothing."""
+        """Return the loaded parts of the service; raise RequestError if the judge is not loaded yet."""
         if self.running is None:
             raise RequestError(503, "loading", "the model is being loaded; ask /ready.")
         return self.running
 
     def models(self) -> dict[str, Any]:
-        """Return what is served, in OpenAI's form and with what a client may want to check."""
+        """Return the list of the served models in OpenAI's form, with fingerprint and limits."""
         served = self.loaded().served
         about = {
             "kind": served.kind,
@@ -284,9 +304,16 @@ def _asked(
 
 
 def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
-    """Return the judge at `path`, with its fingerprint, once it has ranked something.
+    """Load the judge at `path`, let it rank two responses as a test, and return it.
 
-    Raises: what `load_judge` raises; CheckpointError for a judge that does not run here, or of several models.
+    Args:
+        path: A checkpoint folder or the YAML file of a judge.
+        name: The name of the model for clients.
+        runtime: The device and the token budget.
+
+    Raises:
+        CheckpointError: If the judge cannot be loaded, does not run in this process, or has several
+            models.
     """
     config = judge_config(path)
     if not config.checkpoints():

@@ -9,22 +9,22 @@ from mmrm.eval.protocol import draw
 
 
 def _longest(example: Example, seed: int) -> tuple[float, float]:
-    """Score more characters higher."""
+    """Return the number of characters of each response as its score."""
     return len(example.responses[0]), len(example.responses[1])
 
 
 def _shortest(example: Example, seed: int) -> tuple[float, float]:
-    """Score fewer characters higher."""
+    """Return the negative number of characters of each response as its score."""
     return -len(example.responses[0]), -len(example.responses[1])
 
 
 def _first(example: Example, seed: int) -> tuple[float, float]:
-    """Score the response higher that is listed first."""
+    """Return a higher score for the response that is listed first."""
     return 1.0, 0.0
 
 
 def _random(example: Example, seed: int) -> tuple[float, float]:
-    """Toss a coin, the same one in every process."""
+    """Return a higher score for a random response, which is the same in every process."""
     return (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
 
 
@@ -34,9 +34,9 @@ BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
     "first": _first,
     "random": _random,
 }
-"""The name of a baseline to what scores both responses of an example, given a seed."""
+"""The functions that score the two responses of an example, given a seed, by the baseline's name."""
 
 
 def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Scores]:
-    """Return the scores of one of `BASELINES`; equal lengths are a tie."""
+    """Return the scores of every example by the baseline `name`. Equal lengths are a tie."""
     return [Scores(BASELINES[name](example, seed)) for example in examples]

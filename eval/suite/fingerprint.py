@@ -1,4 +1,4 @@
-"""What a stored result belongs to: a fingerprint of the judge, the rows, the protocol and the code that scores."""
+"""Fingerprints of stored results, made of the judge, the rows, the protocol and the scoring code."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ from mmrm.models.distributed import gather, rank
 from mmrm.models.lora import is_adapter
 
 CONTENTS = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model")
-"""What of a checkpoint folder decides what the model computes: weights, configs, tokenizer, processor, chat template."""
+"""The files of a checkpoint folder that decide the model's output: weights, configs, tokenizer, template."""
 NO_PART = ("trainer_state.json", "training_args.bin", CARD)
-"""Files of these kinds that decide nothing about a verdict, or count by their content."""
+"""Files of these kinds that do not decide a verdict, or whose settings are in the fingerprint already."""
 ELSEWHERE = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
-"""What a judge card says that decides no verdict, or stands in the fingerprint by itself."""
+"""Keys of a judge card that do not decide a verdict, or are in the fingerprint by themselves."""
 SCORES = (
     "mmrm.eval.suite.suite",
     "mmrm.eval.judges.loading",
@@ -35,19 +35,28 @@ SCORES = (
     "mmrm.data.prompts",
     "mmrm.data.video",
 )
-"""Where scoring begins: these modules, and all of models/ and eval/ that they import, are the version of the scoring code. Of
-data/ they are all that decides a verdict: what judges are asked and how they are read is in data/prompts.py."""
+"""The modules whose code is the version of the scoring, with all of models/ and eval/ that they import.
+
+The modules of data/ in this list are the only ones there that decide a verdict. For example,
+data/prompts.py holds the questions to judges and reads their answers.
+"""
 
 
 def fingerprint(judge: str, rows: str, protocol: ProtocolConfig) -> str:
-    """Return the name under which a result is stored, 32 hexadecimal digits, from the digests of the judge and of the rows."""
+    """Return the name under which a result is stored, 32 hexadecimal digits.
+
+    `judge` is the digest of the judge (`judge_digest`), `rows` that of the rows (`rows_digest`).
+    """
     return _digest([judge, rows, protocol.model_dump_json(), scoring_version()])[:32]
 
 
 def judge_digest(path: Path) -> str:
-    """Return a digest of everything at `path` that decides its verdicts: file contents, not names or times.
+    """Return a digest of everything that decides the verdicts of the judge at `path`.
 
-    Raises: what `load_judge` raises for a path that is no whole judge.
+    It is made of the contents of the files, not of their location or time.
+
+    Raises:
+        CheckpointError: If the judge is not complete, as in `load_judge`.
     """
     config = judge_config(path)
     parts = config.deciding_settings(is_file=path.is_file())
@@ -63,7 +72,10 @@ def judge_digest(path: Path) -> str:
 
 
 def _checkpoint(path: Path) -> list[str]:
-    """Return what of a checkpoint decides its verdicts; not where it lies, nor which kernel runs."""
+    """Return the settings and digests that decide a checkpoint's verdicts.
+
+    The location of the checkpoint and the attention kernel are not among them.
+    """
     card = recorded(path)
     sees = backbone_of(path, card).model_dump(exclude={"path", "revision", "freeze", "attention"})
     settings = None if card is None else card.model_dump(exclude=ELSEWHERE)
@@ -78,7 +90,7 @@ def _checkpoint(path: Path) -> list[str]:
 
 
 def _contents(folder: Path) -> list[str]:
-    """Return name and digest of every file that decides what the model computes."""
+    """Return the name and the digest of every file that decides the model's output."""
     found = {
         file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART
     }
@@ -91,14 +103,14 @@ def policy_digest(path: Path) -> str:
 
 
 def shared_digest(path: Path) -> str:
-    """Return the judge's digest on every rank, read by the first one alone; all ranks must call together."""
+    """Return the judge's digest on every rank. Only the first one reads files; all must call together."""
     return gather("" if rank() else judge_digest(path))[0]
 
 
 def rows_digest(examples: Sequence[Example]) -> str:
-    """Return a digest of the rows of a benchmark: all that decides their figures, with the contents of the images.
+    """Return a digest of the rows of a benchmark, with the contents of their images.
 
-    The keys are part of it, as votes are drawn from them.
+    The keys of the rows are part of it, because the order of the responses is drawn from them.
     """
     digest_by_image: dict[EncodedImage, str] = {}
     rows: list[str] = []

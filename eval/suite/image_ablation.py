@@ -18,11 +18,16 @@ ImageDigests = tuple[str, ...]
 
 
 def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[Example]:
-    """Return the examples as a judge sees them under an ablation of the images; keys stay, they name the row.
+    """Return the examples with the images that a judge is shown under an ablation. Keys are unchanged.
 
-    `none` takes image parts out of the prompt, `grey` keeps the size and loses the content, `shuffled` gives each row
-    the images of another row that shows something else.
-    Raises: UserError if there are no two different images to shuffle.
+    Args:
+        examples: The rows of a benchmark.
+        images: `real` changes nothing. `none` removes the images from the prompt. `grey` replaces each
+            image by a grey one of the same size. `shuffled` gives each row the images of another row.
+        seed: The seed of the shuffling.
+
+    Raises:
+        UserError: If there are no two different images to shuffle.
     """
     if images == "none":
         return [_without_image_parts(example) for example in examples]
@@ -51,7 +56,7 @@ def _with_grey_images(example: Example) -> Example:
 
 
 def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
-    """Return the examples with the images of other rows."""
+    """Return the examples, each with the images of another row. Rows without images are unchanged."""
     digests_by_row = [tuple(map(content_digest, example.images)) for example in examples]
     partners = _partners(filter(None, digests_by_row), seed)
     image_by_digest: dict[str, EncodedImage] = {}
@@ -68,10 +73,10 @@ def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
 
 
 def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, ImageDigests]:
-    """Return other images to show, equally many, for each different tuple of images.
+    """Return for each different tuple of images another tuple of the same length.
 
-    The tuples of one length form one random cycle, which has no fixed point. A tuple that is the only one of its length gets
-    images of other rows.
+    The tuples of one length are put into a random cycle, and each gets the next one. A tuple that is
+    the only one of its length gets images of several other rows.
     """
     different = sorted(set(rows))
     random.Random(seed).shuffle(different)
@@ -88,7 +93,7 @@ def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, Ima
 
 
 def _other_images(digests: ImageDigests, rows: Sequence[ImageDigests]) -> ImageDigests:
-    """Return as many images of other rows that differ from these; raises UserError if there are none."""
+    """Return as many images of other rows, which differ from these; raise UserError if there are none."""
     pool = [digest for other in rows if other != digests for digest in other]
     for start in range(len(pool)):
         images = tuple(pool[(start + offset) % len(pool)] for offset in range(len(digests)))

@@ -1,7 +1,7 @@
-"""A judge's evaluation on benchmarks: its scores of the rows, and the result that is made of them.
+"""Evaluate a judge on benchmarks: score the rows, and compute the results from the scores.
 
-A result holds figures with intervals, judges that ignore the content, a diagnosis, and the same
-scores under published rules.
+A result holds accuracies with intervals, the same figures for baselines that ignore the content, figures
+about votes, length and calibration, and the figures of the scores by the published rules.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from mmrm.models.distributed import barrier, rank
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A judge's figures on a benchmark, and the scores that they are made of."""
+    """A judge's result on a benchmark, and the scores from which it is computed."""
 
     result: Result
     scores: Sequence[Scores]
@@ -64,9 +64,12 @@ class Suite:
 
     @classmethod
     def load(cls, benchmarks: Sequence[BenchmarkConfig], protocol: ProtocolConfig) -> Suite:
-        """Load the rows; the first rank alone goes first, so that a download or the embedded edition is made once.
+        """Load the rows of the benchmarks; all ranks must call together.
 
-        Raises what `Benchmark.load` raises.
+        The first rank loads before the others, so that a benchmark is downloaded or generated once.
+
+        Raises:
+            UserError: If a benchmark cannot be loaded, as in `Benchmark.load`.
         """
         if rank():
             barrier()
@@ -80,7 +83,8 @@ class Suite:
     ) -> tuple[dict[str, Result], list[Scores]]:
         """Evaluate `judge` on every benchmark, and return the results and all scores.
 
-        All ranks call together, and `folder` is filled as `evaluate` says.
+        All ranks must call together. `evaluate` describes the files in `folder`; `console` shows the
+        progress.
         """
         results: dict[str, Result] = {}
         all_scores: list[Scores] = []
@@ -126,12 +130,19 @@ class Suite:
 
 
 def journal_in(folder: Path, name: str, mark: str, console: Console) -> Journal:
-    """Return the journal of an evaluation whose results go to `folder`; `mark` is its fingerprint."""
+    """Return the journal of a judge's evaluation on one benchmark.
+
+    Args:
+        folder: The folder for the results. The journal is in its subfolder `name`.
+        name: The benchmark.
+        mark: The fingerprint of the evaluation. A journal with another mark is not used.
+        console: The console for the progress.
+    """
     return Journal(name, console, folder / name / JOURNAL, mark)
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result as JSON, whole or not at all."""
+    """Write a result as JSON. If writing fails, an earlier file stays unchanged."""
     write_json(path, result.model_dump(mode="json"))
 
 
@@ -243,7 +254,11 @@ def _accuracies(
 def _clusters(
     examples: Sequence[Example], found: Outcomes, benchmark: Benchmark, items: Ints
 ) -> tuple[Accuracy | None, dict[str, Accuracy]]:
-    """Return the share of the benchmark's items with all rows right, of all and by the group of an item's first row."""
+    """Return the share of items whose rows are all right: overall, and by the group of an item's first row.
+
+    An item is a set of rows that the benchmark counts together. Returns None and an empty mapping for a
+    benchmark without items.
+    """
     if benchmark.item is None:
         return None, {}
     first_rows: dict[str, int] = {}
@@ -294,7 +309,7 @@ def _votes(
 
 
 def _share_named_first(votes: Sequence[Vote]) -> float | None:
-    """Return the share of votes that name the response shown first; None without votes."""
+    """Return the share of votes that name the response that was shown first, or None without votes."""
     if not votes:
         return None
     return sum(vote.named == vote.shown[0] for vote in votes) / len(votes)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.manifest import COMPLETE
-from mmrm.eval.cli import processes
+from mmrm.eval.cli import rank_device
 from mmrm.models.distributed import barrier, rank
 from mmrm.train.checkpoints import integrity
 from mmrm.train.checkpoints.integrity import damage, mark_complete
@@ -118,7 +118,7 @@ def on_ranks(folder: str) -> None:
 
     module: Any = integrity
     module.content_digest = noted
-    with processes():
+    with rank_device():
         mark_complete(checkpoint)
         assert damage(checkpoint) == []
         (Path(folder) / f"read-{rank()}.json").write_text(json.dumps(read))

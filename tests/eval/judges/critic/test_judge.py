@@ -260,10 +260,10 @@ def test_vision_tokens_are_never_written(checkpoint: Path) -> None:
 
 def on_ranks(checkpoint: str, target: str) -> None:
     """Judge in every mode on all ranks of a group, and write what the last rank found."""
-    from mmrm.eval.cli import processes
+    from mmrm.eval.cli import rank_device
     from mmrm.models.distributed import rank
 
-    with processes():
+    with rank_device():
         given = {example.key: ("right", "wrong") for example in EXAMPLES}
         found = {}
         for mode in ("own", "given", "none"):
