@@ -27,7 +27,7 @@ CLONE = Path(__file__).resolve().parents[2]
 PAUSED = """
 import os, signal, sys
 from mmrm.eval import {command}
-from mmrm.eval.candidates import scoring
+from mmrm.eval.selection import candidate_scores as scoring
 from mmrm.eval.journal import Judging
 
 scoring.CHUNK, add, judged = 4, Judging.add, []
