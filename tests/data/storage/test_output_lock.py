@@ -27,7 +27,10 @@ with locked_file(Path(sys.argv[1])) as descriptor:
     print("held", flush=True)
     sys.stdin.read()
 """
-FORK = "os.fork() or time.sleep(600)"
+# The parent waits until its child runs, because the child lets go of the lock when it begins to run.
+FORK = (
+    "ends = os.pipe(); os.fork() or (os.write(ends[1], b'x'), time.sleep(600)); os.read(ends[0], 1)"
+)
 INHERIT = "subprocess.Popen(['sleep', '600'], pass_fds=[descriptor], stdout=subprocess.DEVNULL)"
 
 
