@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import random
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -33,6 +32,7 @@ from mmrm.eval.contamination import index
 from mmrm.eval.judges.released import templates as released_templates
 from mmrm.eval.serving import dialects
 from mmrm.models.portable import conversations
+from tests.growth import superlinear
 
 CLONE = Path(__file__).resolve().parents[1]
 Read = Callable[[str], Any]
@@ -515,14 +515,6 @@ OWN_TEXTS = {
 }
 """Patterns that meet no such text, with what they do meet."""
 
-LENGTHS = (25, 200, 1_600, 12_800, 102_400)
-GROWTH = 24
-"""A time may grow by that much while the text grows eightfold: linear is 8, quadratic is 64."""
-LONGEST_PAUSE = 1.0
-"""Seconds by which no other process delays a reading; a longer time is the pattern's own."""
-SHORTEST_SECONDS = 1e-3
-"""Times below this are noise and count as this much."""
-
 
 def hostile_texts(pieces: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Yield (prefix, repeated, suffix): runs of each piece behind each other one, and runs of each two.
@@ -536,32 +528,13 @@ def hostile_texts(pieces: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield "", first + second, "\0"
 
 
-def seconds_to_read(read: Read, text: str) -> float:
-    begun = time.thread_time()
-    read(text)
-    return time.thread_time() - begun
+def slow_reading(read: Read, prefix: str, repeated: str, suffix: str) -> str | None:
+    """Return how the time to read a hostile text grows if it grows faster than the text, else None."""
 
+    def text_of(length: int) -> str:
+        return prefix + repeated * (length // len(repeated)) + suffix
 
-def superlinear(read: Read, prefix: str, repeated: str, suffix: str) -> str | None:
-    """Return how the time to read grows if it grows faster than the text, else None.
-
-    A long time is taken again, twice, and the shortest counts: the machine may have been busy.
-    """
-    seconds_before = SHORTEST_SECONDS
-    for length in LENGTHS:
-        text = prefix + repeated * (length // len(repeated)) + suffix
-        bound = GROWTH * max(seconds_before, SHORTEST_SECONDS)
-        seconds = seconds_to_read(read, text)
-        for _ in range(2):
-            if bound < seconds < LONGEST_PAUSE:
-                seconds = min(seconds, seconds_to_read(read, text))
-        if seconds > bound:
-            return (
-                f"{length:,} characters of {prefix!r}, {repeated!r} …: {seconds:.3f} s; an eighth "
-                f"of them: {seconds_before:.3f} s"
-            )
-        seconds_before = seconds
-    return None
+    return superlinear(read, text_of)
 
 
 @pytest.mark.slow
@@ -569,7 +542,7 @@ def superlinear(read: Read, prefix: str, repeated: str, suffix: str) -> str | No
 def test_time_grows_no_faster_than_the_text(name: str) -> None:
     pattern = PATTERNS[name]
     for prefix, repeated, suffix in hostile_texts(pattern.pieces):
-        slow = superlinear(pattern.read, prefix, repeated, suffix)
+        slow = slow_reading(pattern.read, prefix, repeated, suffix)
         assert slow is None, slow
 
 
@@ -583,7 +556,7 @@ def test_time_grows_no_faster_than_the_text(name: str) -> None:
 )
 def test_a_slow_pattern_would_be_found(slow: Read) -> None:
     pieces = ("<answer>", "x")
-    assert any(superlinear(slow, *text) for text in hostile_texts(pieces))
+    assert any(slow_reading(slow, *text) for text in hostile_texts(pieces))
 
 
 def drawn_text(draw: random.Random, pattern: Pattern) -> str:

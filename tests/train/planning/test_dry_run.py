@@ -58,15 +58,14 @@ def test_basereward_is_announced() -> None:
 
 
 @pytest.mark.slow
-def test_it_needs_neither_torch_nor_a_network_and_little_time(tmp_path: Path) -> None:
+def test_it_needs_neither_torch_nor_a_network(tmp_path: Path) -> None:
     code = (
-        "import socket, sys, time; begin = time.process_time()\n"
+        "import socket, sys\n"
         "def refuse(*_): raise AssertionError('network')\n"
         "socket.socket.connect = refuse\n"
         "from mmrm.train.recipe.parsing import parse_arguments; from mmrm.train.planning.dry_run import dry_run\n"
         f"dry_run(parse_arguments([{str(CLONE / 'recipes' / 'basereward.yaml')!r}, '--dry-run'], 'rm', ''))\n"
         "assert not {'torch', 'transformers', 'datasets', 'deepspeed'} & set(sys.modules)\n"
-        "assert time.process_time() - begin < 2\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=CLONE, capture_output=True, text=True, check=False

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -88,11 +86,9 @@ def refused(
     return {problem.key: problem for problem in problems}
 
 
-def test_every_error_is_reported_at_once_and_in_time(tmp_path: Path) -> None:
+def test_every_error_is_reported_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, WRONG)
-    begin = time.process_time()
     found = refused(path, world_size=3)
-    assert time.process_time() - begin < 2.0
     assert found.keys() == EXPECTED.keys()
     for key, (line, value, parts) in EXPECTED.items():
         assert found[key].where == f"{path}:{line}"
@@ -227,16 +223,14 @@ def test_a_used_folder_is_not_overwritten(
 @pytest.mark.parametrize(
     "script", [script for script in SCRIPTS if script.exists()], ids=lambda script: script.stem
 )
-def test_help_answers_at_once_from_any_folder(tmp_path: Path, script: Path) -> None:
-    before = os.times()
-    command = [sys.executable, str(script), "--local_rank=0", "--help"]
+def test_help_answers_from_any_folder_without_a_heavy_library(tmp_path: Path, script: Path) -> None:
+    """Importing one of these libraries takes seconds, which is why help comes before them."""
+    command = [sys.executable, "-X", "importtime", str(script), "--local_rank=0", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    after = os.times()
     assert "key=value" in done.stdout
-    assert (
-        after.children_user + after.children_system - before.children_user - before.children_system
-        < 1.0
-    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "pydantic" in imported
+    assert not imported & {"torch", "transformers", "datasets", "deepspeed", "trl", "matplotlib"}
 
 
 KEYS = [*Recipe.model_fields, "type", "path", "sources", "learning_rate", "x"]

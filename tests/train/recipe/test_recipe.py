@@ -1,8 +1,7 @@
-"""Every shipped recipe is a recipe, in time, and says what its paper says."""
+"""Every shipped recipe is a recipe, can be planned, and says what its paper says."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,8 @@ from tests.train.shipped import FOLDER, RECIPES
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_a_shipped_recipe_is_read_and_planned_in_time(path: Path) -> None:
-    begin = time.process_time()
+def test_a_shipped_recipe_is_read_and_planned(path: Path) -> None:
     plan = plan_lines(read_recipe(path))
-    assert time.process_time() - begin < 2.0
     assert plan["steps"]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import huggingface_hub
@@ -15,7 +15,9 @@ from mmrm.data.errors import RecordError, UserError
 from mmrm.data.preference import Preference
 from mmrm.data.sources.project import ProjectConfig
 from mmrm.data.sources.shared.file_source import MESSAGE, SourceRow
+from mmrm.data.sources.shared.source import Source
 from tests.data.sources.fixtures import image_struct, open_source, write_jsonl, write_parquet
+from tests.growth import LENGTHS, superlinear
 
 JUDGE = "[Question]: q\n[Response 1]: a\n[Response 2]: b"
 ROW = {"image": image_struct(), "question": "?", "chosen": "a", "rejected": "b"}
@@ -154,56 +156,68 @@ def test_a_message_is_not_as_long_as_its_record(tmp_path: Path) -> None:
     assert len(str(caught.value)) <= MESSAGE
 
 
+def time_to_refuse(source: Source, texts: Sequence[str], reason: str) -> str | None:
+    """Return how the time to refuse a row grows if it grows faster than the row's text, else None.
+
+    Args:
+        source: a source whose row `index` contains `texts[index]`.
+        texts: one text for each of `LENGTHS`.
+        reason: a regular expression that the refusal has to match.
+    """
+
+    def refuse(text: str) -> None:
+        with pytest.raises(RecordError, match=reason):
+            source.record(texts.index(text))
+
+    return superlinear(refuse, lambda length: texts[LENGTHS.index(length)])
+
+
 @pytest.mark.parametrize("mark", ["[Response 1]:", "#", "# ", "<think>", "[Question]:"])
-def test_a_judges_prompt_is_read_once_whatever_it_repeats(mark: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_judges_prompt_is_read_once_whatever_it_repeats(
+    role: str, mark: str, tmp_path: Path
+) -> None:
     """Quadratic in the text, 300,000 of the shortest mark would take a quarter of an hour."""
-    prompt = "[Question]: q " + mark * (300_000 // len(mark))
-    rows = [
-        {"message": json.dumps([{"role": "user", "content": prompt}]), "image": ""},
-        {
-            "message": json.dumps(
-                [
-                    {"role": "user", "content": JUDGE},
-                    {"role": "assistant", "content": mark * 20_000},
-                ]
-            ),
-            "image": "",
-        },
-    ]
+    texts = ["[Question]: q " + mark * (length // len(mark)) for length in LENGTHS]
+    rows = []
+    for text in texts:
+        turns = {"user": JUDGE, "assistant": "Response 1 is better."} | {role: text}
+        message = [{"role": name, "content": content} for name, content in turns.items()]
+        rows.append({"message": json.dumps(message), "image": ""})
     source = open_source(
         tmp_path / "cache", type="r1_reward", path=str(write_jsonl(tmp_path / "train.jsonl", rows))
     )
-    started = process_time()
-    for row in (0, 1):
-        with pytest.raises(RecordError, match=f"^r1_reward:{row}: "):
-            source.record(row)
-    assert process_time() - started < 5
+    slow = time_to_refuse(source, texts, "^r1_reward:")
+    assert slow is None, slow
+
+
+ASSISTANTS = "<|The Start of Assistant A's Answer|>"
 
 
 @pytest.mark.parametrize(
-    "prompt",
+    ("prefix", "repeated"),
     [
-        "Question: [q]\n" + "Response 1: [a]\n" * 20_000,
-        "Question: [q]\n" * 20_000,
-        "<|User Prompt|>" * 20_000,
-        "<|User Prompt|><|The Start of Assistant A's Answer|>"
-        + "<|The End of Assistant A's Answer|>" * 20_000,
-        "[Question][Assistant 1]" + "[End of Assistant 1]" * 20_000,
+        ("Question: [q]\n", "Response 1: [a]\n"),
+        ("", "Question: [q]\n"),
+        ("", "<|User Prompt|>"),
+        ("<|User Prompt|>" + ASSISTANTS, "<|The End of Assistant A's Answer|>"),
+        ("[Question][Assistant 1]", "[End of Assistant 1]"),
     ],
 )
-def test_a_critics_prompt_is_read_once_whatever_it_repeats(prompt: str, tmp_path: Path) -> None:
-    row = {
-        "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": "[[A>B]]"}],
-        "image": image_struct(),
-    }
-    write_parquet(tmp_path / "a-pairwise.parquet", [row])
+def test_a_critics_prompt_is_read_once_whatever_it_repeats(
+    prefix: str, repeated: str, tmp_path: Path
+) -> None:
+    texts = [prefix + repeated * (length // len(repeated) + 1) for length in LENGTHS]
+    rows = []
+    for text in texts:
+        turns = [{"from": "human", "value": text}, {"from": "gpt", "value": "[[A>B]]"}]
+        rows.append({"conversations": turns, "image": image_struct()})
+    write_parquet(tmp_path / "a-pairwise.parquet", rows)
     source = open_source(
         tmp_path / "cache", type="llava_critic", path=str(tmp_path / "a-pairwise.parquet")
     )
-    started = process_time()
-    with pytest.raises(RecordError, match="none of the three templates"):
-        source.record(0)
-    assert process_time() - started < 5
+    slow = time_to_refuse(source, texts, "none of the three templates")
+    assert slow is None, slow
 
 
 def test_a_message_about_a_file_whose_name_is_no_text_can_be_printed(tmp_path: Path) -> None:
