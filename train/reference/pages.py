@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 from mmrm.data.config.section import LARGEST
 from mmrm.data.config.validation import members_of_field
 from mmrm.train.recipe.recipe import Recipe
-from mmrm.train.reference.schema import EXTENDS, VARIANTS, Schema, about, of_models, one_of
+from mmrm.train.reference.schema import EXTENDS, VARIANTS, Schema, about, schema_of, union_by_type
 
 HEAD = """\
 # Configuration: every key
@@ -38,7 +38,7 @@ with the path relative to the recipe, or absolute; the recipes here have that li
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What the reference says of a key."""
+    """One row of the reference page: a key, the values that it takes, its default and its meaning."""
 
     key: str
     values: str
@@ -47,8 +47,12 @@ class KeyRow:
 
 
 def reference(judges: Sequence[type[BaseModel]]) -> str:
-    """Return the page: the sections of a recipe, then the kinds of judge files."""
-    schema = of_models(Recipe, [Recipe])
+    """Return the reference page: the sections of a recipe, then the kinds of judge files.
+
+    Args:
+        judges: The section of every kind of judge file.
+    """
+    schema = schema_of(Recipe, [Recipe])
     parts = [HEAD.format(largest=LARGEST), "## Recipe\n", about(Recipe) + "\n"]
     keys_of_files = [
         KeyRow("extends", "text", "none", EXTENDS["description"]),
@@ -59,7 +63,7 @@ def reference(judges: Sequence[type[BaseModel]]) -> str:
         "## Judge files\n",
         "What `eval/run.py` takes in place of a checkpoint; a judge file may extend another one, too.\n",
     ]
-    schema = of_models(one_of(judges), judges)
+    schema = schema_of(union_by_type(judges), judges)
     for judge in judges:
         own_schema = schema["definitions"][judge.__name__]
         parts.append(f"### Judge: {kind_of(judge)}\n")
@@ -69,7 +73,7 @@ def reference(judges: Sequence[type[BaseModel]]) -> str:
 
 
 def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
-    """Yield heading, meaning and table of every section below `section`.
+    """Yield the heading, the description and the table of every section below `section`.
 
     If a key may hold one of several kinds of sections, the keys that most kinds share come once.
 
@@ -85,7 +89,7 @@ def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
         rows_by_kind = {kind: rows(kind, schema["definitions"][kind.__name__]) for kind in kinds}
         shared = shared_rows(rows_by_kind)
         if shared:
-            yield f"{heading}: keys of most types\n\n{table([row.shown for row in shared])}"
+            yield f"{heading}: keys of most types\n\n{table([row.printed for row in shared])}"
         shared_keys = [row.row for row in shared]
         for kind in kinds:
             own_heading = heading
@@ -101,14 +105,17 @@ def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SharedRow:
-    """A row that most kinds of a section have, and the same row with the kinds that have it not."""
+    """A row that most kinds of a section have.
+
+    `printed` is the same row, with a remark that names the kinds that lack the key.
+    """
 
     row: KeyRow
-    shown: KeyRow
+    printed: KeyRow
 
 
 def shared_rows(rows_by_kind: Mapping[type[BaseModel], Sequence[KeyRow]]) -> list[SharedRow]:
-    """Return the rows that more than half of several kinds have."""
+    """Return the rows that more than half of the kinds of a section have, none if there is one kind."""
     if len(rows_by_kind) < 2:
         return []
     all_rows = dict.fromkeys(chain.from_iterable(rows_by_kind.values()))
@@ -117,68 +124,76 @@ def shared_rows(rows_by_kind: Mapping[type[BaseModel], Sequence[KeyRow]]) -> lis
         lacking = [kind_of(kind) for kind, own_rows in rows_by_kind.items() if row not in own_rows]
         if len(lacking) >= len(rows_by_kind) / 2:
             continue
-        shown = row
+        printed = row
         if lacking:
-            shown = replace(row, meaning=f"{row.meaning} (Not in {', '.join(lacking)}.)")
-        shared.append(SharedRow(row, shown))
+            printed = replace(row, meaning=f"{row.meaning} (Not in {', '.join(lacking)}.)")
+        shared.append(SharedRow(row, printed))
     return shared
 
 
 def kind_of(section: type[BaseModel]) -> str:
-    """Return the value of `type` that stands for a section."""
+    """Return the value of the key `type` that selects a section, in backticks."""
     (name,) = section.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
     return f"`{name}`"
 
 
-def rows(section: type[BaseModel], own: Schema) -> list[KeyRow]:
-    """Return a row for every key of `section`, whose schema is `own`."""
-    found = []
+def rows(section: type[BaseModel], schema: Schema) -> list[KeyRow]:
+    """Return a row for every key of `section`, whose own schema is `schema`."""
+    key_rows = []
     for key, field in section.model_fields.items():
-        default: Any = own["properties"][key].get("default", PydanticUndefined)
+        key_schema = schema["properties"][key]
+        default: Any = key_schema.get("default", PydanticUndefined)
         if field.is_required():
-            shown = "**required**"
+            default_text = "**required**"
         elif default is PydanticUndefined or isinstance(default, dict):
-            shown = "its defaults"
+            default_text = "its defaults"
         else:
-            shown = f"`{json.dumps(default, ensure_ascii=False)}`"
-        meaning = (
-            "Says which one it is."
-            if "const" in own["properties"][key]
-            else own["properties"][key]["description"]
-        )
-        found.append(KeyRow(key, values(own["properties"][key]), shown, meaning))
-    return found
+            default_text = f"`{json.dumps(default, ensure_ascii=False)}`"
+        meaning = key_schema["description"]
+        if "const" in key_schema:
+            meaning = "Says which one it is."
+        key_rows.append(KeyRow(key, values(key_schema), default_text, meaning))
+    return key_rows
 
 
 def values(node: Schema) -> str:
-    """Return in words which values a key takes."""
+    """Return a description of the values that a key takes, from the key's schema."""
     if "anyOf" in node:
-        return " or ".join(dict.fromkeys(map(values, node["anyOf"])))
+        alternatives = [values(branch) for branch in node["anyOf"]]
+        return " or ".join(dict.fromkeys(alternatives))
     if "$ref" in node:
         return "section"
-    if "const" in node or "enum" in node:
-        return ", ".join(f"`{value}`" for value in node.get("enum", [node.get("const")]))
+    if "const" in node:
+        return f"`{node['const']}`"
+    if "enum" in node:
+        return ", ".join(f"`{value}`" for value in node["enum"])
     if node["type"] == "array":
-        items = node.get("items", {})
-        listed = (
-            f"{len(items)} × {values(items[0])}"
-            if isinstance(items, list)
-            else f"list of {values(items)}"
-        )
-        return listed.replace("of section", "of sections")
-    names = {"string": "text", "boolean": "`true`, `false`", "object": "mapping"}
-    words = {
+        return _values_of_list(node.get("items", {}))
+    type_names = {"string": "text", "boolean": "`true`, `false`", "object": "mapping"}
+    descriptions = [type_names.get(node["type"]) or str(node["type"])]
+    words_by_bound = {
         "minimum": "at least",
         "exclusiveMinimum": "above",
         "maximum": "at most",
         "exclusiveMaximum": "below",
     }
-    bounds = [
-        f"{word} {node[key]:,}" if isinstance(node[key], int) else f"{word} {node[key]:g}"
-        for key, word in words.items()
-        if key in node
-    ]
-    return ", ".join([names.get(node["type"]) or str(node["type"]), *bounds])
+    for bound, words in words_by_bound.items():
+        if bound in node:
+            number = node[bound]
+            text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+            descriptions.append(f"{words} {text}")
+    return ", ".join(descriptions)
+
+
+def _values_of_list(items: Schema | list[Schema]) -> str:
+    """Return a description of a list's values, such as "2 × number" or "list of sections".
+
+    Args:
+        items: The schema of every item, or one schema for each item of a list of fixed length.
+    """
+    if isinstance(items, list):
+        return f"{len(items)} × {values(items[0])}".replace("of section", "of sections")
+    return f"list of {values(items)}".replace("of section", "of sections")
 
 
 def table(key_rows: Sequence[KeyRow]) -> str:
