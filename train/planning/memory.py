@@ -43,8 +43,8 @@ class WritingPrice:
     """The free memory that every rank needs for that. With less, each layer is gathered for every
     token."""
     step: float
-    """What is then gathered for each step, which writes a token: the language model. The vision
-    tower sees the prompt alone."""
+    """The bytes that are then gathered for each step, which writes one token: those of the language
+    model. The vision tower is needed for the prompt alone."""
 
 
 def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:

@@ -75,7 +75,11 @@ def sums_in_fp32(name: str) -> bool:
 
 
 def offloads(name: str) -> tuple[bool, bool]:
-    """Return whether optimizer states are kept in host memory, and whether weights are."""
+    """Return two booleans: optimizer states are kept in host memory, and weights are kept there.
+
+    Args:
+        name: The name of a DeepSpeed configuration in recipes/deepspeed, or `none`.
+    """
     if name == NONE:
         return False, False
     zero = _read(name)["zero_optimization"]

@@ -198,7 +198,7 @@ def parse_options(parser: ArgumentParser, argv: Sequence[str] | None) -> Namespa
 
 
 def key_hint(option: str, following: str) -> str | None:
-    """Return how the key that an unknown option means is written, None if it means no key.
+    """Return a hint on how to write the key that an unknown option means, None if it means no key.
 
     Args:
         option: An unknown argument, such as `--learning-rate` or `--learning-rate=1e-6`.

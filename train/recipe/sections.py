@@ -35,7 +35,7 @@ HELD_OUT_ACCURACY = f"{HELD_OUT}/accuracy"
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
 
 QUESTION_FIGURES = ("greedy", "sampled", "best", "pass", "majority")
-"""What is measured of a policy's answers, `best` where a judge scores them; see
+"""The figures that are measured on a policy's answers; `best` needs a judge that scores them. See
 eval/policies/answering.py."""
 
 
@@ -53,7 +53,7 @@ class EvaluationConfig(Section):
     The accuracies of best-of-N, pass@N and the majority are computed from them."""
     protocol: ProtocolConfig = ProtocolConfig()
     judging: JudgingConfig = JudgingConfig()
-    """How a judge that writes judgements is sampled. The section is refused for a judge that only
+    """The sampling of a judge that writes judgements. The section is refused for a judge that only
     scores."""
     at_start: bool = True
     """Also evaluate before the first step, so that later figures can be compared with the start."""
@@ -211,7 +211,7 @@ class MethodConfig(Section, ABC):
 
     @property
     def written_critiques(self) -> CritiqueConfig | None:
-        """How the model is asked for critiques. None if it writes none."""
+        """The prompt and sampling of the critiques that the model writes. None if it writes none."""
         return None
 
     @property
@@ -244,7 +244,7 @@ class MethodConfig(Section, ABC):
         yield from ()
 
     def frozen_copies(self, *, lora: bool) -> int:
-        """Return how many frozen copies of the model are held next to the one that is trained.
+        """Return the number of frozen copies of the model that are held next to the trained one.
 
         Args:
             lora: Adapters are trained. The model without them is then no copy.

@@ -31,18 +31,18 @@ class PreClipConfig(Section):
 
 
 class AdvantageConfig(Section):
-    """How rewards become advantages."""
+    """The computation of advantages from rewards."""
 
     normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
-    """How rewards are normalised: over the whole rollout batch [Q], over the texts of one prompt, or
+    """The normalisation of rewards: over the whole rollout batch [Q], over the texts of one prompt, or
     by subtracting the mean of the prompt's other texts."""
     filter: Bound | None = 3.0
     """Advantages beyond this number of standard deviations are set to 0 [Q]. Null switches the filter
     off."""
     filter_variant: Literal["paper", "r1_released"] = "paper"
-    """What the bound is compared with: the standardised advantage [Q], or, as in the released code,
-    the distance of the raw reward from the batch's mean (which rewards of at most 2 never exceed,
-    so that it never acts)."""
+    """The quantity that is compared with the bound: the standardised advantage [Q], or, as in the
+    released code, the distance of the raw reward from the batch's mean. Rewards of at most 2 are
+    never that far from their mean, so that the released filter never acts."""
 
 
 class RolloutConfig(MethodConfig):
@@ -97,8 +97,8 @@ class RolloutConfig(MethodConfig):
     # hundreds of them, which shrinks or drops the longest texts (trl#5815: 0.57 on average, where
     # the tokens agree).
     importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
-    """How the loss is weighted by (probability in training / probability in vLLM), for the vLLM
-    engines: not at all; every token, by at most 3; every text, dropped above 3. The share truncated
+    """The weight of the loss for the vLLM engines, by (probability in training / probability in vLLM):
+    none; one for every token, at most 3; one for every text, which is dropped above 3. The share truncated
     or dropped is logged as `importance/...`."""
     rollouts_shown: int = Field(default=2, ge=0, le=1000)
     """The number of texts that are printed at every log line. All texts are written to the run folder,
@@ -120,7 +120,7 @@ class RolloutConfig(MethodConfig):
         )
 
     def written_texts(self, run: RunConfig) -> tuple[str, ...]:
-        """Return what this process writes: rollouts that vLLM does not sample, and evaluations."""
+        """Return the kinds of texts that this process writes: evaluations, and rollouts without vLLM."""
         texts = super().written_texts(run)
         if self.engine == "transformers":
             texts = ("rollouts", *texts)

@@ -1,6 +1,6 @@
-"""The prompts of a run in their order, on which models/packed_generation.py samples texts.
+"""The prompts of a reinforcement-learning run in the order in which they are trained on.
 
-Subclasses ask a judge about pairs, or a policy its questions.
+A subclass of `RunPrompts` makes prompts from pairs, for a judge, or from questions, for a policy.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from mmrm.train.methods.language_model.method import Indices
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt at one place (position in the order of all prompts) of a run."""
+    """One prompt of a run. Its place is its position in the order of all prompts of the run."""
 
     group: Group
     """The whole prompt with its images, and no continuation."""

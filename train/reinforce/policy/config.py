@@ -36,7 +36,8 @@ class PolicyConfig(RolloutConfig):
     rewards: list[Annotated[TermConfig, OneOf(TERMS)]] = Field(min_length=1)
     """The terms of the reward, which is their weighted sum."""
     advantages: AdvantageConfig = AdvantageConfig(normalisation="group", filter=None)
-    """How rewards become advantages. The default is GRPO's, over the answers to one question."""
+    """The computation of advantages from rewards. The default is GRPO's, over the answers to one
+    question."""
     num_generations: int = Field(default=8, ge=2, le=1024)
     """The number of answers that are sampled to each question; 8 in the paper [Q]."""
     pre_clip: PreClipConfig | None = None

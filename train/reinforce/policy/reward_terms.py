@@ -1,7 +1,8 @@
-"""The parts of a policy's reward: a judge's scores, the verifier, a price on length, the form.
+"""The terms of a policy's reward: a judge's scores, a verifier, a price on length, a required form.
 
-No part pays for an error. An answer that the limit cut off, or that holds a control token, is wrong
-and of no form, and its length costs as much as any. A judge reads its text unchanged.
+No term rewards a broken answer. An answer that was cut off by the length limit, or that contains a
+control token, counts as wrong, matches no pattern, and has the price of the longest answer. A judge
+reads its text unchanged.
 """
 
 import random
@@ -88,7 +89,10 @@ class RewardTerm(ABC):
 
 
 class JudgeReward(RewardTerm):
-    """The scores of a judge, transformed by a function of `FORMS`. Each rank scores its answers."""
+    """The scores of a judge, transformed by a function of `FORMS`.
+
+    Each rank scores its own answers.
+    """
 
     config: JudgeTerm
 
@@ -163,7 +167,7 @@ class LengthReward(RewardTerm):
 
 
 class FormatReward(RewardTerm):
-    """1 for an answer of the form asked for, 0 for any other."""
+    """1 for an answer that matches a pattern as a whole, 0 for any other."""
 
     config: FormatTerm
 

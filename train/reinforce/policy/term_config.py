@@ -1,4 +1,4 @@
-"""The parts of a policy's reward, as sections of a recipe. The reward is their weighted sum.
+"""The terms of a policy's reward, as sections of a recipe. The reward is their weighted sum.
 
 [Q] marks a value that is quoted from the paper or its released code. Every other value is a
 default of this project, because the paper is silent.
@@ -63,15 +63,15 @@ class JudgeTerm(TermConfig):
     type: Literal["judge"]
     path: str
     """A checkpoint of any kind, or the YAML file of a judge (`type: server` for one behind
-    eval/serve.py). In this process it is whole on every rank."""
+    eval/serve.py). A judge in this process is loaded whole on every rank."""
     form: Literal["raw", "standardised", "sigmoid", "rank", "hybrid", "stratified"] = "raw"
-    """What is made of the scores of a question's answers (eval/selection/score_forms.py). `hybrid`
-    is BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
+    """The transformation of a judge's scores into rewards (eval/selection/score_forms.py). `hybrid` is
+    BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
     weight: Weight = 1.0
-    """Of this part in the sum."""
+    """The weight of this term in the sum."""
     shuffled: bool = False
-    """Give the scores of a question's answers to one another's: a control, whose rewards say
-    nothing of the answers."""
+    """Shuffle the scores among the answers to the same question. This is a control: the rewards then
+    carry no information about the answers."""
 
     @property
     def needs_answers(self) -> bool:
@@ -91,7 +91,7 @@ class VerifierTerm(TermConfig):
 
     type: Literal["verifier"]
     weight: Weight = 1.0
-    """Of this part in the sum."""
+    """The weight of this term in the sum."""
 
     @property
     def needs_answers(self) -> bool:
@@ -106,23 +106,23 @@ class LengthTerm(TermConfig):
 
     type: Literal["length"]
     free_tokens: Tokens
-    """An answer of so many tokens costs nothing; below `method.max_new_tokens`."""
+    """The number of tokens up to which an answer costs nothing; below `method.max_new_tokens`."""
     weight: Weight = 1.0
-    """Of this part in the sum."""
+    """The weight of this term in the sum."""
 
     def rules(self, key: str, max_new_tokens: int) -> Iterator[Broken]:
         """Yield the rule that some answers must cost something."""
         if self.free_tokens >= max_new_tokens:
             message = (
                 f"{self.free_tokens} tokens are free and no answer is longer than {max_new_tokens}: "
-                "it never costs; lower it"
+                "the term never costs anything; lower free_tokens"
             )
             keys = (f"{key}.free_tokens", "method.rewards", "method.max_new_tokens")
             yield Broken(message, keys)
 
 
 class FormatTerm(TermConfig):
-    """1 for an answer of the form asked for, 0 for any other."""
+    """1 for an answer that matches a pattern as a whole, 0 for any other."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:FormatReward"
 
@@ -131,7 +131,7 @@ class FormatTerm(TermConfig):
     """A regular expression (Python's, in which a dot matches line ends too) for the whole
     answer."""
     weight: Weight = 1.0
-    """Of this part in the sum."""
+    """The weight of this term in the sum."""
 
     @field_validator("pattern")
     @classmethod
