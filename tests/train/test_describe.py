@@ -177,6 +177,6 @@ class Bare(Recipe):
     bare: int = 1
 
 
-def test_a_key_that_nobody_described_is_named() -> None:
-    with pytest.raises(KeyError, match=r"Bare\.bare has no docstring below it; write one"):
+def test_a_key_without_a_description_is_named() -> None:
+    with pytest.raises(KeyError, match=r"Bare\.bare has no docstring below it\. Write one"):
         description(Bare, "bare")
