@@ -17,6 +17,8 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
+from mmrm.train.planning.machines import FILLED, RESERVE, Fit, fit, need
+from mmrm.train.planning.machines import GPUS as SIZES
 from mmrm.train.planning.memory import (
     GIB,
     activations,
@@ -44,10 +46,14 @@ from mmrm.train.recipe.input_paths import absent
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
-GPUS = (8, 64, 512)
-"""Numbers of GPUs that the cost of a step is shown for."""
-RANKS = (1, 8, 64)
+GPUS = (1, 2, 8, 64, 512)
+"""Numbers of GPUs for which the cost of a step is shown."""
+RANKS = (1, 2, 8, 64)
 """Numbers of ranks that the memory table always shows."""
+MACHINES = (1, 2, 8)
+"""Numbers of GPUs for which the plan always says if the recipe fits."""
+LOWEST_LORA_RATE = 2e-5
+"""LoRA at a lower learning rate than this gets a warning."""
 
 SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3 sum them in fp32"
 
@@ -55,12 +61,18 @@ SUMMED_IN_BF16 = "gradients of a step's rows are summed in bf16: zero2 and zero3
 def dry_run(launch: Launch) -> None:
     """Print the plan of the recipe that the command line `launch` names, on the first rank only."""
     if is_first_rank():
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        show(launch.recipe, world_size, plain_console(highlight=False))
+        num_gpus = launch.gpus or int(os.environ.get("WORLD_SIZE", "1"))
+        show(launch.recipe, num_gpus, plain_console(highlight=False))
 
 
-def show(recipe: Recipe, world_size: int, console: Console) -> None:
-    """Print the plan of `recipe`, and the memory of a rank for each DeepSpeed configuration."""
+def show(recipe: Recipe, num_gpus: int, console: Console) -> None:
+    """Print the plan of `recipe`: what it does, on which machines it fits, what it costs there.
+
+    Args:
+        recipe: The recipe.
+        num_gpus: A number of GPUs that every table shows, next to usual ones.
+        console: The console to print to.
+    """
     plan = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for topic, lines in plan_lines(recipe).items():
         for index, line in enumerate(lines):
@@ -72,10 +84,10 @@ def show(recipe: Recipe, world_size: int, console: Console) -> None:
     if shape is None:
         console.print("\nMemory is not estimated: the backbone's config.json is not at hand.")
         return
-    all_ranks = sorted({*RANKS, world_size})
-    show_memory(recipe, shape, all_ranks, console)
+    show_memory(recipe, shape, sorted({*RANKS, num_gpus}), console)
     if recipe.backbone.path != "embedded":
-        show_cost(recipe, shape, sorted({*GPUS, world_size} - {1}), console)
+        show_machines(recipe, shape, sorted({*MACHINES, num_gpus}), console)
+        show_cost(recipe, shape, sorted({*GPUS, num_gpus}), console)
 
 
 def show_memory(recipe: Recipe, shape: Shape, all_ranks: list[int], console: Console) -> None:
@@ -88,10 +100,10 @@ def show_memory(recipe: Recipe, shape: Shape, all_ranks: list[int], console: Con
     for name in deepspeed_names():
         cells = []
         for ranks in all_ranks:
-            device, host = per_rank(recipe, shape, name, ranks)
-            cell = f"{device / GIB:.2f}"
-            if host:
-                cell += f" + {host / GIB:.2f} host"
+            memory = per_rank(recipe, shape, name, ranks)
+            cell = f"{memory.device / GIB:.2f}"
+            if memory.host:
+                cell += f" + {memory.host / GIB:.2f} host"
             cells.append(cell)
         if name == recipe.deepspeed:
             table.add_row(f"{name} ←", *cells, style="bold")
@@ -111,6 +123,47 @@ def show_memory(recipe: Recipe, shape: Shape, all_ranks: list[int], console: Con
         console.print(line)
 
 
+def show_machines(recipe: Recipe, shape: Shape, nums_of_gpus: list[int], console: Console) -> None:
+    """Print on which GPUs the recipe fits, and what to change for those on which it does not."""
+    console.print(
+        f"\nDoes it fit? GiB a GPU for rows of one record, {RESERVE / GIB:.0f} of them in reserve; "
+        f"at most {FILLED:.0%} of the GPU are planned for. Texts that the model writes come on top.",
+        soft_wrap=True,
+    )
+    columns = [
+        Column(f"{gpu.name}, {gpu.usable / GIB:.0f} usable", justify="right") for gpu in SIZES
+    ]
+    table = Table("GPUs", *columns, "largest part")
+    machines_by_advice: dict[str, list[str]] = {}
+    for num_gpus in nums_of_gpus:
+        cells = []
+        as_it_is = need(recipe, shape, num_gpus)
+        for gpu in SIZES:
+            answer = fit(recipe, shape, gpu, num_gpus)
+            if not answer.changes and answer.fits:
+                cells.append(f"fits: {as_it_is.device / GIB:.0f}")
+                continue
+            cells.append(f"no: {as_it_is.device / GIB:.0f}")
+            machine = f"{num_gpus} × {gpu.name}"
+            machines_by_advice.setdefault(advice(answer), []).append(machine)
+        largest = as_it_is.largest_part
+        cells.append(f"{largest}, {as_it_is.parts[largest] / GIB:.0f}")
+        table.add_row(f"{num_gpus:,}", *cells)
+    console.print(table)
+    for text, machines in machines_by_advice.items():
+        console.print(f"{', '.join(machines)}: {text}", soft_wrap=True)
+
+
+def advice(answer: Fit) -> str:
+    """Return what to change in a recipe so that it fits, as text."""
+    if not answer.fits:
+        return "no change known here makes it fit; take a smaller backbone or more GPUs"
+    text = f"{' '.join(answer.changes)} makes it {answer.need.device / GIB:.0f} GiB"
+    if answer.need.host:
+        text += f" and {answer.need.host / GIB:.0f} GiB of host memory a GPU, at slower steps"
+    return text
+
+
 def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -> None:
     """Print what a step takes on several GPUs, how long the run is, and if the network limits it."""
     console.print(cost_assumptions(recipe, shape), soft_wrap=True)
@@ -118,7 +171,7 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
     stages = [name.replace("_", " ") for name in COMPARED]
     columns = [
         Column(name, justify="right")
-        for name in ("rows", "compute s", *stages, "hours", "GPU hours")
+        for name in ("rows", "compute s", *stages, "the run", "GPU hours")
     ]
     table = Table("GPUs", *columns)
     first_held_up: tuple[int, StepCost] | None = None
@@ -131,13 +184,20 @@ def show_cost(recipe: Recipe, shape: Shape, gpus: list[int], console: Console) -
         durations = ["–", "–"]
         if steps is not None:
             hours = steps * max(cost.compute, waiting) / 3600
-            durations = [f"{hours:,.1f}", f"{hours * ranks:,.0f}"]
+            durations = [duration(hours), f"{hours * ranks:,.1f}"]
         table.add_row(f"{ranks:,}", str(cost.rows), f"{cost.compute:.2f}", *received, *durations)
         if waiting > cost.compute and first_held_up is None:
             first_held_up = (ranks, cost)
     console.print(table)
     if first_held_up is not None:
         console.print(bottleneck_line(recipe, shape, *first_held_up), soft_wrap=True)
+
+
+def duration(hours: float) -> str:
+    """Return a duration in hours, or in minutes if it is shorter than two hours."""
+    if hours < 2:
+        return f"{max(60 * hours, 1):.0f} min"
+    return f"{hours:,.1f} h"
 
 
 def cost_assumptions(recipe: Recipe, shape: Shape) -> str:
@@ -164,9 +224,9 @@ def bottleneck_line(recipe: Recipe, shape: Shape, ranks: int, cost: StepCost) ->
     ways_out = ["fewer GPUs", "a larger optim.records_per_step"]
     for name in COMPARED:
         if cost.waiting[name] < 0.95 * waiting:
-            device, _ = per_rank(recipe, shape, name, ranks)
+            memory = per_rank(recipe, shape, name, ranks)
             seconds = f"{cost.waiting[name]:.2f} s"
-            ways_out.append(f"deepspeed={name}, {seconds} and {device / GIB:.0f} GiB a GPU")
+            ways_out.append(f"deepspeed={name}, {seconds} and {memory.device / GIB:.0f} GiB a GPU")
     return (
         f"From {ranks:,} GPUs on the network is the bottleneck: {waiting:.2f} s for "
         f"{cost.compute:.2f} s of computation. Ways out: {', '.join(ways_out)}."
@@ -308,6 +368,11 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
         rates += f", head {optim.head_learning_rate:g}"
     if optim.vision_learning_rate is not None:
         rates += f", vision {optim.vision_learning_rate:g}"
+    if optim.lora is not None and optim.learning_rate < LOWEST_LORA_RATE:
+        rates += (
+            f". A rate of {optim.learning_rate:g} suits the training of all weights; LoRA usually "
+            "needs about ten times as much (arXiv 2405.09673, section 4): 1e-4 is a start"
+        )
     checkpointing = "on" if optim.activation_checkpointing else "off"
     return [
         f"{optim.optimizer}: {rates}",

@@ -20,6 +20,9 @@ from mmrm.train.recipe.deepspeed_config import (
 from mmrm.train.recipe.recipe import Recipe
 
 GIB = 2**30
+NF4_WIDTH = (4 + 0.127) / 8
+"""Bytes of a weight in 4-bit normal floats: 4 bits, and 0.127 bits of quantisation constants, which
+are quantised as well (QLoRA, arXiv 2305.14314, section 3)."""
 
 
 def bytes_per_weight(recipe: Recipe) -> int:
@@ -138,10 +141,27 @@ def checkpoint_bytes(recipe: Recipe, shape: Shape) -> float:
     return weights + 12 * num_trained + second_copy
 
 
-def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[float, float]:
-    """Return the bytes that one of `ranks` ranks holds on its device and in host memory.
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """The bytes that one rank holds all the time during training."""
 
-    `deepspeed` is the name of a DeepSpeed configuration, which need not be the recipe's.
+    weights: float
+    """Weights on the device."""
+    gradients: float
+    """Gradients on the device."""
+    optimizer: float
+    """Optimizer states on the device."""
+    host: float
+    """Everything that is kept in host memory."""
+
+    @property
+    def device(self) -> float:
+        """Everything that is kept on the device."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> RankMemory:
+    """Return the bytes that one of `ranks` ranks holds on its device and in host memory.
 
     AdamW has two fp32 moments. Under DeepSpeed bf16 weights have an fp32 copy as well; without it
     what is trained is fp32 itself, and with it the whole model unless there are adapters. ZeRO-1
@@ -150,6 +170,12 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     in fp32. hpZ (ZeRO++, arXiv 2306.10209) holds the weights once more in each node, divided over
     its GPUs. Offloaded optimizer states come with a copy of the rank's gradients in fp32; the sum
     itself stays on the device under ZeRO-2 in bf16.
+
+    Args:
+        recipe: The recipe.
+        shape: The shape of its backbone.
+        deepspeed: The name of a DeepSpeed configuration, which need not be the recipe's.
+        ranks: The number of ranks, which all nodes together have.
     """
     level = stage(deepspeed)
     num_parameters, num_trained = trained(recipe, shape)
@@ -157,7 +183,7 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
     if recipe.backbone.dtype == "bfloat16" and deepspeed != NONE:
         width = 2
 
-    weights = num_trained * width + (num_parameters - num_trained) * frozen_width(recipe, deepspeed)
+    weights = num_trained * width + frozen_bytes(recipe, shape, deepspeed)
     has_lora = recipe.optim.lora is not None
     num_copies = recipe.method.frozen_copies(lora=has_lora)
     weights += num_copies * num_parameters * frozen_width(recipe, deepspeed)
@@ -179,26 +205,38 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> tuple[
 
     is_optimizer_on_host, are_weights_on_host = offloads(deepspeed)
     if not is_optimizer_on_host:
-        return weights + gradients + optimizer, 0.0
-    device = 0.0
+        return RankMemory(weights, gradients, optimizer, host=0.0)
     host = optimizer + gradients
+    weights_on_device = weights
     if are_weights_on_host:
         host += weights
-    else:
-        device += weights
+        weights_on_device = 0.0
+    gradients_on_device = 0.0
     if level == 2 and width == 2:
-        device += gradients
+        gradients_on_device = gradients
     else:
         host += gradients
-    return device, host
+    return RankMemory(weights_on_device, gradients_on_device, 0.0, host)
+
+
+def frozen_bytes(recipe: Recipe, shape: Shape, deepspeed: str) -> float:
+    """Return the bytes of all weights that are not trained.
+
+    nf4 quantises the linear layers of the language model. The vision tower, the projector and the
+    embedding keep 16 bits.
+    """
+    num_parameters, num_trained = trained(recipe, shape)
+    num_frozen = num_parameters - num_trained
+    width = frozen_width(recipe, deepspeed)
+    if recipe.optim.lora is None or recipe.optim.lora.quantise != "nf4":
+        return num_frozen * width
+    num_quantised = shape.count().language_model - shape.vocab_size * shape.hidden_size
+    return num_quantised * NF4_WIDTH + (num_frozen - num_quantised) * width
 
 
 def frozen_width(recipe: Recipe, deepspeed: str) -> float:
-    """Return the bytes of one weight that is not trained."""
-    lora = recipe.optim.lora
-    if lora is not None and lora.quantise == "nf4":
-        return 0.5
+    """Return the bytes of one weight that is neither trained nor quantised."""
     is_half = recipe.backbone.dtype == "bfloat16"
-    if is_half and (deepspeed != NONE or lora is not None):
+    if is_half and (deepspeed != NONE or recipe.optim.lora is not None):
         return 2
     return 4

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +36,8 @@ class Launch:
     recipe_path: Path
     overrides: tuple[str, ...]
     dry_run: bool
+    gpus: int | None
+    """A number of GPUs that the plan of a dry run includes. None if the command line names none."""
     arguments: tuple[str, ...]
     """The command line as it was given, without the script."""
 
@@ -180,6 +182,17 @@ def dotted_keys() -> list[str]:
     return list(dict.fromkeys(keys))
 
 
+def positive_number(text: str) -> int:
+    """Return a number of GPUs from the command line.
+
+    Raises:
+        ArgumentTypeError: If it is not a whole number from 1 to 100,000.
+    """
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise ArgumentTypeError(f"{text!r} is not a number of GPUs from 1 to 100,000")
+    return int(text)
+
+
 def parse_options(parser: ArgumentParser, argv: Sequence[str] | None) -> Namespace:
     """Return the options of a command line.
 
@@ -253,6 +266,12 @@ def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Lau
         help="check and print the plan; needs no weights and no network",
     )
     parser.add_argument(
+        "--gpus",
+        type=positive_number,
+        metavar="N",
+        help="with --dry-run: also plan for N GPUs",
+    )
+    parser.add_argument(
         "--resume",
         action="store_true",
         help="continue from the last whole checkpoint (output.resume=auto)",
@@ -263,6 +282,11 @@ def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Lau
         help="given by the deepspeed launcher and ignored; the environment says it",
     )
     arguments = parse_options(parser, argv)
+    if arguments.gpus is not None and not arguments.dry_run:
+        parser.error(
+            "--gpus plans for a number of GPUs and needs --dry-run. The launcher decides on how many "
+            "GPUs a run trains, as in deepspeed --num_gpus 2 train/rm.py RECIPE."
+        )
     overrides = list(arguments.overrides)
     if arguments.resume:
         overrides.append("output.resume=auto")
@@ -284,4 +308,11 @@ def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Lau
             # A launcher ends all ranks with the first one that ends.
             time.sleep(FIRST_RANK_SPEAKS)
         raise SystemExit(2) from None
-    return Launch(recipe, arguments.recipe, tuple(overrides), arguments.dry_run, tuple(argv))
+    return Launch(
+        recipe,
+        arguments.recipe,
+        tuple(overrides),
+        arguments.dry_run,
+        arguments.gpus,
+        tuple(argv),
+    )

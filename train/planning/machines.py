@@ -1,0 +1,175 @@
+"""Which machines a recipe fits on, what takes the most memory there, and what to change.
+
+Like the rest of the plan this is arithmetic on the recipe and on the backbone's config.json.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmrm.models.families.family import Shape
+from mmrm.train.planning.memory import GIB, activations, bytes_per_weight, per_rank
+from mmrm.train.planning.step_cost import record_tokens
+from mmrm.train.recipe.deepspeed_config import NONE, stage
+from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.recipe.sections import LoraConfig
+
+RESERVE = 4 * GIB
+"""Bytes of a GPU for CUDA, the libraries, DeepSpeed's buffers and the rounding of the allocator."""
+FILLED = 0.95
+"""The share of a GPU's memory that may be planned for; the rest is lost between allocated blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The bytes that training takes on every GPU, by what takes them."""
+
+    parts: dict[str, float]
+    host: float
+    """Host memory of one rank."""
+
+    @property
+    def device(self) -> float:
+        """All bytes on the GPU."""
+        return sum(self.parts.values())
+
+    @property
+    def largest_part(self) -> str:
+        """The name of the part that takes the most memory of the GPU."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A size of GPU that is sold."""
+
+    name: str
+    usable: float
+    """Bytes that a process can use, which are less than the name says."""
+
+    def holds(self, need: Need) -> bool:
+        """Return True if training that needs so much memory fits on this GPU."""
+        return need.device <= FILLED * self.usable
+
+
+GPUS = (
+    Gpu("24 GB", 22 * GIB),
+    Gpu("48 GB", 44 * GIB),
+    Gpu("80 GB", 79 * GIB),
+    Gpu("141 GB", 139 * GIB),
+)
+"""torch reports 79.2 GiB on an H100 and 139.8 on an H200, which were measured. GPUs of 24 and 48 GB
+with error correction (L4, A10G, L40S) are stated to leave 22 and 44 GiB."""
+
+MACHINES = (1, 2, 4, 8)
+"""Numbers of GPUs of the machines among which the smallest is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The answer to whether a recipe fits on GPUs of one size."""
+
+    need: Need
+    """The memory that the recipe takes with the changes."""
+    changes: tuple[str, ...]
+    """Keys to set so that it fits, as on the command line. Empty if it fits as it is."""
+    fits: bool
+    """False if no known change makes it fit."""
+
+
+def need(recipe: Recipe, shape: Shape, num_gpus: int) -> Need:
+    """Return the memory that a recipe needs on each of `num_gpus` GPUs.
+
+    The activations are those of the smallest row, which holds one record of the assumed size. With
+    `optim.token_budget: auto`, rows grow into the memory that is left. The logits of an LM head, and
+    the keys and values of texts that the model writes, come on top.
+    """
+    memory = per_rank(recipe, shape, recipe.deepspeed, num_gpus)
+    image_tokens, text_tokens = record_tokens(recipe, shape)
+    patches = image_tokens * shape.patches_per_token
+    parts = {
+        "optimizer states": memory.optimizer,
+        "gradients": memory.gradients,
+        "weights": memory.weights,
+        "activations of one record": activations(
+            recipe, shape, image_tokens + text_tokens, patches
+        ),
+        "reserve": float(RESERVE),
+    }
+    if recipe.deepspeed != NONE and stage(recipe.deepspeed) == 3:
+        # The embedding is the largest weight, and is gathered whole while it is used.
+        parts["gathered weights"] = shape.vocab_size * shape.hidden_size * bytes_per_weight(recipe)
+    return Need(parts, memory.host)
+
+
+def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> Fit:
+    """Return whether a recipe fits on GPUs of one size, and if not the least change that helps.
+
+    Changes that train the same weights come first, then LoRA, then LoRA on 4-bit weights, and
+    states in host memory last, because they make a step several times as long.
+    """
+    as_it_is = need(recipe, shape, num_gpus)
+    if gpu.holds(as_it_is):
+        return Fit(as_it_is, (), fits=True)
+    for changes in possible_changes(recipe, num_gpus):
+        changed_need = need(changed(recipe, changes), shape, num_gpus)
+        if gpu.holds(changed_need):
+            return Fit(changed_need, tuple(as_overrides(changes)), fits=True)
+    return Fit(as_it_is, (), fits=False)
+
+
+def possible_changes(recipe: Recipe, num_gpus: int) -> list[dict[str, Any]]:
+    """Return sets of keys and values that save memory, the least change first."""
+    checkpointing: dict[str, Any] = {}
+    if not recipe.optim.activation_checkpointing:
+        checkpointing["optim.activation_checkpointing"] = True
+    quantised = recipe.optim.lora is not None and recipe.optim.lora.quantise == "nf4"
+    sharded = ["zero2", "zero3"] if num_gpus > 1 and not quantised else []
+
+    changes: list[dict[str, Any]] = []
+    if checkpointing:
+        changes.append(checkpointing)
+    changes += [checkpointing | {"deepspeed": name} for name in sharded]
+    if recipe.optim.lora is None:
+        for name in (NONE, *sharded):
+            changes.append(checkpointing | {"deepspeed": name, "optim.lora.rank": 64})
+    if not quantised:
+        nf4 = {"deepspeed": NONE, "optim.lora.rank": 64, "optim.lora.quantise": "nf4"}
+        changes.append(checkpointing | nf4)
+        changes += [checkpointing | {"deepspeed": f"{name}_offload"} for name in ("zero2", "zero3")]
+    return changes
+
+
+def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """Return a recipe with some keys of `possible_changes` set."""
+    optim = recipe.optim
+    if "optim.activation_checkpointing" in changes:
+        optim = optim.model_copy(update={"activation_checkpointing": True})
+    if "optim.lora.rank" in changes:
+        quantise = changes.get("optim.lora.quantise", "none")
+        lora = optim.lora or LoraConfig(rank=changes["optim.lora.rank"])
+        optim = optim.model_copy(update={"lora": lora.model_copy(update={"quantise": quantise})})
+    deepspeed = changes.get("deepspeed", recipe.deepspeed)
+    return recipe.model_copy(update={"optim": optim, "deepspeed": deepspeed})
+
+
+def as_overrides(changes: dict[str, Any]) -> list[str]:
+    """Return changes as they are written on the command line."""
+    return [f"{key}={str(value).lower()}" for key, value in changes.items()]
+
+
+def smallest_machine(
+    recipe: Recipe, shape: Shape, nums_of_gpus: Sequence[int] = MACHINES
+) -> tuple[int, Gpu] | None:
+    """Return the machine with the least GPU memory on which a recipe fits as it is.
+
+    Returns:
+        The number of GPUs and their size, the fewest GPUs if several machines have equally much
+        memory; None if the recipe fits on none of them.
+    """
+    machines = [(num_gpus, gpu) for num_gpus in nums_of_gpus for gpu in GPUS]
+    machines.sort(key=lambda machine: (machine[0] * machine[1].usable, machine[0]))
+    for num_gpus, gpu in machines:
+        if gpu.holds(need(recipe, shape, num_gpus)):
+            return num_gpus, gpu
+    return None
