@@ -22,7 +22,8 @@ from PIL import Image
 from rich.markup import escape
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series

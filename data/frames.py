@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console

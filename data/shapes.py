@@ -14,7 +14,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import command
 from mmrm.data.synthetic.benchmark_files import write_all

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rich.progress import track
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.config.validation import read_section
 from mmrm.data.display.command import command

@@ -45,7 +45,8 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import command

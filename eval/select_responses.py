@@ -29,7 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import command
 from mmrm.data.display.console import plain_console

@@ -27,7 +27,8 @@ from transformers import (
     Qwen2VLImageProcessorPil,
 )
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import command
 from mmrm.data.synthetic.world import ShapesWorld

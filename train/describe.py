@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 CLONE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(CLONE))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(CLONE))
 
 from mmrm.data.config.registry import installed_sections
 from mmrm.data.display.command import command

@@ -9,7 +9,8 @@ deepspeed train/rm.py recipes/shapes/naive.yaml optim.learning_rate=1e-4 --resum
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import command
 from mmrm.train.runs.environment import start

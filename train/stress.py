@@ -12,7 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
+if not __package__:  # started by its path: import the mmrm of its own clone
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import command
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
