@@ -17,6 +17,7 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
+from mmrm.models.families.hub_names import similar_hub_id
 from mmrm.train.planning.machines import FILLED, RESERVE, Fit, fit, need
 from mmrm.train.planning.machines import GPUS as SIZES
 from mmrm.train.planning.memory import (
@@ -285,13 +286,14 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
 def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return the lines on the backbone: checkpoint, image size, size, what is trained."""
     backbone = recipe.backbone
-    tokens = f"{UNKNOWN} tokens"
+    tokens = "an unknown number of tokens"
     if shape is not None:
         image_tokens = shape.image_tokens(backbone)
         fewest, most = image_tokens.bounds
         tokens = f"{image_tokens.how}{fewest:,} to {most:,} tokens"
     lines = [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
+        *name_lines(backbone.path, shape),
         f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {tokens} each",
     ]
     if shape is not None:
@@ -307,6 +309,17 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     if backbone.freeze:
         lines.append(f"frozen: {', '.join(backbone.freeze)}")
     return lines
+
+
+def name_lines(name: str, shape: Shape | None) -> list[str]:
+    """Return a line for a hub id that is not known here, and none for any other backbone."""
+    if shape is not None:
+        return []
+    line = "not checked: this hub id is not known here, and its config.json is read at the start"
+    similar = similar_hub_id(name)
+    if similar is not None:
+        line += f". Did you mean {similar}?"
+    return [line]
 
 
 def in_millions(count: int) -> str:

@@ -22,6 +22,7 @@ from mmrm.eval.benchmarks.benchmark import BUILT_IN
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.models.config import HUB_ID, BackboneConfig, checkpoint_at
 from mmrm.models.families.backbone_shape import shape_of
+from mmrm.models.families.hub_names import refusal_of_name
 from mmrm.models.families.registry import BACKBONES
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.sections import Broken
@@ -62,9 +63,14 @@ def sources(recipe: Recipe) -> Iterator[tuple[str, SourceConfig]]:
 
 def models(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield the key and the folder of every model that is loaded from this machine."""
-    for key, path in [("backbone.path", recipe.backbone.path), *recipe.method.model_paths()]:
+    for key, path in model_names(recipe):
         if path != "embedded" and (exists(key, path) or not HUB_ID.fullmatch(path)):
             yield key, path
+
+
+def model_names(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return the key and the value of every key that names a model: a folder or a hub id."""
+    return [("backbone.path", recipe.backbone.path), *recipe.method.model_paths()]
 
 
 def absent(recipe: Recipe) -> list[tuple[str, str]]:
@@ -108,7 +114,15 @@ def input_rules(recipe: Recipe, *, start: bool) -> Iterator[Broken]:
         yield Broken(message, ("output.tensorboard",))
 
     absent_paths = dict(absent(recipe))
+    refused_names: set[str] = set()
+    for key, name in model_names(recipe):
+        reason = refusal_of_name(name)
+        if reason and not exists(key, name):
+            yield Broken(reason, (key,))
+            refused_names.add(key)
     for key, path in absent_paths.items():
+        if key in refused_names:
+            continue
         if start or path.startswith(("/", "~")):
             message = (
                 f"there is nothing at {path} (looked from {Path.cwd()}); correct the path, or put "
