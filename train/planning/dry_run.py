@@ -128,7 +128,7 @@ def show_machines(recipe: Recipe, shape: Shape, nums_of_gpus: list[int], console
     """Print on which GPUs the recipe fits, and what to change for those on which it does not."""
     console.print(
         f"\nDoes it fit? GiB a GPU for rows of one record, {RESERVE / GIB:.0f} of them in reserve; "
-        f"at most {FILLED:.0%} of the GPU are planned for. Texts that the model writes come on top.",
+        f"at most {FILLED:.0%} of the GPU are planned for. Texts that the model writes, and judges in this process, come on top.",
         soft_wrap=True,
     )
     columns = [

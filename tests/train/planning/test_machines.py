@@ -117,3 +117,38 @@ def test_a_number_of_gpus_is_planned_for(
     with pytest.raises(SystemExit):
         parse_arguments([path, "--gpus", "2"], "rm", "")
     assert "deepspeed --num_gpus 2" in capsys.readouterr().err
+
+
+PAGE = FOLDER.parent / "docs" / "hardware.md"
+
+
+def cells_of(first: str) -> list[str]:
+    """Return the cells of the row of the hardware page that begins with a cell."""
+    (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")[1:]]
+
+
+PLANNED = [path for path in FOLDER.glob("*.yaml") if read_recipe(path).method.script != "rl"]
+
+
+@pytest.mark.parametrize("path", PLANNED, ids=lambda path: str(path.name))
+def test_the_page_has_the_smallest_machine_of_every_recipe(path: Path) -> None:
+    recipe = read_recipe(path)
+    shape = shape_of(recipe.backbone.path)
+    assert shape is not None
+    machine = smallest_machine(recipe, shape)
+    assert machine is not None
+    num_gpus, gpu = machine
+    gib = need(recipe, shape, num_gpus).device / GIB
+    assert cells_of(f"`{path.name}`") == [f"{num_gpus} × {gpu.name}", f"{gib:.0f}"]
+
+
+@pytest.mark.parametrize("size", ["3B", "7B"])
+def test_the_page_says_how_each_machine_trains_each_size(size: str) -> None:
+    recipe, shape = basereward(size)
+    cells = []
+    for num_gpus, name in ((1, "24 GB"), (2, "48 GB"), (8, "80 GB")):
+        answer = fit(recipe, shape, GPU[name], num_gpus)
+        assert answer.fits
+        cells.append(f"`{' '.join(answer.changes)}`" if answer.changes else "unchanged")
+    assert cells_of(f"Qwen2.5-VL-{size}") == cells
