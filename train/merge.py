@@ -25,6 +25,7 @@ from mmrm.eval.results.run_folder import CARD
 from mmrm.models.backbone import load_critic, load_encoder, load_language_model, load_scalar
 from mmrm.models.lora import is_adapter, with_adapters
 from mmrm.train.checkpoints.integrity import mark_complete
+from mmrm.train.runs.export import write_card
 from mmrm.train.runs.model_card import reference_scores, write_reference
 
 
@@ -64,6 +65,7 @@ def merge(checkpoint: Path, folder: Path) -> None:
     write_whole(unfinished / CARD, merged_card.model_dump_json(indent=1))
     if judge_card.head is not None:
         write_reference(unfinished, reference_scores(checkpoint))
+    write_card(checkpoint, unfinished, merged=True)
     mark_complete(unfinished)
     unfinished.rename(folder)
 

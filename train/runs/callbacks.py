@@ -15,14 +15,13 @@ from mmrm.eval.results.run_folder import LOG
 from mmrm.eval.results.summary_table import results_table
 from mmrm.train.checkpoints.rotation import KeepCheckpoints, checkpoints, chosen_checkpoint
 from mmrm.train.methods.method import Method
-from mmrm.train.runs.model_card import read_results, write_cards
-from mmrm.train.runs.provenance import data_fingerprints
+from mmrm.train.runs.model_card import RunOrigin, read_results, write_cards
 from mmrm.train.supervised.optimizer import FiniteWeights
 
 
 def run_callbacks(method: Method) -> list[TrainerCallback]:
     """Return the callbacks of a run."""
-    cards = partial(write_cards, method.recipe, data_fingerprints(method.mixture))
+    cards = partial(write_cards, method.recipe, RunOrigin.of_mixture(method.mixture))
     kept = KeepCheckpoints(method.recipe.output.keep_checkpoints, cards)
     return [FiniteWeights(), kept, ConsoleProgress(method.console, method.columns), LogFile()]
 

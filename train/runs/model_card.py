@@ -4,13 +4,20 @@ The scale of its scores, by which others normalise, goes into its config.json. T
 goes to the Hugging Face hub with its card.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from mmrm.data.preference import text
+from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import ask
 from mmrm.data.storage.files import write_whole
 from mmrm.eval.judges.judge_card import judge_card
@@ -22,9 +29,17 @@ from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.eval.results.summary_table import accuracy_cells
 from mmrm.train.checkpoints.rotation import chosen_checkpoint
 from mmrm.train.recipe.recipe import Recipe
-from mmrm.train.runs.provenance import DataFingerprints, recipe_yaml
+from mmrm.train.runs.provenance import (
+    DataFingerprints,
+    data_fingerprints,
+    data_licences,
+    recipe_yaml,
+    versions,
+)
 
 CARD = "README.md"
+UNKNOWN_LICENCE = "not recorded"
+"""Stands for the licence of a source in runs of versions that did not record it."""
 
 SCALE = """\
 Offset and scale of the scores are this checkpoint's own: mean {mean:.4f}, standard deviation {std:.4f} over {n:,} scores of
@@ -49,7 +64,23 @@ This folder holds adapters (and the reward head, if there is one), not the weigh
 `python eval/run.py CHECKPOINT` evaluates them as they are."""
 
 
-def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: str) -> None:
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """What a run was trained on and with."""
+
+    data: DataFingerprints
+    licences: Mapping[str, str]
+    """The licence of every source, by the source's name."""
+    versions: Mapping[str, str]
+    """The versions of this project and of the libraries that compute, by name."""
+
+    @staticmethod
+    def of_mixture(mixture: Mixture) -> RunOrigin:
+        """Return the origin of a run on `mixture` in this process."""
+        return RunOrigin(data_fingerprints(mixture), data_licences(mixture), versions())
+
+
+def write_cards(recipe: Recipe, origin: RunOrigin, checkpoint: Path, step: str) -> None:
     """Write the model card of a checkpoint and its judge card.
 
     The figures are those that were found just before it was saved. The scale of its scores goes
@@ -60,7 +91,7 @@ def write_cards(recipe: Recipe, data: DataFingerprints, checkpoint: Path, step: 
         reference = reference_scores(checkpoint)
         if (checkpoint / "config.json").is_file():
             write_reference(checkpoint, reference)
-    card = model_card(recipe, data, step, read_results(checkpoint), reference)
+    card = model_card(recipe, origin, step, read_results(checkpoint), reference)
     write_whole(checkpoint / CARD, card)
     method = recipe.method
     own_judge_card = judge_card(recipe.resolved(), method.judge_type, method.written_critiques)
@@ -126,50 +157,67 @@ def write_reference(folder: Path, reference: Mapping[str, Any] | None) -> None:
 
 def model_card(
     recipe: Recipe,
-    data: DataFingerprints,
+    origin: RunOrigin,
     step: str,
     results: Mapping[str, Result],
     reference: Mapping[str, Any] | None = None,
+    *,
+    merged: bool = False,
 ) -> str:
     """Return the card of a checkpoint, in Markdown with the hub's metadata.
 
     Args:
         recipe: The recipe of the run.
-        data: The data of the run.
+        origin: The data and the versions of the run.
         step: The step for the title, such as `5 of 20`.
         results: The results by benchmark.
         reference: The scale of the scores. None if there is none.
+        merged: True if adapters were merged into their base, so that the checkpoint is whole.
     """
-    sources = ["| source | rows | fingerprint |", "|---|---|---|"]
-    for name, source in data.items():
-        sources.append(f"| {name} | {source['rows']:,} | {source['fingerprint']} |")
+    has_adapters = recipe.optim.lora is not None and not merged
+    sources = ["| source | rows | licence | fingerprint |", "|---|---|---|---|"]
+    for name, source in origin.data.items():
+        licence = origin.licences.get(name, UNKNOWN_LICENCE)
+        sources.append(f"| {name} | {source['rows']:,} | {licence} | {source['fingerprint']} |")
+    version_lines = ["| | version |", "|---|---|"]
+    version_lines += [f"| {name} | {version} |" for name, version in origin.versions.items()]
     parts = [
-        metadata(recipe),
+        metadata(recipe, origin, has_adapters=has_adapters),
         f"# {Path(recipe.output.folder).name}, step {step}",
         f"Trained from {recipe.backbone.path}; {recipe.method.summary}.",
         "## Figures",
         *figures(results),
         "## Use",
-        *use(recipe),
+        *use(recipe, has_adapters=has_adapters),
     ]
     if reference:
         parts.append(SCALE.format(**reference))
     parts += ["## Data", "\n".join(sources)]
+    parts += ["## Versions", "\n".join(version_lines)]
     parts += ["## Recipe", f"```yaml\n{recipe_yaml(recipe)}```"]
     return "\n\n".join(parts) + "\n"
 
 
-def metadata(recipe: Recipe) -> str:
-    """Return the block that the hub reads. It names the base only if the hub knows it."""
-    lines = ["---"]
-    lines.append(
-        "library_name: transformers" if recipe.optim.lora is None else "library_name: peft"
-    )
+def metadata(recipe: Recipe, origin: RunOrigin, *, has_adapters: bool) -> str:
+    """Return the block of YAML that the hub reads.
+
+    It names the base only if the hub knows it. `data_licences` has the licence of every source. The
+    hub's own key `license` is left to whoever publishes the model.
+    """
+    library = "peft" if has_adapters else "transformers"
+    values: dict[str, Any] = {"library_name": library}
     path = recipe.backbone.path
     if "/" in path and not Path(path).expanduser().exists():
-        lines.append(f"base_model: {path}")
-    lines += ["tags: [reward-model, vision-language]", "---"]
-    return "\n".join(lines)
+        values["base_model"] = path
+    values["tags"] = ["reward-model", "vision-language"]
+    values["data_licences"] = {
+        name: origin.licences.get(name, UNKNOWN_LICENCE) for name in origin.data
+    }
+    yaml = YAML(typ="safe", pure=True)
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    text = StringIO()
+    yaml.dump(values, text)
+    return f"---\n{text.getvalue()}---"
 
 
 def read_results(checkpoint: Path) -> dict[str, Result]:
@@ -198,9 +246,9 @@ def figures(results: Mapping[str, Result]) -> list[str]:
     return ["\n".join(lines), "\n".join(notes)]
 
 
-def use(recipe: Recipe) -> list[str]:
+def use(recipe: Recipe, *, has_adapters: bool) -> list[str]:
     """Return the section of the card on loading the checkpoint, with the exact prompt of a judge."""
-    loading = recipe.method.usage if recipe.optim.lora is None else ADAPTER_USE
+    loading = ADAPTER_USE if has_adapters else recipe.method.usage
     template = recipe.method.judge_template
     if template is None:
         return [loading]

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,21 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+import mmrm
 from mmrm.data.errors import UserError
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sampling import SetPlacement
 from mmrm.data.storage.files import read_json, write_json, write_whole
+from mmrm.data.storage.package import clone
 from mmrm.train.recipe.deepspeed_config import NONE
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
-CLONE = Path(__file__).resolve().parents[2]
 DataFingerprints = dict[str, dict[str, Any]]
 """The revision, fingerprint and number of rows of each source, by its name."""
+
+COMPUTING_LIBRARIES = ("torch", "transformers", "trl", "peft", "deepspeed", "accelerate")
+"""The libraries whose versions a model card states."""
 
 FREE = (
     "output",
@@ -72,8 +76,10 @@ def write_provenance(launch: Launch, folder: Path, mixture: Mixture) -> None:
         "recipe": launch.recipe.resolved(),
         "seeds": {"run": launch.recipe.seed, "data": launch.recipe.data.seed},
         "data": data_fingerprints(mixture),
+        "licences": data_licences(mixture),
         "set_placement": mixture.set_placement,
-        "commit": commit(CLONE),
+        "version": mmrm.__version__,
+        "commit": commit(clone()),
         "python": platform.python_version(),
         "packages": dict(by_name),
         "hardware": hardware(),
@@ -105,11 +111,31 @@ def data_fingerprints(mixture: Mixture) -> DataFingerprints:
     }
 
 
-def commit(clone: Path) -> dict[str, Any]:
+def data_licences(mixture: Mixture) -> dict[str, str]:
+    """Return the licence of every source, as the data card states it, by the source's name."""
+    return {part.source.name: part.source.licence for part in mixture.splits}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this project, of Python and of the libraries that compute, by name."""
+    version_by_name = {"mmrm": mmrm.__version__}
+    commit_of_clone = commit(clone())["commit"]
+    if commit_of_clone is not None:
+        version_by_name["commit"] = commit_of_clone
+    version_by_name["Python"] = platform.python_version()
+    for library in COMPUTING_LIBRARIES:
+        version_by_name[library] = version(library)
+    return version_by_name
+
+
+def commit(clone: Path | None) -> dict[str, Any]:
     """Return the git commit of `clone`, and which files differ from it.
 
-    The commit is None outside a clone.
+    The commit is None outside a clone, and if mmrm was installed as a wheel (`clone` is None). A
+    wheel may lie inside another project's repository, whose commit says nothing about this code.
     """
+    if clone is None:
+        return {"commit": None, "dirty": None, "reason": "mmrm is installed as a wheel"}
     git = partial(subprocess.run, cwd=clone, capture_output=True, text=True, check=True)
     try:
         head = git(["git", "rev-parse", "HEAD"]).stdout

@@ -34,6 +34,7 @@ from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.runs.model_card import (
     CARD,
     FOR_RESUME,
+    RunOrigin,
     metadata,
     model_card,
     push,
@@ -50,6 +51,7 @@ from tests.train.shipped import RECIPES
 from tests.train.worker import ended
 
 DATA: DataFingerprints = {"shapes": {"revision": "abc", "fingerprint": "f00d", "rows": 1234}}
+ORIGIN = RunOrigin(DATA, {"shapes": "Apache-2.0"}, {"mmrm": "1.2.3", "torch": "2.11.0"})
 
 
 def about(folder: Path, *changes: str) -> Recipe:
@@ -62,10 +64,11 @@ def front_matter(card: str) -> Any:
 
 def test_a_card_says_step_base_method_data_and_recipe(tmp_path: Path) -> None:
     known = about(tmp_path, "method.zero_coefficient=0.1")
-    card = model_card(known, DATA, "5 of 20", {})
+    card = model_card(known, ORIGIN, "5 of 20", {})
     assert "# test, step 5 of 20" in card
     assert "naive: Bradley-Terry + 0.1 x (chosen + rejected)^2" in card
-    assert "| shapes | 1,234 | f00d |" in card
+    assert "| shapes | 1,234 | Apache-2.0 | f00d |" in card
+    assert "| torch | 2.11.0 |" in card
     assert "No benchmark was evaluated at this step." in card
     recipe = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)[0]
     assert read_recipe(write(tmp_path, recipe, "again.yaml")) == known
@@ -129,7 +132,7 @@ def test_others_find_the_scale_of_the_scores(
     tmp_path: Path, method: str, scores: Any, log: Any, expected: dict[str, Any] | None
 ) -> None:
     folder = saved(tmp_path / "checkpoint-12", log, **scores)
-    write_cards(about(tmp_path, f"method={{type: {method}}}"), DATA, folder, "12 of 12")
+    write_cards(about(tmp_path, f"method={{type: {method}}}"), ORIGIN, folder, "12 of 12")
     found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert found["model_type"] == "qwen2_5_vl"
     assert found["reference_scores"] == (None if expected is None else pytest.approx(expected))
@@ -144,7 +147,10 @@ def test_others_find_the_scale_of_the_scores(
 def test_a_judgements_model_has_no_scores_and_its_config_stays(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint-12", [])
     write_cards(
-        about(tmp_path, "method={type: language_model, target: lessons}"), DATA, folder, "12 of 12"
+        about(tmp_path, "method={type: language_model, target: lessons}"),
+        ORIGIN,
+        folder,
+        "12 of 12",
     )
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["mean"] == 7.0
 
@@ -312,14 +318,17 @@ def test_the_code_on_a_card_scores_as_training_did(
 
 def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
     known = about(tmp_path, "backbone.path=Qwen/Qwen2.5-VL-3B-Instruct")
-    assert front_matter(model_card(known, DATA, "1 of 1", {})) == {
+    assert front_matter(model_card(known, ORIGIN, "1 of 1", {})) == {
         "library_name": "transformers",
         "base_model": "Qwen/Qwen2.5-VL-3B-Instruct",
         "tags": ["reward-model", "vision-language"],
+        "data_licences": {"shapes": "Apache-2.0"},
     }
-    assert "base_model" not in metadata(about(tmp_path))
+    assert "base_model" not in metadata(about(tmp_path), ORIGIN, has_adapters=False)
     worker.prepare(tmp_path)
-    assert "base_model" not in metadata(about(tmp_path, f"backbone.path={tmp_path}/base"))
+    assert "base_model" not in metadata(
+        about(tmp_path, f"backbone.path={tmp_path}/base"), ORIGIN, has_adapters=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +347,8 @@ def test_the_hub_is_told_of_a_base_that_it_knows(tmp_path: Path) -> None:
 def test_every_kind_of_checkpoint_says_how_it_is_loaded(
     tmp_path: Path, changes: list[str], said: list[str]
 ) -> None:
-    found = use(about(tmp_path, *changes))
+    recipe = about(tmp_path, *changes)
+    found = use(recipe, has_adapters=recipe.optim.lora is not None)
     assert [part in line for part, line in zip(said, found, strict=True)] == [True] * len(said)
 
 
@@ -403,7 +413,7 @@ def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(
     assert recorded(folder) is None  # a recipe that stands there by itself is no run's
     (tmp_path / "provenance.json").touch()
     older = recorded(folder)
-    write_cards(recipe, DATA, folder, "3 of 3")
+    write_cards(recipe, ORIGIN, folder, "3 of 3")
     assert "step 3 of 3" in (folder / CARD).read_text(encoding="utf-8")
     (tmp_path / "recipe.yaml").unlink()
     assert (folder / JUDGE_CARD).is_file()
