@@ -9,6 +9,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -194,6 +195,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (root / "runs" / "shapes" / "naive" / "best").symlink_to("checkpoint-1")
     tiny.picture(60, 80).save(root / "photo.png")
+    (root / "docs").mkdir()
+    shutil.copy(CLONE / "docs" / "scene.png", root / "docs")
     sample = {
         "prompt": "Which shapes are there?",
         "images": ["photo.png"],
