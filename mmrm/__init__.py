@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmrm.eval.judges.loading import load_judge
 
-__all__ = ["load_judge"]
+__all__ = ["__version__", "load_judge"]
+
+__version__ = "0.2.0"
 
 if not Path(__file__).with_name("data").is_dir():
     # Git writes a link as a small text file where links are switched off (Windows without developer
