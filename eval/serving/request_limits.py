@@ -40,7 +40,7 @@ class RequestLimits(Section):
     )
     tokens: Limit = Field(
         2**15,
-        description="what a prompt with as many of its responses as fit into a row takes of a row: tokens + 0.4 x patches",
+        description="tokens + 0.4 x patches of a prompt with its longest response",
     )
     drain: Limit = Field(
         30, description="seconds after SIGTERM in which accepted requests are still answered"
