@@ -38,10 +38,10 @@ FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 """Seconds that no delay exceeds."""
 
-AT_ONCE = 64
-"""Number of requests that are under way at the same time."""
+MAX_CONCURRENT = 64
+"""Largest number of requests that are under way at the same time."""
 
-BUSY = (429, 502, 503, 504)
+BUSY_STATUSES = (429, 502, 503, 504)
 """HTTP statuses after which a request is repeated."""
 
 SCORE_KEYS = {"raw": "scores", "normalised": "normalised"}
@@ -55,23 +55,24 @@ PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 class RewardServerError(RuntimeError):
-    """The server gave no scores, or none that can be used.
+    """The error that there are no scores, or that the scores cannot be used.
 
     Training must stop then: the policy would learn from any number in their place.
     """
 
 
 class RewardServer:
-    """A client of eval/serve.py, which gets the scores of responses.
+    """A client of eval/serve.py, which requests the scores of responses.
 
-    A setting that is not given is read from the environment.
+    A setting that is empty or 0 is read from a variable of the environment.
 
     Args:
-        url: The server's address. REWARD_URL, by default http://127.0.0.1:8000.
-        key_file: A file that holds the server's key. REWARD_API_KEY_FILE, by default none.
+        url: The server's address. Empty takes REWARD_URL, or else http://127.0.0.1:8000.
+        key_file: A file that holds the server's key. Empty takes REWARD_API_KEY_FILE, or else no
+            key.
         form: "raw", or "normalised" by mean and standard deviation of the checkpoint's own scores.
-            REWARD_FORM, by default "raw".
-        timeout: Seconds for one answer. REWARD_TIMEOUT, by default 300.
+            Empty takes REWARD_FORM, or else "raw".
+        timeout: Seconds that an answer may take. 0 takes REWARD_TIMEOUT, or else 300.
     """
 
     def __init__(
@@ -89,14 +90,17 @@ class RewardServer:
         form = form or os.environ.get("REWARD_FORM", "raw")
         self.score_key = SCORE_KEYS[form]
         self.timeout = timeout or float(os.environ.get("REWARD_TIMEOUT", "300"))
-        # The checkpoint behind the server, known from its first answer on.
+        # A digest of the server's checkpoint, which is known from its first answer on.
         self.fingerprint: str | None = None
 
     async def score(self, rows: list[tuple[Any, str]]) -> list[float]:
-        """Return the score of every row, which is (messages, response), in the order of the rows.
+        """Return the score of each row, in the order of the rows.
 
-        Rows with equal messages are one group, and one request, wherever they are in `rows`. The
-        server computes the prompt of a group once.
+        Rows with equal messages are sent as one group in one request, wherever they are in `rows`.
+        The server computes the prompt of a group once.
+
+        Args:
+            rows: Pairs of messages, as `sendable` returns them, and a response to them.
 
         Raises:
             RewardServerError: If one of the rows has no score.
@@ -106,7 +110,7 @@ class RewardServer:
             row_indices_by_prompt.setdefault(json.dumps(messages), []).append(index)
         groups = list(row_indices_by_prompt.values())
 
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(MAX_CONCURRENT)
         async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
             requests = []
             for row_indices in groups:
@@ -123,14 +127,23 @@ class RewardServer:
     async def _score_group(
         self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]
     ) -> list[float]:
-        """Return the scores of responses to one prompt.
+        """Request the scores of responses to one prompt, and return them.
 
-        The request is repeated if the server cannot be reached or is busy.
+        The request is repeated up to `TRIES` times if the server cannot be reached or is busy.
+
+        Args:
+            http: The HTTP client.
+            limit: A semaphore that limits the number of requests under way.
+            messages: The prompt, as `sendable` returns it.
+            responses: The responses.
+
+        Raises:
+            RewardServerError: If the server gave no scores.
         """
         group = {"messages": messages, "responses": responses}
         problem = ""
         for attempt in range(TRIES):
-            # Drawn, so that requests that failed together are not repeated together.
+            # The delay is random, so that requests that failed together are not repeated together.
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
             try:
                 async with limit:
@@ -141,7 +154,7 @@ class RewardServer:
                 if answer.status_code == 200:
                     return self._read_answer(answer.json(), len(responses))
                 problem = f"HTTP {answer.status_code} {answer.text[:500]}"
-                if answer.status_code not in BUSY:
+                if answer.status_code not in BUSY_STATUSES:
                     break
                 requested_delay = float(answer.headers.get("Retry-After", 0))
                 delay = max(delay, min(LONGEST_DELAY, requested_delay))
@@ -179,7 +192,10 @@ class RewardServer:
         return [float(score) for score in scores]
 
     def _check_fingerprint(self, fingerprint: str) -> None:
-        """Remember the checkpoint of the first answer, and refuse every other one."""
+        """Remember the checkpoint of the first answer, and raise an error if it changes.
+
+        `fingerprint` is the digest of the checkpoint that gave an answer.
+        """
         if self.fingerprint is not None and self.fingerprint != fingerprint:
             raise RewardServerError(
                 f"the checkpoint behind {self.url} changed from {self.fingerprint} to "
@@ -190,17 +206,20 @@ class RewardServer:
 
 
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
-    """Return messages as JSON can hold them, with every image as a data URI.
+    """Return messages in a form that JSON can hold, with every image as a data URI.
 
-    `images` fill the image parts that hold no image. If the messages have no image parts, the
-    images replace the markers `<image>` in the texts, provided that there are as many markers as
-    images. Otherwise the images are inserted before the first text of the user. The server
+    The images go into the image parts that hold no image yet. If the messages have no image parts,
+    the images replace the markers `<image>` in the texts, provided that there are as many markers
+    as images. Otherwise the images are inserted before the first text of the user. The server
     refuses a marker that remains.
 
     Args:
         messages: A text of the user, or a list of turns. The content of a turn is a text or a list
             of parts.
-        images: Any number of images, as `data_uri` takes them.
+        images: Images that the messages do not hold themselves, in any form that `data_uri` takes.
+
+    Raises:
+        RewardServerError: If there are more images than image parts, or a part is of another type.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -229,7 +248,10 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
 
 
 def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
-    """Return the content of a turn as parts; parts without an image take the next of `images`."""
+    """Return the content of a turn as text parts and image parts.
+
+    An image part that holds no image takes the next one of `images`.
+    """
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     parts: list[dict[str, Any]] = []
@@ -250,9 +272,13 @@ def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
 def _replace_markers(
     parts: list[dict[str, Any]], images: Iterator[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return text parts with the next of `images` in place of each `<image>`.
+    """Return text parts with an image part in place of each marker `<image>`.
 
     Line breaks next to a marker are removed with it.
+
+    Args:
+        parts: Text parts.
+        images: The image parts, in the order of the markers.
     """
     replaced: list[dict[str, Any]] = []
     for part in parts:
@@ -268,7 +294,7 @@ def _replace_markers(
 
 
 def data_uri(image: Any) -> str:
-    """Return an image as a data URI.
+    """Return an image as a data URI, a text that contains the bytes of the image.
 
     The media type in the URI is a placeholder: the server recognises the format by the content.
 
@@ -298,14 +324,14 @@ def data_uri(image: Any) -> str:
 
 
 def _file_content(path: Path) -> bytes:
-    """Return the bytes of an image file."""
+    """Return the bytes of an image file; raise RewardServerError if the path is no regular file."""
     if path.exists() and not path.is_file():
         raise RewardServerError(f"the image {path} is no regular file; reading it may never end")
     return path.read_bytes()
 
 
 def _png_content(image: Any) -> bytes:
-    """Return an image of Pillow as the bytes of a PNG file."""
+    """Return the bytes of a PNG file that holds an image of Pillow."""
     saved_image = image
     if image.mode not in PNG_MODES:
         saved_image = image.convert("RGB")
@@ -326,12 +352,15 @@ RESPONSE_START = "<|im_start|>assistant\n"
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> dict[str, Any]:
-    """Return the scores of responses to text prompts.
+    """Return the scores of responses to text prompts, in the form that OpenRLHF requires.
 
     Args:
-        queries: Prompts, each followed by a response.
-        prompts: The same prompts alone.
-        labels: What the data set holds about each prompt; it is not needed.
+        queries: Rendered prompts, each followed by a response.
+        prompts: The same prompts without the responses.
+        labels: The label of each prompt in the data set, which is not needed.
+
+    Raises:
+        RewardServerError: If a prompt has an image, or a response has no score.
     """
     rows = []
     for query, prompt in zip(queries, prompts, strict=True):
@@ -348,7 +377,13 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> di
 
 
 def rendered_response(query: str, prompt: str) -> str:
-    """Return the part of `query` that is the response, with control tokens."""
+    """Return the response at the end of a query, with its control tokens.
+
+    Args:
+        query: A prompt followed by a response, both rendered. In ChatML, the response is the last
+            turn of the assistant.
+        prompt: The prompt alone.
+    """
     if RESPONSE_START in query:
         return query.rpartition(RESPONSE_START)[2]
     return query.removeprefix(prompt)
@@ -371,11 +406,17 @@ class AgentExecutor(SingleTurnAgentExecutor):  # type: ignore[misc]
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        """Return what OpenRLHF's own executor returns, with the score as reward."""
+        """Generate a response to a prompt, and return OpenRLHF's result with the score as reward.
+
+        The arguments are those of OpenRLHF's own executor.
+
+        Raises:
+            RewardServerError: If an image could not be read, or the response has no score.
+        """
         result: dict[str, Any] = await super().execute(
             prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images=images
         )
-        begin, end = result["action_ranges"][-1]
+        begin, end = result["action_ranges"][-1]  # of the tokens that were generated last
         response_ids = result["observation_tokens"][begin:end]
         response = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
 
@@ -406,9 +447,10 @@ def count_image_parts(turns: list[dict[str, Any]]) -> int:
 
 
 def turns_of(prompt: str) -> list[dict[str, Any]]:
-    """Return the turns of a prompt in ChatML, with a part for each image.
+    """Return the turns of a rendered prompt in ChatML, with a part for each image.
 
-    Text that is not ChatML is one turn of the user. A turn that is not closed is left out.
+    ChatML is the form of Qwen's models, `<|im_start|>role … <|im_end|>`. Other text is one turn of
+    the user. A turn without an end is left out.
     """
     if "<|im_start|>" not in prompt:
         return [{"role": "user", "content": prompt}]
