@@ -61,15 +61,17 @@ class RewardServerError(RuntimeError):
 class RewardServer:
     """A client of eval/serve.py, which requests the scores of responses.
 
-    A setting that is empty or 0 is read from a variable of the environment.
+    The variables that the arguments name are variables of the environment.
 
     Args:
-        url: The server's address. Empty takes REWARD_URL, or else http://127.0.0.1:8000.
-        key_file: A file that holds the server's key. Empty takes REWARD_API_KEY_FILE, or else no
-            key.
+        url: The server's address. If it is empty, the variable REWARD_URL is used, or else
+            http://127.0.0.1:8000.
+        key_file: A file that holds the server's key. If it is empty, the variable
+            REWARD_API_KEY_FILE is used, or else no key.
         form: "raw", or "normalised" by mean and standard deviation of the checkpoint's own scores.
-            Empty takes REWARD_FORM, or else "raw".
-        timeout: Seconds that an answer may take. 0 takes REWARD_TIMEOUT, or else 300.
+            If it is empty, the variable REWARD_FORM is used, or else "raw".
+        timeout: Seconds that an answer may take. If it is 0, the variable REWARD_TIMEOUT is used,
+            or else 300.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class RewardServer:
         The server computes the prompt of a group once.
 
         Args:
-            rows: Pairs of messages, as `sendable` returns them, and a response to them.
+            rows: Pairs of a prompt's messages, in the form of `sendable`, and one response.
 
         Raises:
             RewardServerError: If one of the rows has no score.
@@ -105,19 +107,19 @@ class RewardServer:
         row_indices_by_prompt: dict[str, list[int]] = {}
         for index, (messages, _) in enumerate(rows):
             row_indices_by_prompt.setdefault(json.dumps(messages), []).append(index)
-        groups = list(row_indices_by_prompt.values())
+        row_indices_by_group = list(row_indices_by_prompt.values())
 
         limit = asyncio.Semaphore(MAX_CONCURRENT)
         async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
             requests = []
-            for row_indices in groups:
-                messages = rows[row_indices[0]][0]
+            for row_indices in row_indices_by_group:
+                messages, _ = rows[row_indices[0]]  # the same in all rows of the group
                 responses = [rows[index][1] for index in row_indices]
                 requests.append(self._score_group(http, limit, messages, responses))
-            scores_of_groups = await asyncio.gather(*requests)
+            scores_by_group = await asyncio.gather(*requests)
 
         score_by_row: dict[int, float] = {}
-        for row_indices, scores in zip(groups, scores_of_groups, strict=True):
+        for row_indices, scores in zip(row_indices_by_group, scores_by_group, strict=True):
             score_by_row.update(zip(row_indices, scores, strict=True))
         return [score_by_row[index] for index in range(len(rows))]
 
@@ -163,12 +165,16 @@ class RewardServer:
         )
 
     def _read_answer(self, answer: Any, num_responses: int) -> list[float]:
-        """Check an answer about one group, and return its scores.
+        """Check the server's answer to a request with one prompt, and return the responses' scores.
+
+        Args:
+            answer: The answer as parsed JSON.
+            num_responses: Number of responses in the request.
 
         Raises:
-            RewardServerError: If the group has no scores, or if they cannot be used.
+            RewardServerError: If there are no scores, or if they cannot be used.
         """
-        group = answer["groups"][0]
+        group = answer["groups"][0]  # the only one
         if "error" in group:
             raise RewardServerError(
                 f"{self.url} could not score a group: {group['error']['message']}"
@@ -176,7 +182,7 @@ class RewardServer:
         self._check_fingerprint(answer["fingerprint"])
 
         scores = group[self.score_key]
-        if scores is None:
+        if scores is None:  # only normalised scores can be missing
             raise RewardServerError(
                 "REWARD_FORM=normalised, but the checkpoint holds no reference scores; "
                 "ask for raw ones"
@@ -226,21 +232,22 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
         parts = _parts(turn["content"], remaining_images)
         turns.append({"role": turn["role"], "content": parts})
 
-    inserted = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
-    if not inserted:
+    # Images that no image part of the messages has taken.
+    image_parts = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
+    if not image_parts:
         return turns
     parts_of_all_turns = [part for turn in turns for part in turn["content"]]
     if any(part["type"] == "image" for part in parts_of_all_turns):
-        raise RewardServerError(f"{len(inserted)} more images than image parts in the messages")
+        raise RewardServerError(f"{len(image_parts)} more images than image parts in the messages")
 
     whole_text = "".join(part["text"] for part in parts_of_all_turns)
-    if whole_text.count("<image>") == len(inserted):
-        images_for_markers = iter(inserted)
+    if whole_text.count("<image>") == len(image_parts):
+        images_for_markers = iter(image_parts)
         for turn in turns:
             turn["content"] = _replace_markers(turn["content"], images_for_markers)
         return turns
     first_user_turn = next(turn for turn in turns if turn["role"] == "user")
-    first_user_turn["content"] = inserted + first_user_turn["content"]
+    first_user_turn["content"] = image_parts + first_user_turn["content"]
     return turns
 
 
@@ -257,6 +264,7 @@ def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
             parts.append({"type": "text", "text": part["text"]})
         elif part["type"] in ("image", "image_url"):
             own_images = [part[key] for key in IMAGE_KEYS if part.get(key) is not None]
+            # The first of them: an image may be given under several keys.
             image = own_images[0] if own_images else next(images)
             parts.append({"type": "image", "image": data_uri(image)})
         else:

@@ -44,8 +44,8 @@ def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | N
     the variance of Bonett and Wright (2000).
 
     Args:
-        x: A figure of each model, shape (models,).
-        y: The gain of each model, shape (models,).
+        x: A figure of each reward model, shape (models,).
+        y: The gain that a policy has from using each model, shape (models,).
         recipes: The recipe of each model; models of one recipe are averaged.
     """
     return _mean_correlation([(x, y)], recipes)
@@ -58,11 +58,12 @@ def correlation_of_halves(
 
     A figure and a gain that are computed from the same answers would be correlated by the chance of
     these answers alone. The result is the mean of both directions, with coefficients averaged as
-    Fisher's z. It is None in the cases that `correlation` names.
+    Fisher's z. It is None for fewer than `LEAST_RECIPES` recipes, or if x or y does not vary.
 
     Args:
-        x_by_half: A figure of each model on each half, shape (2, models).
-        y_by_half: The gain of each model on each half, shape (2, models).
+        x_by_half: A figure of each reward model on each half, shape (2, models).
+        y_by_half: The gain that a policy has from using each model, on each half of the
+            questions, shape (2, models).
         recipes: The recipe of each model; models of one recipe are averaged.
     """
     pairs = [(x_by_half[0], y_by_half[1]), (x_by_half[1], y_by_half[0])]
@@ -134,12 +135,11 @@ def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
 def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
     """Return the 95 % interval of Spearman's coefficient over `count` recipes.
 
-    Six recipes in the same order do not prove that all recipes are. The interval is therefore
-    computed for a coefficient half a step below 1 at most. A step is the distance to the next
-    coefficient that ranks without ties can have.
+    The interval of a coefficient of 1 would have no width, although six recipes in the same order
+    do not prove that all recipes are. It is therefore computed for the number halfway between 1 and
+    the largest coefficient below 1 that ranks without ties can have.
     """
-    half_step = 6 / (count * (count**2 - 1))
-    largest = 1 - half_step
+    largest = 1 - 6 / (count * (count**2 - 1))
     bounded = min(max(coefficient, -largest), largest)
     variance = (1 + bounded**2 / 2) / (count - 3)  # Bonett and Wright 2000
     low, high = fisher_interval(bounded, variance)

@@ -120,7 +120,7 @@ def student_quantile(degrees: float, comparisons: int = 1) -> float:
 
 
 def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
-    """Return the number of each row's cluster, shape (rows,).
+    """Return the index of each row's cluster, shape (rows,).
 
     Rows that share a name are in one cluster, and so are rows that are connected through other
     rows. A row without names is a cluster.
@@ -157,7 +157,7 @@ def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[fl
     Args:
         deviations: Deviation of each row from the mean, shape (rows,). Required are two or more
             rows.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     n = len(deviations)
     sum_if_independent = float((deviations**2).sum()) * n / (n - 1)
@@ -182,7 +182,7 @@ def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float
 
     Args:
         credits: Credits from 0 to 1, shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     n = len(credits)
     share = float(credits.mean())
@@ -198,13 +198,13 @@ def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float
 def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
     """Return a mean of credits with Wilson's interval for the effective number of rows.
 
-    Unlike mean ± t · error it is valid for shares near 0 and 1 and for few clusters: Dean and
-    Pagano 2015 compare the two for clustered rows. Rows of one cluster give no
-    information about other items, so the interval is then 0 to 1.
+    The interval is valid for shares near 0 and 1 and for few clusters, for which mean ± t ·
+    standard error is not (Dean and Pagano 2015 compare the two for clustered rows). If all rows are
+    in one cluster, it is 0 to 1, because they give no information about other items.
 
     Args:
         credits: Credits from 0 to 1, shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     _refuse_empty(credits)
     mean = float(credits.mean())
@@ -217,10 +217,14 @@ def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
 
 
 def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return the accuracy of rows with its interval; the arguments are those of `share_interval`.
+    """Return the accuracy of rows with its interval.
 
-    The interval is Wilson's of all rows, or `share_interval` if some rows share an item. Wilson's
-    interval of all rows is a little too wide if ties count half.
+    If some rows are in one cluster, the interval is that of `share_interval`. Otherwise it is
+    Wilson's interval for the number of rows, which is a little too wide if ties count half.
+
+    Args:
+        credits: Credits from 0 to 1, shape (rows,).
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     _refuse_empty(credits)
     n = len(credits)
@@ -237,7 +241,7 @@ def mean_interval(values: Floats, clusters: Ints | None = None, comparisons: int
 
     Args:
         values: Values of shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of intervals that are read together; they hold together at 95 %.
     """
     _refuse_empty(values)
@@ -264,7 +268,7 @@ def paired_difference(
     Args:
         first: Credits from 0 to 1 of shape (rows,).
         second: Credits of the same rows in the same order.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
     if first.shape != second.shape:
@@ -303,7 +307,7 @@ class _VarianceParts:
 def _variance_parts(values: Floats, clusters: Ints | None) -> _VarianceParts:
     """Return the mean of `values`, shape (seeds, rows), and the parts of its variance.
 
-    Required are at least two seeds and two rows. `clusters` has the number of each row's cluster,
+    Required are at least two seeds and two rows. `clusters` has the index of each row's cluster,
     or is None if every row is independent.
     """
     num_seeds, num_rows = values.shape
@@ -333,18 +337,18 @@ def _half_width(
 ) -> float:
     """Return half the width of an interval over seeds and rows, infinite for a single cluster.
 
-    The variances that come from the seeds and from the rows are multiplied by the squares of their
-    own quantiles and then added. Of the estimators that the simulation compares, this is the
-    simplest one that is valid for three seeds, whether the seeds differ much or not at all. Seeds
-    may be equally accurate by chance, so the interval is at least as wide as the interval over the
-    rows alone.
+    The square of the result is t1² · seed variance + t2² · row variance, with the quantiles t1 and
+    t2 of Student's distribution for the number of seeds and the number of clusters. Of the
+    estimators that tests/eval/results/test_coverage.py compares, this is the simplest one that is
+    valid for three seeds, whether the seeds differ much or not at all. Seeds may be equally
+    accurate by chance, so the interval is at least as wide as the interval over the rows alone.
 
     Args:
         seed_variance: The part of the mean's variance that comes from the seeds.
         degrees: Degrees of freedom of this part.
         row_means: Mean over the seeds of each row, shape (rows,).
         answer_variance: The part of the variance that comes from the chance of single answers.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of intervals that are read together.
         added_squares: Added to the sum of squares of the interval over the rows alone.
     """
@@ -368,7 +372,7 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
 
     Args:
         values: Values of shape (seeds, rows).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of intervals that are read together; they hold together at 95 %.
     """
     if values.ndim != 2 or not values.size:
@@ -401,7 +405,7 @@ def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estima
 
     Args:
         credits: Credits from 0 to 1, shape (seeds, rows).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     estimate = mean_over_seeds(credits, clusters)
     if estimate.low is None or estimate.high is None:
@@ -428,7 +432,7 @@ def difference_over_seeds(
     Args:
         first: Credits of shape (seeds, rows).
         second: Credits of the same rows; the number of seeds may be another one.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
     if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1]:

@@ -64,6 +64,7 @@ class Coverage:
         The first line holds the number of rows and the sentence about the comparison. The others
         are faults, such as missing rows, and notes.
         """
+        # `compared` and the entries of `miscounted` and `notes` are sentences, the others are ids.
         of_expected = "" if self.expected is None else f" of {self.expected:,}"
         lines = [f"{self.rows:,}{of_expected} rows; {self.compared}"]
         identities_by_fault = {
@@ -88,7 +89,8 @@ def score_predictions_file(
 ) -> tuple[dict[str, Any], Coverage]:
     """Score a predictions file by published rules, and compare its rows with the benchmark's.
 
-    Returns the figures, and the comparison of the rows, which is also in the figures.
+    Returns the figures of the rules as a mapping for JSON (`micro`, `macro`, `groups` and others),
+    and the comparison of the rows, which the mapping also holds under `coverage`.
 
     Args:
         path: The predictions file.
@@ -192,7 +194,7 @@ def format_of(records: PredictionRecords, benchmark: Benchmark) -> str:
             "the file holds no record, so that there is nothing to score. Required is a line for "
             "each row."
         )
-    # A record may be wrapped as {"0": record}.
+    # VL-RewardBench's inference_hf.py may wrap each record as {"0": record}.
     inner = first_record.get("0")
     columns = set(inner if isinstance(inner, dict) else first_record)
     for name, file_format in benchmark.files.items():
@@ -253,7 +255,7 @@ def chosen_rules(format_name: str, benchmark: Benchmark, rules: str | None) -> s
 
 @dataclass(slots=True)
 class _FileRows:
-    """The rows of a predictions file, and the findings about them so far."""
+    """The rows of a predictions file, and the faults that were found so far."""
 
     counts: Counter[RowName]
     """Number of times that each row is in the file; several votes on a row count once."""
@@ -337,7 +339,7 @@ def _wrong_category_sizes(
 
     Args:
         groups: The category of each line.
-        edition: The edition; without known categories there are no sentences.
+        edition: The edition. If its categories are not known, the result is empty.
         is_whole: False if the file lacks rows or has too many. Categories with fewer lines are then
             not named, because they are too small because of the missing rows.
     """
@@ -386,10 +388,12 @@ def _compare_with_rows(
 ) -> tuple[Coverage, dict[str, set[str]]]:
     """Compare the rows of a file with the benchmark's rows at a location.
 
-    Rows are compared by their ids, and by responses and label, or by their numbers, if the file has
-    them. Returns the comparison, and the categories of the benchmark's rows with each id.
+    Rows are compared by their ids. If the file holds responses and labels, or the number of each
+    row in the benchmark, these are compared as well. Returns the comparison, and the categories of
+    the benchmark's rows with each id.
 
-    Raises: HubError if the rows are on the hub, which cannot be read.
+    Raises:
+        HubError: If the rows are on the hub, which cannot be read.
     """
     # The texts of a row's name besides its id: two responses, the row's number and id, or nothing.
     num_texts_of_names = {len(texts) for _, texts in file_rows.counts}
@@ -448,12 +452,12 @@ def _compare_with_ids(
 ) -> tuple[Coverage, PublishedEdition]:
     """Compare the rows of a file with the ids of a published edition.
 
-    Newer editions put a number behind an id that occurred twice, so ids are compared with and
-    without such a number. If some ids are numbered, the file may be of another edition, whose ids
-    are not known here. This edition is recognised by its number of rows.
-
-    Returns the comparison, and the edition that the file is of.
+    Returns the comparison, and the edition to which the file belongs. It is another edition than
+    the given one if ids in the file have numbers at their end, with which newer editions tell equal
+    ids apart. The ids of such an edition are not known here. It is recognised by its number of
+    rows, and its ids are compared without the numbers.
     """
+    # Number of rows with each id, or with its digest if the id may not be published.
     expected_counts = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines())
     identities, duplicated = _ids_in_file(file_rows.counts, edition)
 
@@ -479,12 +483,13 @@ def _compare_with_ids(
             if known.rows == matched_counts.total():
                 recognised_edition = known
                 break
+    # The ids of another edition are not known, so its missing rows cannot be named.
     missing: list[str] = []
     lacking = f", of which {recognised_edition.name} lacks some"
     if recognised_edition is edition:
         lacking = ""
         for listed_id in (expected_counts - matched_counts).elements():
-            is_digest = listed_id[0] == "#"
+            is_digest = listed_id.startswith("#")
             missing.append(f"{listed_id} (a digest: such an id)" if is_digest else listed_id)
     compared = Coverage(
         rows=file_rows.counts.total(),

@@ -167,12 +167,21 @@ def item_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, 
 
 
 def item_codes(items: Sequence[str]) -> Ints:
-    """Return the number of each row's item, shape (rows,), from the name of each row's item."""
+    """Return the index of each row's item, shape (rows,).
+
+    Rows whose items have the same name have the same index.
+
+    Args:
+        items: Name of the item that each row belongs to.
+    """
     return cluster_codes([(item,) for item in items])
 
 
 def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, float]:
-    """Return the credit of each line of a `predictions.jsonl`: 1 if right, 0 if wrong, or a tie's.
+    """Return the credit of each line of a `predictions.jsonl`, a number from 0 to 1.
+
+    The credit is 1 if the verdict is right and 0 if it is wrong. The protocol decides what a tie
+    gets.
 
     Args:
         records: The lines of the file.

@@ -119,7 +119,7 @@ def _can_be_of_protocol(order_of_file: str, order_of_protocol: Order) -> bool:
     The official order of a benchmark may by chance show the better response first in every row.
 
     Args:
-        order_of_file: A key of `DESCRIPTION`, from `order_of_votes`.
+        order_of_file: The order in which the judge saw the responses, from `order_of_votes`.
         order_of_protocol: The protocol's key `order`.
     """
     if order_of_protocol == "both":
@@ -130,7 +130,10 @@ def _can_be_of_protocol(order_of_file: str, order_of_protocol: Order) -> bool:
 
 
 def _label_without_result(order: str) -> str:
-    """Return the label of a protocol of which only the order is known: a key of `DESCRIPTION`."""
+    """Return the label of a file's protocol if only the order of its votes is known.
+
+    `order` is a result of `order_of_votes`, such as "both".
+    """
     return (
         f"responses shown {DESCRIPTION[order]}; the rest is unknown, for the result "
         "<benchmark>.json is not beside the folder of the file"
@@ -143,7 +146,7 @@ def _deviations(order: str, images: str) -> tuple[str, ...]:
     Each difference changes the meaning of the figures. There are no sentences without a difference.
 
     Args:
-        order: The order in which the judge saw the responses, a key of `DESCRIPTION`.
+        order: The order in which the judge saw the responses, from `order_of_votes`.
         images: The images that the judge saw, the protocol's key `images`.
     """
     sentences = []

@@ -63,7 +63,11 @@ class Outcomes:
         return self.right > self.wrong + self.unread
 
     def credit(self, ties: Ties) -> Floats:
-        """Return the credit of each row: 1 if it is right, `WORTH[ties]` for a tie, else 0."""
+        """Return the number that each row adds to the accuracy, shape (rows,).
+
+        It is 1 for a right row and 0 for a wrong one. For a tie it is 0, 0.5 or 1, if `ties` is
+        "wrong", "half" or "right".
+        """
         return self.correct + WORTH[ties] * self.tie
 
     def __len__(self) -> int:
@@ -169,10 +173,10 @@ def _outcome_of_row(
             f"first {[order[0] for order in shown_orders]}; the protocol ({protocol.label}) asks "
             f"for {[order[0] for order in required_orders]}."
         )
-    named = [vote.named for vote in scores.votes[:num_votes]]
-    num_right = named.count(example.better)
-    num_unread = named.count(None)
-    num_wrong = len(named) - num_right - num_unread
+    named_responses = [vote.named for vote in scores.votes[:num_votes]]
+    num_right = named_responses.count(example.better)
+    num_unread = named_responses.count(None)
+    num_wrong = len(named_responses) - num_right - num_unread
     return _RowOutcome(num_right, num_wrong, num_unread, math.nan)
 
 
@@ -304,7 +308,7 @@ def chance_of_votes(votes: int, ties: Ties) -> float:
 
     Args:
         votes: Number of votes on each row.
-        ties: The credit of a tie, a key of `WORTH`.
+        ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
     """
     num_majorities = sum(math.comb(votes, right) for right in range(votes // 2 + 1, votes + 1))
     num_ties = math.comb(votes, votes // 2) if votes % 2 == 0 else 0
@@ -312,7 +316,7 @@ def chance_of_votes(votes: int, ties: Ties) -> float:
 
 
 def items_of(examples: Sequence[Example], item: Callable[[Example], str] | None = None) -> Ints:
-    """Return the number of each row's item, shape (rows,).
+    """Return the index of each row's item, shape (rows,).
 
     Rows belong to one item if they show the same image, have the same prompt without an image, or
     have the same item of the benchmark. A judge that misreads an image is wrong in all rows that
@@ -340,10 +344,10 @@ def figure(
 
     Args:
         outcome: The outcomes of all rows.
-        ties: The credit of a tie, a key of `WORTH`.
+        ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
         rows: Indices of the rows; None takes all of them.
-        items: The number of the item that each of all rows belongs to, from `items_of`; None if
-            every row is an item. Rows of one item are not independent.
+        items: Index of each row's item, from `items_of`, for all rows; None if every row is an
+            item. Rows of one item are not independent.
     """
     if rows is None:
         rows = np.arange(len(outcome))
@@ -388,7 +392,11 @@ def figures(
 ) -> dict[str, Accuracy]:
     """Return the accuracy of the rows with each label, in the order in which labels first occur.
 
-    `labels` has one label for each row; the other arguments are those of `figure`.
+    Args:
+        outcome: The outcomes of all rows.
+        ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
+        labels: The label of each row, such as the name of its group.
+        items: Index of each row's item, from `items_of`; None if every row is an item.
     """
     label_by_row = np.array(labels, dtype=object)
     return {

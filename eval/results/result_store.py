@@ -36,7 +36,7 @@ class Store:
         return self.folder / fingerprint
 
     def has(self, fingerprint: str) -> bool:
-        """Return True if the result exists. An unfinished one has a folder of another name."""
+        """Return True if the result with this fingerprint is complete."""
         return self.folder_of(fingerprint).is_dir()
 
     def begin(self, fingerprint: str) -> Path:
@@ -53,9 +53,9 @@ class Store:
         return unfinished
 
     def finish(self, fingerprint: str, about: Mapping[str, Any]) -> None:
-        """Make the result complete that was written into the folder of `begin`.
+        """Describe the result that was written into the folder of `begin`, and mark it as complete.
 
-        The folder gets its final name, by which `has` recognises it.
+        The folder then gets its final name, by which `has` recognises a complete result.
 
         Args:
             fingerprint: The result's fingerprint.
@@ -68,11 +68,11 @@ class Store:
         unfinished.replace(self.folder_of(fingerprint))
 
     def result(self, fingerprint: str, benchmark: str) -> Result:
-        """Return the result on a benchmark; it must exist."""
+        """Return a complete result on a benchmark."""
         return read_result(self.folder_of(fingerprint) / f"{benchmark}.json")
 
     def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
-        """Return the lines of a result's predictions.jsonl on a benchmark; it must exist."""
+        """Return the lines of the predictions.jsonl of a complete result on a benchmark."""
         return read_predictions(self.folder_of(fingerprint) / benchmark / OWN)
 
 
@@ -148,6 +148,7 @@ def summarise(
     for standings in standings_by_benchmark.values():
         comparisons += math.comb(len(standings), 2)
     for benchmark, standings in standings_by_benchmark.items():
+        # An accuracy is None without rows, and counts as 0 then.
         best = max(standings, key=lambda standing: standing.result.micro.accuracy or 0.0)
         best_predictions = store.predictions(best.fingerprint, benchmark)
         for index, standing in enumerate(standings):

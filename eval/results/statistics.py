@@ -3,7 +3,7 @@
 These are pure functions on numpy arrays. A *credit* is the number that a row of the benchmark adds
 to the accuracy: 1 right, 0 wrong, 0.5 for a tie that counts half. A *margin* is score(better
 response) - score(other response). Intervals are those of `mmrm.eval.results.intervals`, and
-`clusters` are numbers of rows that share an item, as described there.
+`clusters` are the indices of the rows' clusters, as described there.
 """
 
 import math
@@ -45,15 +45,19 @@ def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> Orde
         second_shown_first: Judgements that show response 1 first.
     """
     is_readable = (first_shown_first >= 0) & (second_shown_first >= 0)
-    named_in_order = first_shown_first[is_readable]
-    named_reversed = second_shown_first[is_readable]
-    is_same = named_in_order == named_reversed
+    named = first_shown_first[is_readable]
+    named_in_other_order = second_shown_first[is_readable]
+    is_consistent = named == named_in_other_order
+    # An inconsistent pair names the same position twice. If it names response 0 when that is shown
+    # first, it names response 1 when that is shown first.
+    names_first = ~is_consistent & (named == 0)
+    names_second = ~is_consistent & (named == 1)
     return OrderConsistency(
-        pairs=len(is_same),
-        consistent=int(is_same.sum()),
-        first=int((~is_same & (named_in_order == 0)).sum()),
-        second=int((~is_same & (named_in_order == 1)).sum()),
-        rate=float(is_same.mean()) if len(is_same) else None,
+        pairs=len(is_consistent),
+        consistent=int(is_consistent.sum()),
+        first=int(names_first.sum()),
+        second=int(names_second.sum()),
+        rate=float(is_consistent.mean()) if len(is_consistent) else None,
     )
 
 
@@ -90,9 +94,10 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The share of rows whose higher score is the better response's, compared with the confidence.
+    """A comparison of a judge's confidence with its accuracy.
 
-    The confidence of a row is sigmoid(|margin|).
+    The confidence in a row is sigmoid(|margin|). The accuracy is the share of rows in which the
+    better response has the higher score.
     """
 
     ece: float
@@ -145,7 +150,7 @@ def calibration(
     Args:
         margins: Finite margins, shape (rows,). A margin of zero has confidence 0.5 and counts as
             half right.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         bins: Number of bins, equally wide over confidences from 0.5 to 1.
     """
     if not len(margins):
@@ -188,19 +193,23 @@ def ece_interval(
 ) -> tuple[float | None, float | None]:
     """Return the 95 % interval of a calibration error; (None, None) for fewer than two clusters.
 
-    The error is the sum of the absolute values of the bins' mean gaps. These gaps have noise, which
-    is normally distributed with their covariance over clusters. It changes the sum by its own
-    absolute sum at most, and raises the sum more often than it lowers it. The low end is therefore
-    further away (by the 97.5 % quantile of the noise's absolute sum) than the high end (by the
-    error of the signed sum). A bootstrap of the error would always miss a calibrated judge, because
-    every resample adds further noise.
+    The error is the sum of the absolute values of the bins' mean gaps. Noise in the gaps raises
+    this sum more often than it lowers it, so the low end is further away from the error than the
+    high end.
+
+    - The low end is lower by the 97.5 % quantile of the sum of the noise's absolute values. Noise
+      cannot change the error by more than this sum.
+    - The high end is higher by the error of the sum in which each gap keeps its sign.
+
+    The noise is normally distributed, with the covariance of the gaps over clusters. A bootstrap of
+    the error would always miss a calibrated judge, because every resample adds further noise.
 
     Args:
         ece: The calibration error of all rows.
         gap: Credit minus confidence of each row, shape (rows,).
         bin_of_row: The bin of each row, shape (rows,).
         bins: Number of bins.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     num_rows = len(gap)
     cluster_of_row = np.arange(num_rows)
@@ -219,6 +228,7 @@ def ece_interval(
     covariance = cluster_deviations.T @ cluster_deviations
     covariance = covariance * num_clusters / (num_clusters - 1) / num_rows**2
 
+    # Noise of each bin's mean gap, shape (draws, bins), drawn with a fixed seed.
     generator = np.random.default_rng(0)
     noise = generator.multivariate_normal(np.zeros(bins), covariance, NUM_DRAWS, method="eigh")
     reach_down = float(np.quantile(np.abs(noise).sum(axis=1), 0.975))
@@ -251,7 +261,7 @@ def length_bias(
         other: Number of characters of the other response, shape (rows,).
         credit: Credit of each row with a verdict, shape (rows,): 1 if the judge prefers the better
             response, 0 if it prefers the other, 0.5 for a tie.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         bins: Number of bins, with equally many rows in each.
     """
     log_ratio = np.log2((better + 1) / (other + 1))  # + 1 because a response may be empty
@@ -296,7 +306,7 @@ def _slope(x: Floats, y: Floats, clusters: Ints | None) -> _Slope:
     Args:
         x: Shape (rows,).
         y: Shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     n = len(x)
     if n < 3:
@@ -328,7 +338,7 @@ def _bins(edges: Floats, values: Floats, credit: Floats, clusters: Ints | None) 
         edges: Ascending edges of the bins, shape (bins + 1,).
         values: The value of each row by which it is binned, shape (rows,).
         credit: Credit of each row, shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     bin_of_row = _bin_of_row(edges, values)
     filled_bins: list[Bin] = []

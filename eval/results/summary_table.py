@@ -26,14 +26,14 @@ COMPARISON_WORDS = {"better": "the first is better", "worse": "the second is bet
 """The words of a comparison of two judges, by `Difference.words`."""
 
 
-def accuracy_text(figure: Accuracy) -> str:
+def accuracy_text(accuracy: Accuracy) -> str:
     """Return an accuracy and its 95 % interval in percent, or a dash if there are no rows."""
-    if figure.accuracy is None:
+    if accuracy.accuracy is None:
         return MISSING
-    return interval(figure.accuracy, figure.low, figure.high)
+    return interval(accuracy.accuracy, accuracy.low, accuracy.high)
 
 
-def accuracy_cells(figure: Accuracy) -> tuple[str, ...]:
+def accuracy_cells(accuracy: Accuracy) -> tuple[str, ...]:
     """Return the five cells of an accuracy in a row of a table.
 
     These are the accuracy with its interval, the number of rows, the number of ties, the accuracy
@@ -41,11 +41,11 @@ def accuracy_cells(figure: Accuracy) -> tuple[str, ...]:
     tie, a judge that ties every pair has the accuracy of a coin.
     """
     return (
-        accuracy_text(figure),
-        str(figure.n),
-        str(figure.ties),
-        percent(figure.half),
-        str(figure.unparsable),
+        accuracy_text(accuracy),
+        str(accuracy.n),
+        str(accuracy.ties),
+        percent(accuracy.half),
+        str(accuracy.unparsable),
     )
 
 
@@ -56,7 +56,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     that a row lacks are empty.
 
     Args:
-        rows: The value of each column, by the name of the column.
+        rows: Rows, each a mapping from the names of its columns to their values.
         path: The file, which is replaced if it exists.
     """
     columns: dict[str, None] = {}  # a set that keeps its order
@@ -175,6 +175,7 @@ def comparison_table(first: Path, second: Path) -> Table:
         if name in second_files
     }
     if first.is_file() and second.is_file():
+        # The user has chosen the pair, so the names of the two files do not matter.
         name_of_first = next(iter(first_files))
         files_by_benchmark = {name_of_first: (first, second)}
     if not files_by_benchmark:
@@ -236,6 +237,9 @@ def _comparison_cells(name: str, first: Path, second: Path, comparisons: int) ->
 def score_table(benchmark: str, figures: Mapping[str, Any]) -> Table:
     """Return a table of a predictions file's figures under published rules, in full precision.
 
+    Some rules compute further figures: an accuracy over items with every pair right (`acc_plus`),
+    or figures with K votes on an item (`k`).
+
     Args:
         benchmark: Name of the benchmark.
         figures: The figures from `official_scores.score_predictions_file`.
@@ -290,11 +294,11 @@ def _score_note(figures: Mapping[str, Any]) -> str:
 
 
 def _comparable_label(predictions: Path, records: Sequence[dict[str, Any]]) -> str:
-    """Return the label of a file's protocol that two predictions files must share to be compared.
+    """Return the label of the protocol under which a predictions file was made.
 
-    It is the configured protocol and not the judgements that were made, so that a judge that scores
-    can be compared with one that compares. Without a result next to the file, only the order of its
-    votes is known.
+    The accuracies of two files can only be compared if their labels are equal. The label names
+    orders and votes even if the judge scored and did not vote, so that it can be compared with a
+    judge that voted. Without a result next to the file, only the order of its votes is known.
 
     Args:
         predictions: Path of the file.

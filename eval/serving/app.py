@@ -52,7 +52,7 @@ class Gate:
     service: Service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request with an error, or pass it on to the app."""
+        """Answer a request with an error if it is refused, or pass it on to the app."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)
             return
@@ -107,9 +107,10 @@ class Gate:
 
 
 def application(service: Service) -> FastAPI:
-    """Return the FastAPI app with all routes, which a service answers.
+    """Return a FastAPI app whose requests a service answers.
 
-    The service loads its judge when the app starts.
+    The app has the routes that score responses, and the routes for states and metrics. The service
+    loads its judge when the app starts.
     """
     # No pages about the API: they would be further routes without a key.
     app = FastAPI(

@@ -59,8 +59,8 @@ class ScoredGroup:
 class Part:
     """Responses to a prompt that wait to be computed together.
 
-    They are the responses of one unit of the judge, or some of them if the unit is too large for a
-    row.
+    They are the responses of one unit, or some of them if the unit is too large for a row. A unit
+    holds the responses to a prompt that the judge computes together.
     """
 
     unit: Unit
@@ -92,22 +92,23 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """A row to be computed: its groups, and the parts whose responses each group holds."""
+    """A row to be computed: groups of prompts with responses, which the model computes together."""
 
     groups: Sequence[Group]
     parts_by_group: Sequence[Sequence[Part]]
+    """The parts whose responses each group holds. Parts with equal prompts share a group."""
 
     @property
     def parts(self) -> list[Part]:
-        """The parts, group by group."""
+        """The parts of the row in the order of their groups."""
         return [part for parts in self.parts_by_group for part in parts]
 
 
 class Batcher:
-    """Scores the candidates of any number of callers on one event loop.
+    """Computes the scores of responses for any number of callers on one event loop.
 
-    Candidates are a prompt and the responses to it. The method `run` must run as a task of the same
-    event loop.
+    The method `run` must run as a task of the same event loop. It packs the responses that wait
+    into rows, which the model computes one after the other.
     """
 
     def __init__(
@@ -135,10 +136,10 @@ class Batcher:
         self.encoding_slots = asyncio.Semaphore(MAX_ENCODED)
 
     async def score(self, candidates: Candidates, lane: asyncio.Semaphore) -> ScoredGroup:
-        """Return the judge's scores of a group.
+        """Wait until a group is computed, and return the judge's scores of its responses.
 
         Args:
-            candidates: The prompt with its responses.
+            candidates: The group, a prompt with its responses.
             lane: The semaphore of the request that the group belongs to, from `new_lane`.
 
         Raises:
@@ -150,6 +151,7 @@ class Batcher:
         parts_by_unit = await asyncio.gather(
             *(self._compute_unit(unit, prompt_key, lane) for unit in units)
         )
+        # A part is the responses of a unit, or some of them. Its result is now a finished future.
         parts = [part for parts_of_unit in parts_by_unit for part in parts_of_unit]
         units_of_parts = [part.unit for part in parts]
         results = [part.result.result() for part in parts]
@@ -201,7 +203,12 @@ class Batcher:
     ) -> list[Part]:
         """Wait until a unit of the judge is computed, and return its parts with their results.
 
-        The arguments are those of `Part` and of `score`; `prompt_key` may be None.
+        Args:
+            unit: The responses to a prompt that the judge computes together. If they do not fit
+                into one row, they become several parts.
+            prompt_key: A key of the prompt. Units with equal keys may be computed as one group.
+                None if the judge does not allow this.
+            lane: The semaphore of the request, from `new_lane`.
         """
         loop = asyncio.get_running_loop()
         parts: list[Part] = []
@@ -220,9 +227,10 @@ class Batcher:
             return parts
 
     def _encode_for_rows(self, unit: Unit) -> list[tuple[Unit, Group]]:
-        """Return a unit and its group, or several units and groups if one row cannot hold it.
+        """Encode a unit of the judge, and return it with the encoded group.
 
-        Each of several units has some of the responses.
+        If one row cannot hold all responses of the unit, the result has several units, each with
+        some of the responses, and their groups.
 
         Raises:
             RecordError: If the prompt with its longest response exceeds the limit of tokens.
@@ -235,12 +243,12 @@ class Batcher:
     def _refuse_by_longest_response(self, unit: Unit) -> None:
         """Raise RecordError if a prompt with its longest response exceeds the limit of tokens.
 
-        The whole unit would take long to encode, because its prompt is tokenised with each
-        response. This encodes the prompt with the longest response alone, and not even that if
-        there are so few characters that they cannot exceed the limit.
+        This check comes before the whole unit is encoded, which takes long, because the prompt is
+        tokenised with each response. A prompt with so few characters that it cannot exceed the
+        limit is not encoded here.
         """
         if self.judge.info.compares or len(unit.shown) == 1:
-            return
+            return  # such a unit has few responses, so that its encoding is the check
         responses = unit.candidates.responses
         longest = max(unit.shown, key=lambda index: len(responses[index]))
         num_characters = sum(map(len, texts(unit.candidates.prompt))) + len(responses[longest])
@@ -262,14 +270,15 @@ class Batcher:
             )
 
     def _halve_until_it_fits(self, unit: Unit, group: Group) -> Iterator[tuple[Unit, Group]]:
-        """Yield a unit and its encoded group, halved as often as needed to fit into a row.
+        """Yield a judge's unit and its encoded group, or parts of them that fit into a row.
 
-        A single response that does not fit is yielded unchanged.
+        The responses of a unit that is too large are halved as often as needed. A single response
+        that does not fit is yielded unchanged.
         """
         middle = len(group.continuations) // 2
         fits = self.judge.row_cost(group) <= self.judge.packed.token_budget
         if fits or middle == 0 or not self.judge.units_share_groups:
-            yield unit, group
+            yield unit, group  # some judges cannot divide a unit
             return
         for half in (slice(middle), slice(middle, None)):
             half_of_group = replace(group, continuations=group.continuations[half])
@@ -277,7 +286,7 @@ class Batcher:
             yield from self._halve_until_it_fits(half_of_unit, half_of_group)
 
     async def run(self) -> None:
-        """Compute the waiting parts, row after row, until the task is cancelled."""
+        """Compute the responses that wait, row after row, until the task is cancelled."""
         while True:
             await self.has_waiting.wait()
             row = await self._in_model_thread(self._next_row, list(self.waiting))
@@ -299,8 +308,8 @@ class Batcher:
     def _next_row(self, waiting: Sequence[Part]) -> PendingRow:
         """Return a row with the first waiting part, and with further parts that fit into it.
 
-        The further parts are tried in order of arrival. They fit if the row stays within the token
-        budget.
+        A part is responses to a prompt that some caller waits for. The further parts are tried in
+        order of arrival. They fit if the row stays within the token budget.
         """
         budget = self.judge.packed.token_budget
         group_by_prompt: dict[object, Group] = {}
@@ -328,8 +337,8 @@ class Batcher:
     async def _compute_row(self, row: PendingRow) -> None:
         """Compute a row, and set the result of each of its parts.
 
-        If the row fails, its parts are computed again one by one, and a part that fails alone gets
-        its error as its result.
+        A part is responses to a prompt that some caller waits for. If the row fails, its parts are
+        computed again one by one, and a part that fails alone gets its error as its result.
         """
         if not row.groups:
             return
@@ -353,7 +362,10 @@ class Batcher:
 
     @torch.no_grad()
     def _forward(self, row: PendingRow) -> list[UnitResult]:
-        """Run the model on a row, and return the result of each of the row's parts.
+        """Run the model on a row, and return the results in the order of `row.parts`.
+
+        A part is responses to a prompt that some caller waits for. The number of tokens that were
+        computed for a part is noted in it.
 
         Raises:
             NonFiniteError: If a score is not a finite number.
@@ -396,7 +408,10 @@ class Batcher:
 
 
 def merged_unit(parts: Sequence[Part]) -> Unit:
-    """Return one unit with the responses of several parts that have the same prompt."""
+    """Return one unit of the judge that holds the responses of several parts.
+
+    All parts have the same prompt.
+    """
     if len(parts) == 1:
         return parts[0].unit
     first = parts[0].unit

@@ -36,7 +36,7 @@ FOREIGN_MARKER = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_tur
 
 @dataclass(frozen=True, slots=True)
 class ServedCheckpoint:
-    """The identity of the served checkpoint, for the answers."""
+    """The properties of the served checkpoint that answers contain."""
 
     name: str
     kind: str
@@ -109,7 +109,9 @@ def read_rewards_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     has an `error` in place of the scores of a failed group.
     """
     request = _RewardsBody.model_validate(body)
-    return ScoreRequest(request.groups, partial(_rewards_answer, served), holds_failures=True)
+    return ScoreRequest(
+        request.groups, write_answer=partial(_rewards_answer, served), holds_failures=True
+    )
 
 
 def _rewards_answer(
@@ -160,18 +162,20 @@ def read_classify_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
             "`use_activation` and `add_generation_prompt` must be false or left out: `probs` holds "
             "the raw score of an answer."
         )
-    if (request.messages is None) == (request.input is None):
+    has_messages = request.messages is not None
+    has_input = request.input is not None
+    if has_messages == has_input:
         raise RecordError("give either `messages`, whose last turn is the assistant's, or `input`.")
 
     groups: list[dict[str, Any]] = []
     if request.messages is not None:
         groups.append(_group_of_conversation(request.messages))
-    else:
-        texts = [request.input] if isinstance(request.input, str) else request.input or []
+    if request.input is not None:
+        texts = [request.input] if isinstance(request.input, str) else request.input
         for text in texts:
             turns, response = split_rendered(text)
             groups.append({"messages": turns, "responses": [response]})
-    return ScoreRequest(groups, partial(_classify_answer, served))
+    return ScoreRequest(groups, write_answer=partial(_classify_answer, served))
 
 
 def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -
 
 
 def _group_of_conversation(messages: list[Any]) -> dict[str, Any]:
-    """Return a group whose response is the last of the messages, and whose prompt is the others.
+    """Return a group, a prompt with one response: the last message is the response.
 
     Raises: RecordError if the last message is not a text of the assistant.
     """
@@ -232,7 +236,7 @@ def read_rerank_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     request = _RerankBody.model_validate(body)
     content = request.query if isinstance(request.query, str) else request.query.get("content")
     group = {"messages": [{"role": "user", "content": content}], "responses": request.documents}
-    return ScoreRequest([group], partial(_rerank_answer, served, request))
+    return ScoreRequest([group], write_answer=partial(_rerank_answer, served, request))
 
 
 def _rerank_answer(
@@ -333,20 +337,23 @@ def _images_in_label(label: Any) -> list[Any]:
 
 
 def split_rendered(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """Split a rendered conversation, and return the turns of its prompt, and its response.
+    """Split a rendered conversation into a prompt and a response.
 
-    The conversation is a text in ChatML, or a plain prompt and its response in one text.
+    Returns the turns of the prompt, and the response. The tokens of an image in the prompt become
+    an image part without an image, which is later filled with one of the request's images.
 
-    - Padding (<|endoftext|>) in front is removed. The response ends before <|im_end|> or
-      <|endoftext|>; only blanks and these tokens may follow.
-    - If there is a `prompt`, the query must begin with it, and the remaining text is the response.
-      Text that the template put at the beginning of the assistant's turn belongs to the response. A
-      prompt without ChatML is one turn of the user.
-    - If there is no `prompt`, the query must be ChatML, and its last turn is the response.
-    - An image's tokens become an image part, to be filled with the images of the request.
+    Args:
+        query: A prompt and its response in one text, in ChatML or as plain text. Padding
+            (<|endoftext|>) in front is removed. The response ends before <|im_end|> or
+            <|endoftext|>, which only blanks and such tokens may follow.
+        prompt: The prompt alone, with which the query must begin. The remaining text is the
+            response, together with text that the chat template puts at the beginning of the
+            assistant's turn. A prompt without ChatML becomes one turn of the user. If it is None,
+            the query must be ChatML, and its last turn is the response.
 
-    Raises: RecordError for another form. The encoder later refuses other control tokens inside the
-    response.
+    Raises:
+        RecordError: If the query has another form. Control tokens inside the response are refused
+            later, by the encoder.
     """
     rendered = LEADING_PADDING.sub("", query)
     if prompt is not None:

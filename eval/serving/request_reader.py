@@ -20,7 +20,7 @@ from mmrm.eval.candidates import Candidates
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.serving.request_limits import RequestLimits
 
-NAMED = 5
+MAX_NAMED = 5
 """Number of faults that a message names."""
 
 
@@ -51,7 +51,7 @@ class Intake:
         """Check a group, and return it as candidates with the bytes of its images.
 
         Args:
-            written: The group as parsed JSON.
+            written: The group, a prompt with responses, as parsed JSON.
             identity: The name of the group in messages.
 
         Raises:
@@ -63,8 +63,9 @@ class Intake:
             raise RecordError(f"{identity}: {problems(error)}") from error
         self._refuse_too_many_responses(len(group.responses), identity)
         sizes = written_sizes(group.messages, group.responses, group.images)
+        limits = self.limits.model_dump()
         for name, count in sizes.items():
-            limit = getattr(self.limits, name)
+            limit = limits[name]  # sizes have the names of their limits
             if count > limit:
                 raise RecordError(
                     f"{identity}: {count:,} {name}; this server allows {limit:,} in a group. "
@@ -74,7 +75,7 @@ class Intake:
         return replace(candidates, images=self._read_images(candidates.images, identity))
 
     def _refuse_too_many_responses(self, num_responses: int, identity: str) -> None:
-        """Raise RecordError if a group has more responses than the judge's kind may get."""
+        """Raise RecordError if a group has too many responses for this kind of judge."""
         limit = self.limits.responses
         limit_name = "responses"
         description = "of a group"
@@ -131,9 +132,8 @@ class Intake:
         try:
             path = image_path(self.media_root, name, identity)
             with open_regular(path) as file:
-                content = file.read(
-                    self.limits.body + 1
-                )  # one byte more shows that it is too large
+                # One byte more than allowed shows that the file is too large.
+                content = file.read(self.limits.body + 1)
         except (ImageError, OSError, SpecialFileError):
             raise ImageError(
                 f"{identity}: the image {name[:200]!r} is no readable file below this server's "
@@ -151,7 +151,7 @@ class Intake:
 def problems(error: ValidationError) -> str:
     """Return the first faults of a request's body in one line, without repeating its content."""
     faults: list[str] = []
-    for fault in error.errors(include_url=False)[:NAMED]:
+    for fault in error.errors(include_url=False)[:MAX_NAMED]:
         key = ".".join(map(str, fault["loc"])) or "the body"
         faults.append(f"{key}: {fault['msg']}")
     return "; ".join(faults)

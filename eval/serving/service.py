@@ -52,7 +52,7 @@ class RequestError(Exception):
         self.kind = kind
 
     def response(self) -> JSONResponse:
-        """Return the HTTP response for this error."""
+        """Return the HTTP response with this error's status and message."""
         headers: dict[str, str] = {}
         if self.status in (429, 503):
             headers["Retry-After"] = RETRY_SECONDS
@@ -122,11 +122,11 @@ class Service:
         task.cancel()
 
     def _note_failure(self, task: "asyncio.Task[None]") -> None:
-        """Set `failed` to the error that ended the task, if there is one."""
+        """Note the error that ended the task, if there is one, so that the server ends as well."""
         self.failed = None if task.cancelled() else task.exception()
 
     async def _load_and_compute(self) -> None:
-        """Load the judge, and compute the groups of all requests until the task is cancelled."""
+        """Load the judge, and compute scores for all requests until the task is cancelled."""
         model_thread = ThreadPoolExecutor(1, "model")
         to_serve = await asyncio.get_running_loop().run_in_executor(model_thread, self.load)
         batcher = Batcher(to_serve.judge, model_thread, self.limits, self.metrics)
@@ -138,11 +138,11 @@ class Service:
     async def answer(
         self, request: Request, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
     ) -> JSONResponse:
-        """Return the answer to a request.
+        """Receive the body of a request, have its groups scored, and return the answer.
 
         Args:
             request: The request.
-            read: The function that reads the body of a request of this route, as parsed JSON.
+            read: The function that reads the parsed body of a request to this route.
 
         Raises:
             RequestError: If the whole request is refused, or the client went away.
@@ -152,16 +152,26 @@ class Service:
             await self._receive(request, body)
             return await self._answer_body(request, bytes(body), read)
         finally:
+            # `_receive` added them, also if it then refused the request.
             self.num_held_bytes -= len(body)
 
     async def _answer_body(
         self, request: Request, body: bytes, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
     ) -> JSONResponse:
-        """Return the answer to a request whose body has arrived; see `answer`."""
+        """Read the body of a request, have its groups scored, and return the answer.
+
+        Args:
+            request: The request, for the message that the client went away.
+            body: The whole body of the request.
+            read: The function that reads the parsed body of a request to this route.
+
+        Raises:
+            RequestError: If the whole request is refused, or the client went away.
+        """
         loaded = self.loaded()
         score_request = await self._read_body(loaded, body, read)
         num_groups = len(score_request.groups)
-        self._refuse_too_many(num_groups)
+        self._refuse_too_many_groups(num_groups)
         self.num_groups += num_groups
         try:
             results = await self._score_groups(loaded, request, score_request.groups)
@@ -182,7 +192,9 @@ class Service:
         return JSONResponse(answer, worst_failure.status)
 
     async def _receive(self, request: Request, content: bytearray) -> None:
-        """Append a request's body to `content`, and add its size to `num_held_bytes`.
+        """Append a request's body to `content`, and add its size to the bytes that are held.
+
+        The bytes held are those of the bodies of all requests without an answer yet.
 
         Raises:
             RequestError: If the body is too large or too slow, or too many bytes are held already.
@@ -222,7 +234,16 @@ class Service:
         body: bytes,
         read: Callable[[Any, ServedCheckpoint], ScoreRequest],
     ) -> ScoreRequest:
-        """Read a body outside of the event loop; raise RequestError if it has another form."""
+        """Parse the body of a request in a thread, and return its groups.
+
+        Args:
+            loaded: The loaded parts of the service.
+            body: The body as it was sent.
+            read: The function that reads the parsed body of a request to this route.
+
+        Raises:
+            RequestError: If the body is malformed or has too many values.
+        """
         try:
             return await loaded.batcher.in_pool(
                 read_request, body, read, loaded.served, self.limits.values
@@ -232,7 +253,7 @@ class Service:
         except RecordError as error:
             raise RequestError(422, "invalid_request", str(error)) from error
 
-    def _refuse_too_many(self, num_groups: int) -> None:
+    def _refuse_too_many_groups(self, num_groups: int) -> None:
         """Raise RequestError if a request has too many groups, or too many groups wait already."""
         if num_groups > self.limits.groups:
             raise RequestError(
@@ -403,6 +424,7 @@ def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
     loaded = load_judge(path, runtime)
     loaded.rank("?", ["-", "."])  # a judge that cannot compute fails now and not at a request
     assert isinstance(loaded.judge, PackedJudge), "a judge with a checkpoint runs in this process"
+    # A released judge that compares two responses is shown to clients as a generative one.
     kind = "generative" if config.compares else config.type
     served = ServedCheckpoint(name, kind, judge_digest(path), reference_of(path))
     return JudgeToServe(loaded.judge, served)

@@ -31,7 +31,7 @@ from vllm.v1.pool.metadata import PoolingMetadata
 from mmrm.data.storage.manifest import verify_settings, verify_weights
 from mmrm.eval.serving.vllm_plugin import head_read_of
 
-NAMED = 5
+MAX_NAMED = 5
 """Number of missing tensors that a message names."""
 ACTIVATIONS = {
     "none": nn.Identity,
@@ -119,7 +119,7 @@ class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
         return processor
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Allow any number of images."""
+        """Return vLLM's limits on the media of a request: any number of images, and no videos."""
         return {"image": None}
 
 
@@ -162,10 +162,10 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
             weights: The name and the tensor of each weight of the checkpoint.
 
         Raises:
-            CheckpointError: The files differ from those saved.
-            ValueError: Tensors are missing, or hold integers.
+            CheckpointError: If the files differ from those that were saved.
+            ValueError: If tensors are missing, or hold integers.
         """
-        folder = Path(self.model_config.model)
+        folder = Path(self.model_config.model)  # or the checkpoint's id on the hub
         if folder.is_dir():
             verify_settings(folder)
             verify_weights(folder)
@@ -175,7 +175,7 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
         missing |= {f"head.{name}" for name in self.head.state_dict()}
 
         def checked_weights() -> Iterator[tuple[str, Tensor]]:
-            """Yield the weights one after the other, and remove their names from `missing`."""
+            """Yield the weights, and remove the name of each from the set of missing weights."""
             for name, tensor in weights:
                 if not tensor.is_floating_point():
                     raise ValueError(
@@ -188,7 +188,7 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
 
         loaded: set[str] = super().load_weights(checked_weights())
         if missing:
-            examples = ", ".join(sorted(missing)[:NAMED])
+            examples = ", ".join(sorted(missing)[:MAX_NAMED])
             raise ValueError(
                 f"{self.model_config.model}: {len(missing)} tensors are missing: {examples} ... "
                 "The model would run with random weights in their place. Use a complete checkpoint."

@@ -116,15 +116,15 @@ def template(checkpoint: Path) -> str:
             "own commands instead, or serve with eval/serve.py."
         )
     system_prompt = None
-    judge_card = checkpoint / "judge.json"
-    if judge_card.is_file():
-        card = json.loads(judge_card.read_text(encoding="utf-8"))
+    card_file = checkpoint / "judge.json"  # holds the recipe's settings of the judge
+    if card_file.is_file():
+        card = json.loads(card_file.read_text(encoding="utf-8"))
         system_prompt = card["backbone"]["system_prompt"]
-    add_system_prompt = ""
+    code_for_system_prompt = ""
     if system_prompt is not None:
-        add_system_prompt = SYSTEM.format(prompt=json.dumps(system_prompt))
+        code_for_system_prompt = SYSTEM.format(prompt=json.dumps(system_prompt))
     return TEMPLATE.format(
-        system=add_system_prompt,
+        system=code_for_system_prompt,
         stock=AutoTokenizer.from_pretrained(checkpoint).chat_template,
         cut=head_read_of(config["reward_head"], checkpoint).template_filter,
     )
