@@ -335,13 +335,14 @@ def _half_width(
     comparisons: int,
     added_squares: float = 0.0,
 ) -> float:
-    """Return half the width of an interval over seeds and rows, infinite for a single cluster.
+    """Return half the width of the interval of a mean over seeds and rows.
 
-    The square of the result is t1² · seed variance + t2² · row variance, with the quantiles t1 and
-    t2 of Student's distribution for the number of seeds and the number of clusters. Of the
-    estimators that tests/eval/results/test_coverage.py compares, this is the simplest one that is
-    valid for three seeds, whether the seeds differ much or not at all. Seeds may be equally
-    accurate by chance, so the interval is at least as wide as the interval over the rows alone.
+    It is infinite for a single cluster. The square of the half width is t1² · seed variance + t2² ·
+    row variance, in which t1 and t2 are Student's quantiles for the number of seeds and for the
+    number of clusters. Of the estimators that tests/eval/results/test_coverage.py compares, this is
+    the simplest one that is valid for three seeds, whether the seeds differ much or not at all.
+    Seeds may be equally accurate by chance, so the interval is at least as wide as the interval
+    over the rows alone.
 
     Args:
         seed_variance: The part of the mean's variance that comes from the seeds.

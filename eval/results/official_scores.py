@@ -150,9 +150,9 @@ def score_predictions_file(
 
 
 def _unwrapped(records: PredictionRecords) -> list[Record]:
-    """Return the records that are not null, without a wrapping `{"0": record}`.
+    """Return the records that are not null, each without the object that may wrap it.
 
-    VL-RewardBench's inference_hf.py may wrap each record in this way.
+    VL-RewardBench's inference_hf.py may write each record as `{"0": record}`.
 
     Args:
         records: The lines of a file, at least one of which is not null.

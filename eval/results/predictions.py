@@ -212,9 +212,9 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
 def contents(examples: Sequence[Example]) -> list[str]:
     """Return a name for each row: a digest of its content and of which response is the better one.
 
-    The second row with a digest gets the suffix -2, the third -3 and so on. Unlike `Example.key`,
-    the digest depends neither on the paths of the images nor on the order in which the responses
-    are listed.
+    If several rows have the same digest, the second gets the suffix -2, the third -3 and so on.
+    Unlike `Example.key`, the digest depends neither on the paths of the images nor on the order in
+    which the responses are listed.
     """
     count_by_digest = Counter[str]()
     names = []

@@ -148,8 +148,8 @@ def calibration(
     result is None without rows.
 
     Args:
-        margins: Finite margins, shape (rows,). A margin of zero has confidence 0.5 and counts as
-            half right.
+        margins: score(better response) - score(other response) of each row, finite, shape (rows,).
+            A margin of zero has confidence 0.5 and counts as half right.
         clusters: Index of each row's cluster; None if every row is independent.
         bins: Number of bins, equally wide over confidences from 0.5 to 1.
     """
@@ -254,7 +254,7 @@ def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
 def length_bias(
     better: Ints, other: Ints, credit: Floats, clusters: Ints | None = None, bins: int = 5
 ) -> LengthBias:
-    """Return how much a judge's verdicts depend on the lengths of the two responses.
+    """Measure the dependence of a judge's verdicts on the lengths of the two responses.
 
     Args:
         better: Number of characters of the better response, shape (rows,).

@@ -212,7 +212,8 @@ class Batcher:
         """
         loop = asyncio.get_running_loop()
         parts: list[Part] = []
-        # The slot is kept until the unit is computed, and the lane only until it is encoded.
+        # Encoding requires a place in the request's lane, which is kept until the unit is encoded,
+        # and one of the batcher's slots, which is kept until the unit is computed.
         async with AsyncExitStack() as until_computed:
             async with lane:
                 await until_computed.enter_async_context(self.encoding_slots)

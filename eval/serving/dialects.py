@@ -179,7 +179,7 @@ def read_classify_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
 
 
 def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -> dict[str, Any]:
-    """Return the answer of `/classify` from the scores of each conversation."""
+    """Return the answer of `/classify`, which has one raw score for each conversation."""
     data = []
     for index, result in enumerate(results):
         raw_scores = list(result.scores.values)

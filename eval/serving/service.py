@@ -181,8 +181,9 @@ class Service:
         failures = [result for result in results if isinstance(result, Failure)]
         for failure in failures:
             self.metrics.errors.labels(failure.type).inc()
-        is_any_scored = len(failures) < num_groups
-        if not failures or (score_request.holds_failures and is_any_scored):
+        # Some answers can hold scores of some groups and failures of others.
+        is_partly_answered = score_request.holds_failures and len(failures) < num_groups
+        if not failures or is_partly_answered:
             return JSONResponse(score_request.write_answer(results))
 
         messages = dict.fromkeys(failure.message for failure in failures)  # each of them once
