@@ -139,6 +139,7 @@ def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
     do not prove that all recipes are. It is therefore computed for the number halfway between 1 and
     the largest coefficient below 1 that ranks without ties can have.
     """
+    # Neighbouring coefficients differ by 12 / (count · (count² - 1)), twice the number subtracted.
     largest = 1 - 6 / (count * (count**2 - 1))
     bounded = min(max(coefficient, -largest), largest)
     variance = (1 + bounded**2 / 2) / (count - 3)  # Bonett and Wright 2000

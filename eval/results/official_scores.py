@@ -510,8 +510,13 @@ def _ids_in_file(
 ) -> tuple[list[str], list[str]]:
     """Return the ids of a file's rows, and the ids of rows that are in the file more than once.
 
-    Several rows may share an id, so an equal id is a repeated row only if the rest of the row's
-    name (see `RowName`) tells rows apart. Repeated rows are in the first list once.
+    The first list has a repeated row once. Rows of a benchmark may share an id, so a row counts as
+    repeated only if its name has more than the id to tell rows apart: its number in the benchmark,
+    or its responses.
+
+    Args:
+        counts: Number of times that each row is in the file.
+        edition: The edition of the benchmark, whose rows may be equal in id and responses.
     """
     identities: list[str] = []
     duplicated: list[str] = []

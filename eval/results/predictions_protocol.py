@@ -56,7 +56,7 @@ def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProt
     order = order_of_votes(records)
     result = result_of_predictions(predictions)
     if result is None:
-        return PredictionsProtocol(_label_without_result(order), _deviations(order, "real"))
+        return PredictionsProtocol(_label_without_result(order), _deviations(order, images="real"))
 
     protocol = ProtocolConfig.model_validate(result.protocol)
     if order != "scores" and not _can_be_of_protocol(order, protocol.order):
@@ -96,6 +96,7 @@ def order_of_votes(records: Sequence[Record]) -> str:
     rows_with_votes = [votes_of_row for votes_of_row in was_better_first if votes_of_row]
     if not rows_with_votes:
         return "scores"
+    # Votes in both orders are True and False.
     if all(len(set(votes_of_row)) == 2 for votes_of_row in rows_with_votes):
         return "both"
     all_votes = [vote for votes_of_row in rows_with_votes for vote in votes_of_row]

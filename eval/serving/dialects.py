@@ -304,8 +304,10 @@ def read_get_reward_request(body: Any, served: ServedCheckpoint) -> ScoreRequest
         query_indices_by_prompt[prompt_key].append(index)
 
     query_indices_by_group = list(query_indices_by_prompt.values())
-    write_answer = partial(_get_reward_answer, query_indices_by_group)
-    return ScoreRequest(list(group_by_prompt.values()), write_answer)
+    return ScoreRequest(
+        list(group_by_prompt.values()),
+        write_answer=partial(_get_reward_answer, query_indices_by_group),
+    )
 
 
 def _get_reward_answer(
