@@ -43,7 +43,7 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.cli import add_shared, benchmark, rank_device, task_of
 from mmrm.eval.journal import Journal
 from mmrm.eval.protocol import Images
-from mmrm.eval.results.official_scores import readers, score_predictions_file
+from mmrm.eval.results.official_scores import rules_for_format, score_predictions_file
 from mmrm.eval.results.result import LIMITED, Result, read_result
 from mmrm.eval.results.summary_table import comparison_table, results_table, score_table
 from mmrm.models.config import checkpoint_at
@@ -152,7 +152,7 @@ def rules_listed() -> str:
             default = f"; default rules: {about.rules}" if about.rules else ""
             lines += [
                 f"  {form}: {about.about}",
-                f"    scored by {', '.join(readers(form, scored))}{default}",
+                f"    scored by {', '.join(rules_for_format(form, scored))}{default}",
             ]
         lines.append(f"{name}: rules")
         for rules, rule in scored.rules.items():

@@ -390,15 +390,15 @@ PATTERNS: dict[str, Pattern] = {
     "mmrm.eval.contamination.index.WORD": Pattern(
         index.words, ("a", " ", "_", "猫", "<image>", "<", ".")
     ),
-    "mmrm.eval.serving.dialects.TURN": Pattern(
-        refusing(dialects.turns_of), (*TURNS, "<|endoftext|>")
+    "mmrm.eval.serving.dialects.FINISHED_TURN": Pattern(
+        refusing(dialects.parse_chatml), (*TURNS, "<|endoftext|>")
     ),
-    "mmrm.eval.serving.dialects.PICTURE": Pattern(dialects._parts, VISION),
-    "mmrm.eval.serving.dialects.FOREIGN": Pattern(
-        dialects.FOREIGN.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
+    "mmrm.eval.serving.dialects.IMAGE_TOKENS": Pattern(dialects._parts_of_turn, VISION),
+    "mmrm.eval.serving.dialects.FOREIGN_MARKER": Pattern(
+        dialects.FOREIGN_MARKER.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
     ),
-    "mmrm.eval.serving.dialects.AFTER": Pattern(
-        refusing(dialects._ended), ("<|im_end|>", "<|endoftext|>", " ", "\n", "x", "<|")
+    "mmrm.eval.serving.dialects.END_TOKENS_AND_BLANKS": Pattern(
+        refusing(dialects._without_end), ("<|im_end|>", "<|endoftext|>", " ", "\n", "x", "<|")
     ),
     "mmrm.eval.verifiers.OPENING_TAG": Pattern(
         final_answer_in_tags,
@@ -482,8 +482,8 @@ COVERED = {
         "mmrm.eval.benchmarks.vl_rewardbench_scoring.VERDICT"
     ),
     "mmrm.eval.judges.released.templates.CLOSING_TAG": "mmrm.eval.judges.released.templates.OPENING_TAG",
-    "mmrm.eval.serving.dialects.PADDING": "mmrm.eval.serving.dialects.TURN",
-    "mmrm.eval.serving.dialects.END": "mmrm.eval.serving.dialects.AFTER",
+    "mmrm.eval.serving.dialects.LEADING_PADDING": "mmrm.eval.serving.dialects.FINISHED_TURN",
+    "mmrm.eval.serving.dialects.END_TOKEN": "mmrm.eval.serving.dialects.END_TOKENS_AND_BLANKS",
     "mmrm.eval.verifiers.CLOSING_TAG": "mmrm.eval.verifiers.OPENING_TAG",
     "mmrm.eval.verifiers.NO_FRACTION": "mmrm.eval.verifiers.FRACTION",
 }

@@ -14,7 +14,7 @@ from mmrm.eval.benchmarks.benchmark import PublishedEdition, differences
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.candidates import Example
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.results.official_scores import readers
+from mmrm.eval.results.official_scores import rules_for_format
 from mmrm.eval.suite.baselines import baseline
 from mmrm.eval.suite.suite import evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
@@ -32,7 +32,7 @@ def test_every_row_bears_its_name_and_its_rules_read_a_format_that_it_writes() -
         assert {rule.reads for rule in benchmark.rules.values()} <= set(benchmark.files)
         assert set(benchmark.formats) <= set(benchmark.files)
         assert all(
-            form.rules in readers(read, benchmark)
+            form.rules in rules_for_format(read, benchmark)
             for read, form in benchmark.files.items()
             if form.rules
         )
