@@ -180,7 +180,7 @@ class Benchmark:
     load: Callable[[Location], LoadedBenchmark]
     """Raises UserError or RecordError if files are missing, in an unknown schema, or without their
     images."""
-    look: Callable[[Location], object]
+    check_location: Callable[[Location], object]
     """Raises UserError if the local files that `load` would read are missing. The function
     neither reads files nor connects to the hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
@@ -217,11 +217,10 @@ def row_count_notes(examples: Sequence[Example], editions: Sequence[PublishedEdi
         notes.append(f"{num_rows} rows; {nearest.name} has {nearest.rows}.")
     if nearest.groups:
         for group in dict.fromkeys([*nearest.groups, *rows_by_group]):
-            published = nearest.groups.get(group, 0)
-            if rows_by_group[group] != published:
-                notes.append(
-                    f"Group {group}: {rows_by_group[group]} rows; {nearest.name} has {published}."
-                )
+            num_here = rows_by_group[group]
+            num_published = nearest.groups.get(group, 0)
+            if num_here != num_published:
+                notes.append(f"Group {group}: {num_here} rows; {nearest.name} has {num_published}.")
     if nearest.items is not None:
         num_items = len({example.row["id"] for example in examples})
         if num_items != nearest.items:
@@ -294,8 +293,8 @@ def figures_by_group(
 
     Args:
         rows: The group of each row, and True if the judge was right on the row.
-        groups: Names of groups that are listed first and even without rows. Other groups follow in
-            the order in which they first occur.
+        groups: Names of groups that come first in the result, even if they have no rows. Other
+            groups follow in the order in which they first occur.
     """
     right = Counter(dict.fromkeys(groups, 0))
     total = Counter(dict.fromkeys(groups, 0))

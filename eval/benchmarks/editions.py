@@ -31,13 +31,13 @@ def edition_folder(benchmark: str, location: str) -> Path:
     Raises:
         UserError: If the generator, the folder data/synthetic, was removed from the clone.
     """
-    path = EDITIONS["embedded"]
-    if not is_installed(path):
+    import_path = EDITIONS["embedded"]
+    if not is_installed(import_path):
         raise UserError(
             f"{benchmark}: the location {location!r} is an edition with generated rows, and "
             "data/synthetic is not installed. Restore this folder, or set the location to `hub` or "
             "to the path of the official files."
         )
-    write_edition = load(path)
+    write_edition = load(import_path)
     folder: Path = write_edition(benchmark, EMBEDDED[location])
     return folder

@@ -42,8 +42,8 @@ from mmrm.eval.benchmarks.benchmark import (
 )
 from mmrm.eval.benchmarks.prediction_records import (
     abbreviated,
-    own_format,
     parse_rewards,
+    predictions_format,
     row_name,
     text,
 )
@@ -247,7 +247,8 @@ def official_score(records: PredictionRecords, ties_right: bool = False) -> dict
             right_items.append(item)
 
     total = Counter(row.keyword for row in rows)
-    # The script looks for the keyword of a right row in both of its paths.
+    # The script looks for the keyword of a right row in both of its paths. Rows without a keyword
+    # are counted under an empty text.
     right = Counter(_keyword(row.image, row.video) or "" for row in rows if row.is_right)
     credited = Counter(_credited_keyword(item) for item in right_items)
     num_items = {}
@@ -318,6 +319,7 @@ def _id_and_paths(record: Record) -> tuple[Hashable, str, str]:
 
     A path that is left out is an empty text.
     """
+    # `text` refuses a path that is null, as the official scorer does. Only a missing one is empty.
     image = text({"image": "", **record}, "image")
     video = text({"video": "", **record}, "video")
     identity = record.get("id", "")
@@ -327,9 +329,9 @@ def _id_and_paths(record: Record) -> tuple[Hashable, str, str]:
 
 
 def _row_name(record: Record) -> RowName:
-    """Return the name of the row that a line is about.
+    """Return the name (id and texts) of the row that a line of a predictions file is about.
 
-    A line without an id, or with one that is not a text, gets a name that no known row has.
+    If the line's id is missing or not a text, the result is a name that no row has.
     """
     identity = record.get("id", "")
     if not isinstance(identity, str):
@@ -344,7 +346,7 @@ def _path_group(record: Record) -> str:
 
 
 FILES_SCORED = {
-    "predictions": own_format("official", "official"),
+    "predictions": predictions_format("official", "official"),
     "official": FileFormat(
         about="id, image or video (a path) and rewards, [of the better response, of the other]",
         marks=("rewards",),
@@ -370,7 +372,7 @@ RULES = {
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
     load=load,
-    look=lambda where: _published(where).look(where),
+    check_location=lambda where: _published(where).check_location(where),
     read=lambda where: _published(where).read(where),
     files=FILES_SCORED,
     formats={"official": reward_records},

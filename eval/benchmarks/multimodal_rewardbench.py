@@ -33,9 +33,9 @@ from mmrm.eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,
-    own_format,
     parse_records,
     parse_rewards,
+    predictions_format,
     text,
 )
 from mmrm.eval.benchmarks.rows import (
@@ -242,7 +242,7 @@ def _official_text(scores: Scores) -> str:
             return vote.text
     if side is None:
         return "No verdict."
-    return f"[[{'AB'[side]}]]"
+    return "[[A]]" if side == 0 else "[[B]]"
 
 
 # Scoring
@@ -288,12 +288,12 @@ def rewards_score(records: PredictionRecords, ties_right: bool = False) -> dict[
 
 
 def _official_group(record: Record) -> str:
-    """Return the category of a line as 1_run_model_as_judge_gpt4o.py writes it."""
+    """Return the category of a line in the format of 1_run_model_as_judge_gpt4o.py."""
     return category(text(record["Meta"], "Category"), text(record, "ID"))
 
 
 def _rewards_group(record: Record) -> str:
-    """Return the category of a line as R1-Reward's scripts write it."""
+    """Return the category of a line in the format of R1-Reward's scripts."""
     return category(text(record, "Category"), text(record, "ID"))
 
 
@@ -306,7 +306,7 @@ def lmms_record(record: Record) -> Record:
     """Return a line of lmms-eval's sample log in the official script's format.
 
     Raises:
-        ValueError: If the line's logged score is not the one that its answer gets.
+        ValueError: If the line's logged score contradicts its answer.
     """
     logged = record[LMMS_METRIC]
     target = one_of(record["target"], ("Output1", "Output2"), "target")
@@ -352,7 +352,7 @@ def _figures(rows: Sequence[tuple[str, bool]]) -> dict[str, Any]:
 
 LMMS_METRIC = "multimodal_rewardbench_accuracy"
 FILES_SCORED = {
-    "predictions": own_format("r1_reward"),
+    "predictions": predictions_format("r1_reward"),
     "lmms_eval": lmms_format(LMMS_METRIC, _logged_group, "official", lmms_record),
     "official": FileFormat(
         about="as 1_run_model_as_judge_gpt4o.py writes rows: ID, Label (A or B), output (the "
@@ -409,7 +409,7 @@ PUBLISHED = PublishedBenchmark(
 MULTIMODAL_REWARDBENCH = Benchmark(
     name=NAME,
     load=PUBLISHED.load,
-    look=PUBLISHED.look,
+    check_location=PUBLISHED.check_location,
     read=PUBLISHED.read,
     files=FILES_SCORED,
     formats={"official": official_records, "rewards": reward_records},

@@ -159,17 +159,18 @@ def row_name(record: Record) -> RowName:
         is_first_better = True
     if not isinstance(first, str) or not isinstance(second, str):
         return identity, ()
-    return identity, (first, second) if is_first_better else (second, first)
+    responses = (first, second) if is_first_better else (second, first)
+    return identity, responses
 
 
-def _own_as_rewards(record: Record) -> Record:
+def _predictions_as_rewards(record: Record) -> Record:
     """Return a line of `predictions.jsonl`, the project's own file, in R1-Reward's format.
 
     The result has the columns that the rules of any benchmark read. Votes become rewards: the
     number of votes for the better response, and the number of all other votes.
     """
     better = one_of(record["better"], (0, 1), "better")
-    if record["scores"] is None:
+    if record["scores"] is None:  # the judge voted
         rewards: list[Any] = _rewards_of_votes(record["votes"], better)
     else:
         first, second = record["scores"]
@@ -179,8 +180,10 @@ def _own_as_rewards(record: Record) -> Record:
             rewards = rewards_of([first, second])
         else:
             rewards = rewards_of([second, first])
-    identity, _ = _own_row_name(record)
+    identity, _ = _predictions_row_name(record)
     group = text(record, "group")
+    # Each benchmark's rules read other columns. MM-RLHF-RewardBench's look for the category in the
+    # path of the image.
     return {
         "id": identity,
         "ID": identity,
@@ -203,7 +206,7 @@ def _rewards_of_votes(votes: Any, better: int) -> list[int]:
     return [num_right, len(named_responses) - num_right]
 
 
-def _own_row_name(record: Record) -> RowName:
+def _predictions_row_name(record: Record) -> RowName:
     """Return the id and the identity of the row that a line of `predictions.jsonl` is about."""
     identity = text(record, "identity")
     match = IDENTITY.fullmatch(identity)
@@ -211,12 +214,12 @@ def _own_row_name(record: Record) -> RowName:
     return row_id, (identity,)
 
 
-def _own_group(record: Record) -> str:
+def _predictions_group(record: Record) -> str:
     """Return the category that a line of `predictions.jsonl` states."""
     return text(record, "group")
 
 
-def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
+def predictions_format(rules: str, becomes: str = "rewards") -> FileFormat:
     """Return the format of `predictions.jsonl`, the project's own predictions file.
 
     Args:
@@ -229,9 +232,9 @@ def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
         marks=("key", "credit", "better"),
         rules=rules,
         becomes=becomes,
-        convert=_own_as_rewards,
-        row=_own_row_name,
-        group=_own_group,
+        convert=_predictions_as_rewards,
+        row=_predictions_row_name,
+        group=_predictions_group,
     )
 
 

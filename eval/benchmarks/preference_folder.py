@@ -32,7 +32,7 @@ from mmrm.eval.benchmarks.benchmark import (
     in_drawn_order,
     reward_records,
 )
-from mmrm.eval.benchmarks.prediction_records import own_format, parse_rewards, text
+from mmrm.eval.benchmarks.prediction_records import parse_rewards, predictions_format, text
 from mmrm.eval.benchmarks.rows import content_key, limited_indices, loaded_benchmark, problem_lines
 from mmrm.eval.candidates import Example
 
@@ -41,13 +41,14 @@ UNSORTED = "uncategorised"
 """The group of records without a category. It is not `all`, which would look like the total."""
 
 
-def look(where: Location) -> None:
+def check_location(where: Location) -> None:
     """Raise UserError unless the location is a path with files that can be read."""
     if where.location in BUILT_IN:
         raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder "
             "of preference records, because this benchmark is the user's own."
         )
+    # `look` raises UserError if the source cannot read the files.
     if where.type is not None:
         _source_config(where, {"type": where.type, "path": where.location}).look()
     elif not any(candidate_sources(where.location, where.image_root)):
@@ -63,13 +64,13 @@ def look(where: Location) -> None:
 def load(where: Location) -> LoadedBenchmark:
     """Return the records at `where.location`, which must be a path, as rows of a benchmark.
 
-    Notes count the records that the rules of their format leave out, such as ties, and name the
-    columns that are not read.
+    The notes of the result count the records that the rules of their format leave out, such as
+    ties. They also name the columns that are not read.
 
     Raises:
         UserError: If files are missing, or records cannot be used. It lists them.
     """
-    look(where)
+    check_location(where)
     notes = []
     with tempfile.TemporaryDirectory() as cache:
         if where.type is None:
@@ -103,16 +104,19 @@ def load(where: Location) -> LoadedBenchmark:
 
 
 def _read_examples(source: Source, limit: int | None) -> tuple[list[Example], int, list[str]]:
-    """Return the rows, the number of records left out by rule, and a problem for each bad record.
+    """Return the rows, the number of left-out records, and a message about each broken record.
 
-    At most `limit` records are read; None reads all.
+    The rules of a format leave records out, such as ties. At most `limit` records are read, or all
+    if it is None.
     """
     examples: list[Example] = []
     problems: list[str] = []
     num_left_out = 0
     for index in limited_indices(len(source), limit):
         try:
-            record = require_distinct_responses(validate(source.record(index), tokens=()))
+            # Control tokens are not refused here. `loaded_benchmark` leaves out rows with one.
+            record = validate(source.record(index), tokens=())
+            record = require_distinct_responses(record)
         except LeftOut:
             num_left_out += 1
         except RecordError as error:
@@ -207,7 +211,7 @@ def _group(record: Record) -> str:
 PREFERENCE_FOLDER = Benchmark(
     name=NAME,
     load=load,
-    look=look,
+    check_location=check_location,
     formats={"rewards": reward_records},
     rules={
         "plain": ScoringRule(
@@ -218,7 +222,7 @@ PREFERENCE_FOLDER = Benchmark(
         )
     },
     files={
-        "predictions": own_format("plain"),
+        "predictions": predictions_format("plain"),
         "rewards": FileFormat(
             about="id, category and rewards, [of the better response, of the other]",
             marks=("rewards",),

@@ -52,8 +52,8 @@ KEY_LENGTH = 24
 def find_files(location: str, patterns: Sequence[str], title: str) -> list[Path]:
     """Return the file at `location`, or the benchmark's files in that folder.
 
-    In a folder the patterns are tried in their order. The result is all files that match the first
-    pattern that any file matches.
+    In a folder the patterns are tried in their order. The files that match a pattern are returned,
+    and later patterns are not tried any more.
 
     Args:
         location: The path of a file or a folder.
@@ -146,7 +146,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
             refuse_repeated_columns(path, parquet.read_schema(path).names)
         try:
             return list(parquet.read_table(list(paths)).to_pylist())
-        except BEYOND_PYTHON as error:
+        except BEYOND_PYTHON as error:  # a value that no Python object can hold
             names = ", ".join(map(str, paths))
             raise UserError(
                 f"{names}: the rows cannot be read ({error}). Fetch the files again."
@@ -197,13 +197,13 @@ class PublishedBenchmark:
     videos: bool = False
     """True if rows may name videos, whose frames `convert` takes."""
 
-    def look(self, where: Location) -> None:
+    def check_location(self, where: Location) -> None:
         """Raise UserError if a local location holds no file of the benchmark."""
         if where.location not in BUILT_IN:
             find_files(where.location, self.files, self.title)
 
     def load(self, where: Location) -> LoadedBenchmark:
-        """Return the rows with checked images.
+        """Return the rows of the benchmark, after checking that every image can be decoded.
 
         Raises:
             UserError: If files are missing, or the images of rows are missing or broken.
@@ -213,7 +213,7 @@ class PublishedBenchmark:
         return loaded_benchmark(self.name, examples, where, origin, self.known)
 
     def read(self, where: Location) -> list[Example]:
-        """Return the rows without looking at their images; raise errors as `load` does."""
+        """Return the rows without checking their images; otherwise raise the errors of `load`."""
         examples, _ = self._examples(where)
         return examples
 
@@ -264,7 +264,7 @@ class PublishedBenchmark:
         return where.location
 
     def _origin_of_files(self, files: Sequence[Path], where: Location) -> str:
-        """Return the origin of rows in `files` that results state: a path or a hub revision."""
+        """Return the origin of the rows in `files`: a path or a hub revision, for results."""
         if where.location == "hub":
             return f"{self.hub}@{where.revision or 'main'}"
         if where.location in EMBEDDED:
@@ -287,7 +287,7 @@ class PublishedBenchmark:
 def require_texts(row: Row, columns: Sequence[str], identity: str, hint: str = "") -> None:
     """Raise RecordError unless each of these columns holds a text.
 
-    The message calls the row `identity`, and `hint` is its end.
+    The message begins with `identity`, the benchmark and the row. It ends with `hint`.
     """
     missing = [column for column in columns if not isinstance(row.get(column), str)]
     if missing:
@@ -310,7 +310,7 @@ def image_of_row(value: object, root: Path, identity: str) -> tuple[tuple[Encode
 
     Raises:
         ImageError: If the path names a video.
-        RecordError: If the value is anything else.
+        RecordError: If the value is neither a path nor such a mapping, or the path leaves `root`.
     """
     if value == "":
         return (), ""
@@ -340,8 +340,8 @@ def path_below(root: Path, reference: str, identity: str) -> Path:
     none, it is the first candidate, which `check_images` reports as missing.
 
     Raises:
-        RecordError: If the reference is absolute or contains `..`. The message calls the row
-            `identity`.
+        RecordError: If the reference is absolute or contains `..`. The message begins with
+            `identity`, the benchmark and the row.
     """
     parts = Path(reference).parts
     if not parts or ".." in parts or Path(reference).is_absolute():
@@ -482,7 +482,9 @@ def check_images(name: str, examples: Sequence[Example]) -> None:
 def _image_problem(image: EncodedImage, identity: str) -> str:
     """Return the reason why an image cannot be decoded; an empty text if it can be.
 
-    The reason calls the row of the image `identity`.
+    Args:
+        image: The image.
+        identity: The benchmark and the row of the image, which the reason begins with.
     """
     try:
         decode(image, identity)

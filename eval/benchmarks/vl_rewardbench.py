@@ -105,6 +105,7 @@ def _example(row: Row, root: Path, identity: str) -> Example:
     image = row["image"] if "image" in row else row.get("image_path")
     images, reference = image_of_row(image, root, identity)
     pair = _query_pair(row, identity)
+    # The turn has a part of its own for the image, in place of the mark in the text.
     prompt = user_turn(pair.query.replace("<image>\n", ""), len(images))
     # The key must not depend on an order that the file does not have.
     responses = sorted(pair.responses) if pair.is_order_drawn else pair.responses
@@ -164,8 +165,8 @@ def ask(example: Example, first: Side) -> tuple[Message, ...]:
 def read(judgement: str) -> Side | None:
     """Return the position, 0 or 1, of the answer that a judgement names by the official pattern.
 
-    Returns None if the pattern does not match, or names an answer other than 1 and 2. The official
-    scorer counts Answer 3 as right. The official figures therefore do so too, and ours do not.
+    Returns None if the pattern does not match, or if the number is neither 1 nor 2. The official
+    scorer counts any such number as right. The project's own figures do not.
     """
     number = named_answer(judgement)
     if number == 1:
@@ -268,7 +269,7 @@ PUBLISHED = PublishedBenchmark(
 VL_REWARDBENCH = Benchmark(
     name=NAME,
     load=PUBLISHED.load,
-    look=PUBLISHED.look,
+    check_location=PUBLISHED.check_location,
     read=PUBLISHED.read,
     files=FILES_SCORED,
     formats={"official": official_records, "rewards": reward_records},

@@ -32,9 +32,9 @@ from mmrm.eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,
-    own_format,
     parse_records,
     parse_rewards,
+    predictions_format,
     text,
 )
 
@@ -211,7 +211,7 @@ def official_score(records: PredictionRecords) -> dict[str, Any]:
 
 
 def _shuffle(samples: list[VoteSample | None], generator: random.Random) -> None:
-    """Shuffle the samples in place as cal.py does, whose result differs from `random.shuffle`."""
+    """Shuffle the samples in place by cal.py's algorithm; `random.shuffle` has another one."""
     for index in range(len(samples)):
         drawn = generator.randint(0, len(samples) - 1)
         samples[index], samples[drawn] = samples[drawn], samples[index]
@@ -223,9 +223,9 @@ def _first_votes(samples: Sequence[VoteSample | None], limit: int) -> list[ItemV
     for sample in samples:
         if sample is None:
             continue
-        item = items.setdefault(sample.item, ItemVotes(sample.source, Counter()))
-        if item.counts.total() < limit:
-            item.counts[sample.outcome] += 1
+        item_votes = items.setdefault(sample.item, ItemVotes(sample.source, Counter()))
+        if item_votes.counts.total() < limit:
+            item_votes.counts[sample.outcome] += 1
     return list(items.values())
 
 
@@ -287,7 +287,7 @@ def _sample(record: Record | None) -> VoteSample | None:
 def _figures(items: Sequence[ItemVotes], limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return everything that cal.py computes for K = `limit` votes, and the figures by group."""
     counts_by_source: dict[str, Counter[str]] = {}
-    decided = []
+    decided = []  # the group of each item that is agree or reject, and True for agree
     for item in items:
         outcome = item.outcome
         counts_by_source.setdefault(item.source, Counter())[outcome] += 1
@@ -315,7 +315,7 @@ def _figures(items: Sequence[ItemVotes], limit: int) -> tuple[dict[str, Any], di
         "overall": by_group["micro"],
         "macro": macro(accuracies),
     }
-    fails = []
+    fails = []  # the denominators that are zero
     for source, counts in counts_by_source.items():
         if counts["agree"] + counts["reject"] == 0:
             fails.append(f"data set {source}")
@@ -448,7 +448,7 @@ REWARDS = FileFormat(
     marks=("rewards",),
 )
 FILES_SCORED = {
-    "predictions": own_format("all_rows"),
+    "predictions": predictions_format("all_rows"),
     "lmms_eval": lmms_format("vlreward_score", lambda logged: text(logged, "category")),
     "official": FileFormat(
         about="as inference_hf.py writes votes, one a line: id, query, response, ranking, "

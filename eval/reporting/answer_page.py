@@ -115,17 +115,19 @@ def _num_samples(question_set: QuestionSet) -> int | str:
 def _show_questions(
     shown: ShownQuestions, question_set: QuestionSet, rows: Sequence[JsonRow]
 ) -> None:
-    """Add SHOWN questions, and notes about them, to `shown`.
+    """Add up to SHOWN questions, and notes about them, to `shown`.
 
     Args:
         shown: Gets the questions and the notes.
         question_set: The set, with the source of its questions.
         rows: All questions with the answers of a step, from a file of answers.
     """
+    # The first question is always shown. The others are those in which a wrong answer has the
+    # largest lead over the right ones.
     margins: dict[int, float] = {}
-    for index, row in enumerate(rows):
+    for index, row in enumerate(rows[1:], start=1):
         margin = _margin_of_wrong_answer(row)
-        if index > 0 and margin is not None:
+        if margin is not None:
             margins[index] = margin
     most_misleading = sorted(margins, key=lambda index: -margins[index])
     indices = sorted([0, *most_misleading[: SHOWN - 1]])
@@ -156,20 +158,22 @@ def _changes(
         return {}
     (_, first_rows), *later_steps = rows_by_step.items()
     first_row_by_id = {row["id"]: row for row in first_rows}
+    # Questions about the same item are not independent, which widens the intervals.
     items = item_codes([str(row.get("item", row["id"])) for row in first_rows])
     credits_by_step: dict[int, dict[str, JsonRow]] = {}
     for step, rows in later_steps:
         row_by_id = {row["id"]: row for row in rows}
         if row_by_id.keys() != first_row_by_id.keys():
             continue
-        if all(_is_same_question(row_by_id[name], first_row_by_id[name]) for name in row_by_id):
-            credits_by_step[step] = {name: row["credits"] for name, row in row_by_id.items()}
+        pairs = [(row, first_row_by_id[row_id]) for row_id, row in row_by_id.items()]
+        if all(_is_same_question(row, first_row) for row, first_row in pairs):
+            credits_by_step[step] = {row["id"]: row["credits"] for row in rows}
     comparisons = len(CHANGED) * len(credits_by_step)
     changes: dict[int, dict[str, Difference]] = {}
     for step, credits_by_id in credits_by_step.items():
         changes[step] = {}
         for figure in CHANGED:
-            after = np.array([credits_by_id[name][figure] for name in first_row_by_id])
+            after = np.array([credits_by_id[row_id][figure] for row_id in first_row_by_id])
             before = np.array([row["credits"][figure] for row in first_row_by_id.values()])
             changes[step][figure] = paired_difference(after, before, items, comparisons)
     return changes

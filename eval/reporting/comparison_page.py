@@ -129,7 +129,7 @@ def _policy_values(stored: JsonRow) -> dict[str, object]:
     comparisons = stored.get("comparisons")
     tables = [policy_table(points, "Policies against their start", comparisons)]
     tables.append(answers_table(points, len(curve)))
-    # Files of earlier versions lack some differences from the start.
+    # Files of earlier versions lack some differences from the start, which is the first point.
     stored_figures = [point.get(name, {}) for point in points[1:] for name in JUDGED]
     has_differences = all("difference" in figure for figure in stored_figures)
     return {

@@ -37,7 +37,7 @@ KEPT = "key identity group source better scores margin votes critiques"
 
 @dataclass(slots=True)
 class ShownRows:
-    """The rows of one benchmark on the page; the page's script reads `rows` and `images`."""
+    """The rows of one benchmark that the page shows, for its template and its script."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     images: dict[str, str] = field(default_factory=dict)
@@ -85,6 +85,7 @@ def shown_rows(
             break
         row_by_key[key] = row
         shown.images |= images
+    # The page lists the rows in the order of the file.
     shown.rows = [row_by_key[line["key"]] for line in lines if line["key"] in row_by_key]
     num_mistakes = len(row_by_key.keys() & ranks)
     shown.notes.insert(0, _count_note(len(row_by_key), len(lines), num_mistakes))
@@ -98,7 +99,7 @@ def shown_rows(
 
 
 def _count_note(num_shown: int, num_rows: int, num_mistakes: int) -> str:
-    """Return a note on the number of rows that are shown, and on their choice."""
+    """Return a note with the number of rows that are shown, and the way they were chosen."""
     if num_shown == num_rows:
         return f"All {num_rows} rows."
     return (
@@ -211,7 +212,7 @@ def _row(
 
 
 def _outcome(line: JsonRow) -> str:
-    """Return "unparsable", "tie", "right" or "wrong"."""
+    """Return the outcome of a line of predictions.jsonl, in the words of the page's script."""
     if line["unparsable"]:
         return "unparsable"
     if line["tie"]:

@@ -28,7 +28,7 @@ def policy_table(points: Sequence[JsonRow], title: str, comparisons: int | None)
 
     Args:
         points: The start, and every policy at every step.
-        title: The questions, answers and judge of the figures.
+        title: The title of the table.
         comparisons: Number of differences whose intervals hold together. Files of earlier versions
             lack it.
     """
@@ -45,8 +45,10 @@ def policy_table(points: Sequence[JsonRow], title: str, comparisons: int | None)
 
 def _policy_row(point: JsonRow) -> tuple[str, ...]:
     """Return the cells of a policy at one step, in the order of the heads in `policy_table`."""
-    num_seeds = str(len(point["seeds"])) if point["step"] and "seeds" in point else ""
-    cells = [point["run"], num_seeds, str(point["step"])]
+    # The policy before training has no seeds, and neither have policies in files of earlier
+    # versions.
+    seeds_text = str(len(point["seeds"])) if point["step"] and "seeds" in point else ""
+    cells = [point["run"], seeds_text, str(point["step"])]
     cells += [f"{point['kl']['mean']:.2f}", signed(point["score"]["mean"])]
     for name in ("greedy", "sampled"):
         cells.append(_figure_text(point[name], percent))
@@ -68,7 +70,10 @@ def _figure_text(stored: JsonRow, form: Callable[[float], str]) -> str:
 
 
 def difference(point: JsonRow, name: str) -> Difference | None:
-    """Return the figure `name` of a policy minus that of the start; None for the start itself."""
+    """Return the figure `name` of a policy minus that of the policy before training.
+
+    Returns None if `point` is the policy before training.
+    """
     stored = point[name].get("difference")
     return Difference(*stored) if stored else None
 
@@ -78,15 +83,17 @@ def conclusions(points: Sequence[JsonRow]) -> list[str]:
     last_step_by_run: dict[str, int] = {}
     for point in points:
         last_step_by_run[point["run"]] = max(last_step_by_run.get(point["run"], 0), point["step"])
-    return [
-        conclusion(point)
-        for point in points
-        if point["step"] and point["step"] == last_step_by_run[point["run"]]
-    ]
+    sentences = []
+    for point in points:
+        if point["step"] == 0:  # the policy before training
+            continue
+        if point["step"] == last_step_by_run[point["run"]]:
+            sentences.append(conclusion(point))
+    return sentences
 
 
 def conclusion(point: JsonRow) -> str:
-    """Return a sentence with the verdict on a policy at one step after the start."""
+    """Return a sentence with the verdict on a policy at one step, and its changes by training."""
     changes: dict[str, Difference] = {}
     for name in JUDGED:
         change = difference(point, name)
@@ -123,9 +130,11 @@ def _outcome(verdicts: Mapping[str, str]) -> str:
 
 
 def answers_table(points: Sequence[JsonRow], num_answers: int) -> Table:
-    """Return the table of each policy's score, and of its accuracies with `num_answers` answers.
+    """Return the table of each policy's score and accuracies with several answers, with intervals.
 
-    `points` are the start, and every policy at every step. All figures have intervals.
+    Args:
+        points: The policy before training, and every policy at every step.
+        num_answers: The number of answers to each question.
     """
     heads = ["run", "step", "score [95 %]", f"best of {num_answers} [95 %]"]
     heads += [f"pass@{num_answers} [95 %]", f"majority of {num_answers} [95 %]"]
@@ -140,9 +149,11 @@ def answers_table(points: Sequence[JsonRow], num_answers: int) -> Table:
 
 
 def curve_table(curve: Sequence[JsonRow]) -> Table:
-    """Return the table of the start's figures with n answers, such as its best of n.
+    """Return the table of figures of the policy before training, for several n.
 
-    The table has only the rows of `curve` whose n is a power of 2 or the largest n.
+    Args:
+        curve: A row for each n, with the score and accuracies of the best of n answers. The table
+            has only the rows whose n is a power of 2 or the largest n.
     """
     heads = ("n", "KL at most", "score", *(f"{name} [95 %]" for name in BEST_OF.values()))
     rows = []
@@ -163,9 +174,9 @@ def curve_table(curve: Sequence[JsonRow]) -> Table:
 
 
 def kl_charts(points: Sequence[JsonRow], curve: Sequence[JsonRow]) -> list[Chart]:
-    """Return charts of accuracy and score against the KL divergence from the untrained policy.
+    """Return charts of accuracy and score against the KL divergence from the start.
 
-    The last chart shows the accuracies of n answers of the start.
+    The start is the policy before training. The last chart shows the accuracies of its n answers.
 
     Args:
         points: The start, and every policy at every step.
@@ -189,9 +200,10 @@ def kl_charts(points: Sequence[JsonRow], curve: Sequence[JsonRow]) -> list[Chart
 
 
 def _best_of_n(curve: Sequence[JsonRow], name: str) -> list[tuple[float, Score]]:
-    """Return the points of a line: for each n the KL divergence and the figure `name`.
+    """Return the points of a line: a KL divergence and the figure `name` for each n.
 
-    `curve` has a row with the figures of n answers of the start for each n.
+    Choosing the best of n answers moves a policy by this KL divergence at most. `curve` has a row
+    for each n.
     """
     return [(line["kl_at_most"], _score_of_line(line, name)) for line in curve]
 
@@ -199,11 +211,11 @@ def _best_of_n(curve: Sequence[JsonRow], name: str) -> list[tuple[float, Score]]
 def _chart_against_kl(
     title: str, points: Sequence[JsonRow], name: str, best_of_n: list[tuple[float, Score]]
 ) -> Chart:
-    """Return the chart of one figure, with a line from the start for each run.
+    """Return the chart of one figure, with a line from the untrained policy for each run.
 
     Args:
         title: Title of the chart.
-        points: The start, and every policy at every step.
+        points: The policy before training (the start), and every policy at every step.
         name: The key of the figure.
         best_of_n: The points of the start's n answers; empty if the chart has no line of them.
     """
@@ -247,13 +259,13 @@ def _signed_score(score: Score) -> str:
 
 
 def _score(stored: Mapping[str, float | None]) -> Score:
-    """Return a stored figure, without an interval if there is none."""
+    """Return a stored figure, with its interval if it was stored with one."""
     values = [stored.get(key) for key in ("mean", "low", "high")]
     return tuple(value for value in values if value is not None)
 
 
 def _score_of_line(line: JsonRow, name: str) -> Score:
-    """Return the figure `name` of n answers. Files of earlier versions have no interval."""
+    """Return the figure `name` of n answers, with its interval if the file has one."""
     return _score(
         {"mean": line[name], "low": line.get(f"{name}_low"), "high": line.get(f"{name}_high")}
     )

@@ -100,13 +100,14 @@ def page(content: Content, *, live: bool = False) -> str:
 
 
 def _result_values(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
-    """Return the values of one result for the template.
+    """Return the values of one result for the page's template.
 
     Args:
         result: The result of the shown checkpoint on a benchmark.
         ablations: Its results without the images, by the replacement of the images.
     """
-    blind, _ = best_baseline(result)
+    best_name, _ = best_baseline(result)  # an empty name without baselines
+    best_baselines = [result.baselines[best_name]] if best_name else []
     baselines = {BLIND[name]: baseline for name, baseline in result.baselines.items()}
     without_images = {
         words: ablations[name] for name, words in ABLATIONS.items() if name in ablations
@@ -118,14 +119,15 @@ def _result_values(result: Result, ablations: Mapping[str, Result]) -> dict[str,
     # Each published rule has a name, two accuracies and a description.
     published = []
     for name, rule in result.published.items():
-        sentences_of_rule = [rule[key] for key in PUBLISHED if key in rule]
-        about = ". Not computed: ".join(sentences_of_rule)
+        # The second sentence, if there is one, gives the reason why there are no figures.
+        descriptions = [rule[key] for key in PUBLISHED if key in rule]
+        about = ". Not computed: ".join(descriptions)
         published.append((name, rule.get("micro"), rule.get("macro"), about))
     charts, sentences = diagnosis(result)
     return {
         "result": result,
-        "scores": _accuracy_rows(result, [result.baselines[blind]] if blind else []),
-        "blind": BLIND.get(blind, ""),
+        "scores": _accuracy_rows(result, best_baselines),
+        "blind": BLIND.get(best_name, ""),
         "items": items,
         "baselines": (list(baselines), _accuracy_rows(result, list(baselines.values()))),
         "images": (list(without_images), _accuracy_rows(result, list(without_images.values()))),
@@ -140,8 +142,8 @@ def _accuracy_rows(
 ) -> list[tuple[str, Accuracy, list[float | None]]]:
     """Return a table row for all pairs, and one for each category if there are several.
 
-    A row has its name, the accuracy of `result`, and the accuracies of the others with half a point
-    for a tie. The accuracy of another is None if it lacks the category.
+    A row has its name, the accuracy of `result`, and the accuracy of each of `others`. These count
+    half a point for a tie, and are None for a category that they lack.
     """
     rows = [("all pairs", result.micro, [other.micro.half for other in others])]
     if len(result.groups) < 2:
@@ -175,11 +177,10 @@ def _checkpoint_rows(content: Content) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def num_checkpoint_pairs(content: Content) -> int:
-    """Return the number of comparisons for which the intervals of the differences have to hold.
+    """Return the number of pairs of evaluated checkpoints, summed over benchmarks; at least 1.
 
-    It is the number of pairs of checkpoints, summed over the benchmarks of the shown checkpoint; at
-    least 1. Pairs without the shown checkpoint count too, because it was mostly chosen as the best
-    one, and any of them could have been the best.
+    The intervals of differences have to hold for all pairs. Any checkpoint could have been the best
+    one, which the page shows, so pairs without the shown checkpoint count too.
     """
     num_pairs = 0
     for name in content.shown.outcomes:
@@ -258,7 +259,7 @@ def _machine_words(hardware: Mapping[str, Any]) -> str:
 
 
 def _version_words(launch: Mapping[str, Any]) -> str:
-    """Return a text with the versions of Python and of PACKAGES."""
+    """Return a text with the versions of Python and of PACKAGES at a launch of the run."""
     packages = launch["packages"]
     versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
     return ", ".join([f"Python {launch['python']}", *versions])

@@ -69,6 +69,8 @@ def models_table(models: Sequence[JsonRow]) -> Table:
 def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
     """Return the table of each figure's correlation with a gain, by Pearson's and Spearman's r.
 
+    A gain is the improvement of a policy whose answers the model chooses or rewards.
+
     Args:
         gain: The key of the gain.
         correlations: The stored correlation of each figure with the gain.
@@ -113,7 +115,9 @@ def range_without_one(without: Mapping[str, Sequence[float]]) -> str:
 
 
 def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
-    """Return the table of Pearson's coefficients without each variant in turn.
+    """Return the table of Pearson's coefficients that remain if one variant is left out.
+
+    It has a row for each variant that is left out, and a column for each figure.
 
     Args:
         gain: The key of the gain.
@@ -136,7 +140,12 @@ def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
 
 
 def gain_charts(models: Sequence[JsonRow], gain: str) -> list[Chart]:
-    """Return charts of the gain with this key against AUC and the accuracy on each benchmark."""
+    """Return charts of a gain against AUC and against the accuracy on each benchmark.
+
+    Args:
+        models: The stored models with their figures and gains.
+        gain: The key of the gain.
+    """
     figures = [name for name in figure_names(models) if name == "AUC" or name.endswith(" accuracy")]
     paradigms = list(dict.fromkeys(model["paradigm"] for model in models))
     charts = []

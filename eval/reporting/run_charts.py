@@ -107,7 +107,7 @@ ScoreByStep = dict[int, Score]
 
 
 def curves_of_log(log: Log) -> dict[str, Curve]:
-    """Return the (step, value) points of every series of a Trainer's `log_history`.
+    """Return the points of every series of a training log by its name, except LEFT_OUT.
 
     If a step was repeated, its last value counts.
     """
@@ -132,6 +132,7 @@ def training_charts(log: Log) -> tuple[list[Chart], list[str]]:
     remaining = curves_of_log(log)
     charts: list[Chart] = []
     constant_series: list[str] = []
+    # A series is in the first chart of PANELS with a pattern that matches its name.
     for title, patterns in PANELS.items():
         curve_by_name: dict[str, Curve] = {}
         for pattern in patterns.split():
@@ -150,7 +151,7 @@ def training_charts(log: Log) -> tuple[list[Chart], list[str]]:
 def _training_chart(
     title: str, curve_by_name: Mapping[str, Curve], constant_series: list[str]
 ) -> list[Chart]:
-    """Return a list of one chart of the series that change; it is empty if no series changes.
+    """Return a list with the chart of the series that change; it is empty if no series changes.
 
     Series with the same points are drawn once, under all their names.
 
@@ -196,7 +197,8 @@ def _training_chart(
     # A single curve has its last value next to the title.
     last_value = ""
     if len(names_by_curve) == 1:
-        last_value = form(next(iter(names_by_curve))[-1][1])
+        [only_curve] = names_by_curve
+        last_value = form(only_curve[-1][1])
     return [Chart(title, x, y, tuple(series), caption=caption, value=last_value)]
 
 
@@ -268,9 +270,9 @@ def _training_series(
 def accuracies_by_step(content: Content) -> dict[str, dict[str, ScoreByStep]]:
     """Return the accuracies by benchmark, run and step, with half a point for a tie.
 
-    Accuracies of checkpoints on disk come from their results. Those of checkpoints that were
-    deleted come from the log, without the number of rows. The number is then taken from another
-    result on the benchmark. Without one the accuracy has no interval.
+    The accuracies of checkpoints on disk come from their results. The accuracies of deleted
+    checkpoints come from the log, which lacks the number of rows. The number is taken from another
+    result on the same benchmark. If there is no such result, the accuracy has no interval.
     """
     scores: dict[str, dict[str, ScoreByStep]] = defaultdict(lambda: defaultdict(dict))
     result_by_benchmark: dict[str, Result] = {}
@@ -278,20 +280,23 @@ def accuracies_by_step(content: Content) -> dict[str, dict[str, ScoreByStep]]:
         for name, outcome in checkpoint.outcomes.items():
             result_by_benchmark[name] = outcome.result
     for line in content.log:
-        for match in filter(None, map(EVALUATED.fullmatch, line)):
+        for key, accuracy in line.items():
+            match = EVALUATED.fullmatch(key)
+            if match is None:
+                continue
             name = match[1]
             result = result_by_benchmark.get(name)
             ties = result.protocol["ties"] if result else ProtocolConfig().ties
             # The logged accuracy counts a tie as its protocol does, and the chart as one half.
             tie_credit = (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
             num_rows = independent_rows(result.micro) if result else 0
-            score = _score_with_interval(line[match[0]] + tie_credit, num_rows)
+            score = _score_with_interval(accuracy + tie_credit, num_rows)
             scores[name][content.title][int(line["step"])] = score
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
-            accuracy = outcome.result.micro
-            if checkpoint.step is not None and accuracy.half is not None:
-                score = _score_with_interval(accuracy.half, independent_rows(accuracy))
+            overall = outcome.result.micro
+            if checkpoint.step is not None and overall.half is not None:
+                score = _score_with_interval(overall.half, independent_rows(overall))
                 scores[name][checkpoint.run][checkpoint.step] = score
     return scores
 
@@ -339,15 +344,15 @@ def _step_chart(
     Args:
         benchmark: Name of the benchmark.
         scores_by_run: The accuracies of each run by step.
-        result: The result of the checkpoint that the page shows; None if it has none. The best
-            judge without content has a line in the chart, which comes from this result.
+        result: The result of the checkpoint that the page shows; None if it has none. The line of
+            the best judge that sees no content comes from this result.
     """
-    blind = ""
-    blind_accuracy = CHANCE
+    baseline_name = ""
+    baseline_accuracy = CHANCE
     if result is not None:
-        blind, blind_accuracy = best_baseline(result)
+        baseline_name, baseline_accuracy = best_baseline(result)
     steps: set[int] = set()
-    heights = [CHANCE, blind_accuracy]
+    heights = [CHANCE, baseline_accuracy]
     for score_by_step in scores_by_run.values():
         steps |= score_by_step.keys()
         for score in score_by_step.values():
@@ -356,9 +361,10 @@ def _step_chart(
     x = Axis.numbers(ordered_steps, "step", ordered_steps if len(steps) <= TICKS else None)
     points_by_run = {run: sorted(scores.items()) for run, scores in scores_by_run.items()}
     series = [*score_lines(x, points_by_run, score_text), level(x, CHANCE, GUESSING)]
-    if blind:
-        words = f"best without content: {BLIND[blind]}, {whole_percent(round(blind_accuracy, 3))}"
-        series.append(level(x, blind_accuracy, words, "level blind"))
+    if baseline_name:
+        accuracy_text = whole_percent(round(baseline_accuracy, 3))
+        label = f"best without content: {BLIND[baseline_name]}, {accuracy_text}"
+        series.append(level(x, baseline_accuracy, label, "level blind"))
     return Chart(benchmark, x, Axis.shares(heights), tuple(series))
 
 
@@ -428,12 +434,12 @@ def _dot(x: float, score: Score, fact: str) -> Dot:
     return Dot(x, accuracy, low, high, fact)
 
 
-def score_text(score: Score, rows: str = "") -> str:
+def score_text(score: Score, suffix: str = "") -> str:
     """Return the text of an accuracy in percent, with its interval if it has one.
 
-    `rows` is a text that follows the accuracy, such as " of 300".
+    `suffix` is a text between the accuracy and its interval, such as " of 300".
     """
-    text = f"{percent(score[0])} %{rows}"
+    text = f"{percent(score[0])} %{suffix}"
     if len(score) == 1:
         return text
     _, low, high = score
@@ -456,7 +462,8 @@ def best_baseline(result: Result) -> tuple[str, float]:
 def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
     """Return the charts and the sentences that analyse one result.
 
-    Calibration and margins need a judge that scores, and the agreement of votes one that votes.
+    If the judge gave no scores, calibration and margins are left out. If it cast no votes, their
+    agreement is left out.
     """
     charts = []
     sentences = []
@@ -561,13 +568,14 @@ def _accuracy_dots(
     """Return dots of accuracies with intervals; an accuracy of no rows has no dot.
 
     Args:
-        accuracies: A value of the x axis, which is None for an empty bin, and an accuracy.
+        accuracies: Pairs of a value of the x axis, which is None for an empty bin, and an accuracy.
         form: Returns the text of a value of the x axis.
     """
     dots = []
     for x, accuracy in accuracies:
-        if x is None or not accuracy.n:
+        if x is None or accuracy.n == 0:
             continue
+        # With rows none of the three is None.
         score = (accuracy.accuracy or 0.0, accuracy.low or 0.0, accuracy.high or 0.0)
         text = score_text(score, f" of {accuracy.n:,}")
         dots.append(_dot(x, score, f"{form(x)}: {text}"))
@@ -587,7 +595,7 @@ def _margin_histogram(histogram: Histogram) -> Chart:
         fact = f"{short_number(low)} to {short_number(high)}: {count:,}" if count else ""
         bars[style].append(Bar(low, high, count, fact))
     zero = Series("level", line=((0.0, 0.0), (0.0, y.high)))
-    series = [Series(style, bars=tuple(own_bars)) for style, own_bars in bars.items()]
+    series = [Series(style, bars=tuple(bars_of_style)) for style, bars_of_style in bars.items()]
     return Chart("Margins", x, y, (*series, zero), caption)
 
 

@@ -104,7 +104,7 @@ class ReportedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QuestionSet:
-    """Figures of a policy's answers to a set of questions; see `summary` in answering.py."""
+    """The figures and files of a policy's answers to a set of questions."""
 
     name: str
     steps: dict[int, JsonRow]
@@ -160,7 +160,7 @@ def read_run(folder: Path) -> Content:
     """
     problems: list[str] = []
     title = folder.resolve().name
-    # `recorded` reads the recipe in the parent of any checkpoint, even of one that does not exist.
+    # `recorded` takes the path of a checkpoint, which need not exist, and reads its run's recipe.
     card = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
     benchmarks = card.benchmarks if card else ()
     saved = sorted(
@@ -252,18 +252,19 @@ def _checkpoint(
         except ValidationError as error:
             problems.append(f"{file} is left out, it is no result: {error.errors()[0]['msg']}.")
             continue
-        images = result.protocol["images"]
-        if images == "real":
-            checkpoint.outcomes[result.benchmark] = Outcome(result, file.with_suffix("") / OWN)
+        image_mode = result.protocol["images"]  # "real", or the replacement of the images
+        if image_mode == "real":
+            predictions = file.with_suffix("") / OWN
+            checkpoint.outcomes[result.benchmark] = Outcome(result, predictions)
         else:
-            checkpoint.ablations.setdefault(result.benchmark, {})[images] = result
+            checkpoint.ablations.setdefault(result.benchmark, {})[image_mode] = result
     return checkpoint
 
 
 def question_sets(
     folder: Path, checkpoints: Sequence[Path], log: Sequence[JsonRow], problems: list[str]
 ) -> list[QuestionSet]:
-    """Return the figures of a policy's answers at its start and at every checkpoint.
+    """Return the figures of a policy's answers, before training and at every checkpoint.
 
     Figures come from the log, and from files of answers if these are still there. Answers in the
     run folder itself belong to the last step. train/ablate.py puts them there when it removes
@@ -279,23 +280,26 @@ def question_sets(
     figures: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     answer_files: dict[str, dict[int, Path]] = defaultdict(dict)
     for line in log:
-        for match in filter(None, map(LOGGED.fullmatch, line)):
-            set_name, figure_name = match.groups()
-            figures[set_name][int(line["step"])][figure_name] = {"mean": line[match[0]]}
+        for key, mean in line.items():
+            match = LOGGED.fullmatch(key)
+            if match is not None:
+                set_name, figure_name = match.groups()
+                figures[set_name][int(line["step"])][figure_name] = {"mean": mean}
     last_step = max((int(line["step"]) for line in log), default=0)
     folders_of_steps = [(0, folder / START), (last_step, folder)]
     for checkpoint in checkpoints:
         folders_of_steps.append((step_of(checkpoint) or last_step, checkpoint))
     for step, step_folder in folders_of_steps:
         for file in sorted((step_folder / "answers").glob("*.json")):
+            set_name = file.stem
             try:
-                figures[file.stem][step] = read_json(file)
+                figures[set_name][step] = read_json(file)
             except json.JSONDecodeError as error:
                 problems.append(f"{file} is left out, it is no JSON: {error}. {KILLED}")
                 continue
             answers = file.with_suffix(".jsonl")
             if answers.is_file():
-                answer_files[file.stem][step] = answers
+                answer_files[set_name][step] = answers
     sources = _question_sources(folder) if figures else {}
     sets = []
     for name, figures_by_step in figures.items():
@@ -305,7 +309,10 @@ def question_sets(
 
 
 def _question_sources(folder: Path) -> dict[str, Any]:
-    """Return the sources of questions in the recipe of a run by name; empty without a recipe."""
+    """Return the sections of a run's recipe about sources of questions, by the name of the source.
+
+    The mapping is empty if the run folder has no recipe.
+    """
     if not (folder / RECIPE).is_file():
         return {}
     recipe: Any = read_yaml(folder / RECIPE).plain()
@@ -314,10 +321,10 @@ def _question_sources(folder: Path) -> dict[str, Any]:
 
 
 def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the lines of a log of JSON lines.
+    """Return the lines of a JSON-lines log as dictionaries.
 
-    A run may be writing to the log, so a last line without its end is ignored. A sentence about
-    every other line that is no JSON is added to `problems`.
+    A run may still be writing the last line, so it is ignored if it has no line break. A sentence
+    about every other line that is no JSON is added to `problems`.
     """
     complete_lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     rows = []
@@ -440,8 +447,9 @@ def _prompt(rows: Sequence[JsonRow]) -> dict[str, Any]:
     times = Counter(texts)
     reward_column = next(column for column in EARNED if column in rows[0])
     different = []
-    # Equal texts have the order of the first of them, and the columns of the last.
-    for text, row in dict(zip(texts, rows, strict=True)).items():
+    # Equal texts have the order of the first of them, and the row of the last.
+    row_by_text = dict(zip(texts, rows, strict=True))
+    for text, row in row_by_text.items():
         different.append(
             {
                 **row,
@@ -465,7 +473,7 @@ def _prompt(rows: Sequence[JsonRow]) -> dict[str, Any]:
 
 
 def evenly_spaced(items: Sequence[Any], most: int) -> list[Any]:
-    """Return up to `most` of the items: the first, the last, and items evenly between."""
+    """Return up to `most` of the items: the first, the last, and some at even distances between."""
     if not items:
         return []
     last = len(items) - 1

@@ -58,7 +58,7 @@ def flat_rows(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _row(standing: Standing) -> dict[str, Any]:
-    """Return the columns of one result."""
+    """Return the row of one result: its judge, its benchmark and its figures by column."""
     behind = standing.behind or Difference(0.0, 0.0, 0.0)  # the best judge is behind by nothing
     return {
         "judge": str(standing.judge),
@@ -167,8 +167,8 @@ def _distance(behind: Difference | None) -> str:
 def log_to_wandb(summary: Summary, project: str, folder: Path) -> None:
     """Log the summary to a wandb project in one run: the picture, the table, and curves.
 
-    There is a curve for each benchmark and run folder. The run is offline, in `folder`, if neither
-    the environment variable WANDB_MODE nor a login says otherwise. wandb does not ask for a key.
+    There is a curve for each benchmark and run folder. If the environment variable WANDB_MODE is
+    not set and there is no login, the run is offline, in `folder`. wandb does not ask for a key.
     """
     import wandb
 
@@ -192,8 +192,8 @@ def log_to_wandb(summary: Summary, project: str, folder: Path) -> None:
 def curve_lines(summary: Summary) -> list[dict[str, float]]:
     """Return the points of the curves as lines of a wandb log, one for each checkpoint's result.
 
-    A line has `step`, and `benchmark/run/accuracy`, `/low` and `/high`. Judges that are no
-    checkpoint-N have no step, and results without rows have no accuracy: they have no line.
+    A line has `step`, and `benchmark/run/accuracy`, `/low` and `/high`. A judge that is no
+    checkpoint-N has no step, and a result without rows has no accuracy. Both have no line.
     """
     log_lines = []
     for row in flat_rows(summary):
@@ -250,8 +250,8 @@ def _run_series(style: str, name: str, standings: Sequence[Standing], x: Axis) -
     Args:
         style: Name of the style of the line and the dots.
         name: Name of the run in the legend.
-        standings: The standings of the run's checkpoints, by step. A judge without a step is a run
-            of its own, with one standing.
+        standings: The standings of the run's checkpoints (best, worse, not distinguishable from the
+            best), by step. A judge without a step is a run of its own, with one standing.
         x: The x axis.
     """
     scores = [_score(standing) for standing in standings]
