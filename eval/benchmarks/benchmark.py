@@ -279,7 +279,10 @@ def rewards(example: Example, scores: Scores) -> list[float]:
 
 
 def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
-    """Return the predictions in R1-Reward's format: the row and its rewards, the winner's first."""
+    """Return the predictions in R1-Reward's format.
+
+    A record has the columns of its row, and `rewards` with the better response's reward first.
+    """
     return [
         {**example.row, "rewards": rewards(example, row_scores)}
         for example, row_scores in zip(examples, scores, strict=True)

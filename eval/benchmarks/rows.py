@@ -213,7 +213,12 @@ class PublishedBenchmark:
         return loaded_benchmark(self.name, examples, where, origin, self.known)
 
     def read(self, where: Location) -> list[Example]:
-        """Return the rows without checking their images; otherwise raise the errors of `load`."""
+        """Return the rows without checking their images.
+
+        Raises:
+            UserError: If files are missing.
+            RecordError: If a row cannot be used.
+        """
         examples, _ = self._examples(where)
         return examples
 
@@ -499,8 +504,8 @@ def problem_lines(problems: Sequence[str]) -> str:
     Problems that differ only in their row or value are one line with their number. At most
     MOST_FAULTS lines are written, and then the number of the other faults.
     """
-    counts = count_faults(((problem, 1) for problem in problems), len(problems))
-    faults = fault_messages(counts)
+    counted_problems = [(problem, 1) for problem in problems]  # each is about one row
+    faults = fault_messages(count_faults(counted_problems, most=len(problems)))
     lines = faults[:MOST_FAULTS]
     if len(faults) > MOST_FAULTS:
         lines.append(f"… and {len(faults) - MOST_FAULTS} other faults")

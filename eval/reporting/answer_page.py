@@ -81,14 +81,18 @@ def shown_questions(question_set: QuestionSet, best: int | None) -> ShownQuestio
         best: The run's best step, or None. Its answers are shown if they are there, else those of
             the last step with answers.
     """
-    last_step = max(question_set.files, default=max(question_set.steps))
-    step = best if best is not None and best in question_set.files else last_step
+    # The step that is shown: the best one, else the last one with answers, else the last one.
+    step = max(question_set.files, default=max(question_set.steps))
+    if best is not None and best in question_set.files:
+        step = best
     num_samples = _num_samples(question_set)
     heads = {}
     for name, head in FIGURES.items():
         if any(name in figures for figures in question_set.steps.values()):
             heads[name] = head.format(num_samples)
-    rows_by_step = {step: _lines(file) for step, file in sorted(question_set.files.items())}
+    rows_by_step: dict[int, list[JsonRow]] = {}
+    for answered_step, file in sorted(question_set.files.items()):
+        rows_by_step[answered_step] = _lines(file)
     changes = _changes(rows_by_step)
     shown = ShownQuestions(
         question_set.name,

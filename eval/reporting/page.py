@@ -179,8 +179,8 @@ def _checkpoint_rows(content: Content) -> list[tuple[str, list[tuple[str, str]]]
 def num_checkpoint_pairs(content: Content) -> int:
     """Return the number of pairs of evaluated checkpoints, summed over benchmarks; at least 1.
 
-    The intervals of differences have to hold for all pairs. Any checkpoint could have been the best
-    one, which the page shows, so pairs without the shown checkpoint count too.
+    The page compares the best checkpoint with all others. Any of them could have been the best, so
+    the intervals of the differences have to hold for all pairs.
     """
     num_pairs = 0
     for name in content.shown.outcomes:
