@@ -310,7 +310,7 @@ def _credited_keyword(item: Sequence[ScoredRow]) -> str | None:
 
 
 def _mentions(item: Sequence[ScoredRow], keyword: str) -> bool:
-    """Return True if a row of the item contains the keyword in its two paths, written together."""
+    """Return True if any row's image path followed by its video path contains the keyword."""
     return any(keyword in row.image + row.video for row in item)
 
 

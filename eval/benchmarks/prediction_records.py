@@ -109,7 +109,7 @@ def one_of(value: Any, allowed: Sequence[Any], name: str) -> Any:
 
 
 def text(record: Record, name: str) -> str:
-    """Return the text under `name`.
+    """Return the text that a record has under the key `name`.
 
     Raises:
         KeyError: If there is no such key.

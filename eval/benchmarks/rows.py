@@ -158,7 +158,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 
 @contextmanager
 def fetching(title: str, hub: str) -> Iterator[None]:
-    """Turn an error while a data set is fetched into a HubError whose message has a remedy.
+    """Raise a HubError with a remedy if the block, which fetches a data set, raises an error.
 
     Args:
         title: The name of the benchmark.

@@ -116,14 +116,13 @@ def unified_group(identity: str) -> str:
 
 
 def named_answer(judgement: str) -> int | None:
-    r"""Return the answer number that the official pattern reads; None if it does not match.
+    """Return the answer number that the official pattern reads; None if it does not match.
 
     Newlines and asterisks are deleted, not replaced. A newline between Overall and Judgment makes
     them one word, and the pattern does not match.
-
-    The middle of the official pattern, `\s*.*\s*-*\s*`, matches every text without newlines, and is
-    greedy. So the pattern finds the last `Answer N is better` after the first conclusion.
     """
+    # The middle of the official pattern matches every text without newlines, and is greedy. So the
+    # pattern finds the last `Answer N is better` after the first conclusion.
     line = judgement.replace("\n", "").replace("*", "")
     conclusion = CONCLUSION.search(line)
     if conclusion is None:
@@ -413,7 +412,10 @@ def lmms_score(records: PredictionRecords) -> dict[str, Any]:
 
 
 def _logged_row(record: Record) -> tuple[str, bool, bool]:
-    """Return the group of a logged row, and two flags: it is right, the pattern cannot read it."""
+    """Return the group of a row that lmms-eval logged, with two flags.
+
+    The first is True if the row is right, and the second if the pattern cannot read its answer.
+    """
     logged = record["vlreward_score"]
     group = one_of(logged["category"], GROUP_NAMES, "category")
     is_right = bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score"))

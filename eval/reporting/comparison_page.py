@@ -188,7 +188,7 @@ def variants_table(
         rows: The stored rows of the benchmark.
         reference: The variant from which the others differ.
         unit: The kind of the benchmark's rows, such as "questions".
-        note: What the intervals mean.
+        note: A sentence below the table about its intervals; empty for none.
     """
     columns = (
         Column("variant"),

@@ -115,7 +115,7 @@ def range_without_one(without: Mapping[str, Sequence[float]]) -> str:
 
 
 def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
-    """Return the table of Pearson's coefficients that remain if one variant is left out.
+    """Return the table of Pearson's coefficients, computed without each variant in turn.
 
     It has a row for each variant that is left out, and a column for each figure.
 
