@@ -33,7 +33,14 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import recorded
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.reporting.sweep_report import best_of, draw, in_full, log, markdown, rows
+from mmrm.eval.reporting.sweep_report import (
+    best_judge_sentence,
+    flat_rows,
+    log_to_wandb,
+    markdown,
+    save_charts,
+    sweep_content,
+)
 from mmrm.eval.results.result_store import Standing, Store, Summary, step_of, summarise
 from mmrm.eval.results.summary_table import accuracy_text, write_rows
 from mmrm.eval.suite.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
@@ -116,7 +123,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     summary = summarise(standings, broken, store, protocol)
     write_summary(summary, folder, console)
     if options.wandb and summary.standings:
-        log(summary, options.wandb, folder)
+        log_to_wandb(summary, options.wandb, folder)
 
 
 def write_summary(summary: Summary, folder: Path, console: Console) -> None:
@@ -124,13 +131,13 @@ def write_summary(summary: Summary, folder: Path, console: Console) -> None:
 
     A picture is drawn as well, unless the summary has no results.
     """
-    write_json(folder / "sweep.json", in_full(summary))
-    write_rows(rows(summary), folder / "sweep.csv")
+    write_json(folder / "sweep.json", sweep_content(summary))
+    write_rows(flat_rows(summary), folder / "sweep.csv")
     write_whole(folder / "sweep.md", markdown(summary))
     if summary.standings:
-        draw(summary, folder / "sweep.png")
+        save_charts(summary, folder / "sweep.png")
     for name, standings in summary.standings.items():
-        console.print(f"{name}: {best_of(standings)}")
+        console.print(f"{name}: {best_judge_sentence(standings)}")
     if summary.comparisons > 1:
         console.print(
             # A distance is the difference between the accuracies of two judges.

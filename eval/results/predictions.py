@@ -16,7 +16,7 @@ from mmrm.data.arrays import Ints
 from mmrm.data.errors import PredictionsError
 from mmrm.data.storage.files import content_digest, write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, Record
-from mmrm.eval.benchmarks.prediction_records import is_number, shown
+from mmrm.eval.benchmarks.prediction_records import abbreviated, is_number
 from mmrm.eval.benchmarks.rows import content_key, read_json_lines
 from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig
@@ -196,13 +196,13 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
         credit = record.get("credit")
         if not isinstance(name, str) or not is_number(credit) or not 0 <= credit <= 1:
             raise PredictionsError(
-                f"record {number}: its {by} is {shown(name)} and its credit {shown(credit)}; "
+                f"record {number}: its {by} is {abbreviated(name)} and its credit {abbreviated(credit)}; "
                 "required are a text and a number from 0 to 1, as in a predictions.jsonl of this "
                 "project."
             )
         if name in credits:
             raise PredictionsError(
-                f"record {number}: the row {shown(name)} is there twice, and a comparison would "
+                f"record {number}: the row {abbreviated(name)} is there twice, and a comparison would "
                 "count only one. Remove one of them."
             )
         credits[name] = float(credit)

@@ -137,7 +137,7 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
     for key, source in sources(recipe):
         yield key, source.look
     for index, benchmark in enumerate(recipe.evaluation.benchmarks):
-        look = partial(BENCHMARKS[benchmark.name].look, benchmark)
+        look = partial(BENCHMARKS[benchmark.name].check_location, benchmark)
         yield f"evaluation.benchmarks.{index}", look
     yield "data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out)
     yield "output.resume", partial(look_at_checkpoint, recipe.output.resume)

@@ -20,8 +20,12 @@ from mmrm.data.preference import Preference
 from mmrm.data.sources.project import as_row
 from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
-from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, example_from_record
-from mmrm.eval.benchmarks.rows import loaded
+from mmrm.eval.benchmarks.preference_folder import (
+    PREFERENCE_FOLDER,
+    example_from_record,
+    require_distinct_responses,
+)
+from mmrm.eval.benchmarks.rows import loaded_benchmark
 from mmrm.eval.candidates import total_usage
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
@@ -136,7 +140,7 @@ class HeldOutRecords:
         own_errors: dict[int, str] = {}
         for index in range(rank(), num_records, world_size()):
             try:
-                encode(distinct(validation[index]))
+                encode(require_distinct_responses(validation[index]))
             except RecordError as error:
                 own_errors[index] = str(error)
         errors: dict[int, str] = {}
@@ -167,5 +171,7 @@ class HeldOutRecords:
         examples = [
             example_from_record(replace(record, category=record.source)) for record in self.records
         ]
-        rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
+        rows = loaded_benchmark(
+            HELD_OUT, examples, Location(location="data.validation"), "data.validation"
+        )
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows

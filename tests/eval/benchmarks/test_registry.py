@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from mmrm.data.preference import placeholders
-from mmrm.eval.benchmarks.benchmark import PublishedEdition, differences
+from mmrm.eval.benchmarks.benchmark import PublishedEdition, row_count_notes
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.candidates import Example
 from mmrm.eval.protocol import ProtocolConfig
@@ -126,13 +126,13 @@ def rows(groups: str) -> list[Example]:
 
 def test_counts_are_compared_with_the_nearest_edition() -> None:
     editions = [PublishedEdition("old", 5, {"a": 3, "b": 2}), PublishedEdition("new", 10)]
-    assert differences(rows("aaabb"), editions) == []
-    assert differences(rows("aabbc"), editions) == [
+    assert row_count_notes(rows("aaabb"), editions) == []
+    assert row_count_notes(rows("aabbc"), editions) == [
         "Group a: 2 rows; old has 3.",
         "Group c: 1 rows; old has 0.",
     ]
-    assert differences(rows("a" * 9), editions) == ["9 rows; new has 10."]
-    assert differences(rows("aa"), [PublishedEdition("small", 2, items=1)]) == [
+    assert row_count_notes(rows("a" * 9), editions) == ["9 rows; new has 10."]
+    assert row_count_notes(rows("aa"), [PublishedEdition("small", 2, items=1)]) == [
         "2 items; small has 1."
     ]
 
