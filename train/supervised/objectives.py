@@ -6,6 +6,7 @@ whole optimizer step, on all ranks.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import exp
 from typing import ClassVar
 
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from mmrm.train.supervised.steps import PackedRow
+
+MAX_MEAN_NLL = 50.0
+"""Largest mean of negative log-likelihoods whose exponential is logged: exp(710) would overflow."""
 
 
 class Objective(ABC):
@@ -112,3 +116,8 @@ def score_report(sums: Mapping[str, float]) -> dict[str, float]:
         "reward_spread": variance**0.5,
         "num_rewards": 2 * sums["records"],
     }
+
+
+def perplexity(mean_nll: float) -> float:
+    """Return the exponential of a mean negative log-likelihood, which is at most exp(50)."""
+    return exp(min(mean_nll, MAX_MEAN_NLL))

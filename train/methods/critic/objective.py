@@ -1,13 +1,18 @@
 """The loss of a critic: critiques by cross-entropy and scores by Bradley-Terry, in one pass."""
 
 from collections.abc import Mapping
-from math import exp
 
 import torch
 from torch import Tensor, nn
 
 from mmrm.train.methods.critic.config import CriticConfig
-from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
+from mmrm.train.supervised.objectives import (
+    Objective,
+    pair_loss,
+    perplexity,
+    score_report,
+    score_sums,
+)
 from mmrm.train.supervised.steps import PackedRow
 
 
@@ -56,7 +61,7 @@ class JointCritique(Objective):
         if sums["labels"]:
             critique_loss = sums["nll"] / sums["labels"]
             figures["loss_critique"] = critique_loss
-            figures["perplexity"] = exp(min(critique_loss, 50.0))
+            figures["perplexity"] = perplexity(critique_loss)
         for kind in ("true", "own"):
             num_pairs = sums[f"{kind}_pairs"]
             if num_pairs:
