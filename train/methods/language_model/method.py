@@ -237,11 +237,11 @@ class LanguageModelMethod(SupervisedMethod):
         """Print for each source how many rationales can be shown in one order only."""
         if rank() != 0:
             return
-        for source in self.mixture.splits:
-            num_one_order = int((source.rationale_sides() != BOTH_SIDES).sum())
+        for split in self.mixture.splits:
+            num_one_order = int((split.rationale_sides() != BOTH_SIDES).sum())
             if num_one_order:
                 self.console.print(
-                    f"{source.config.label}: {num_one_order:,} of {len(source.rows):,} records are shown "
+                    f"{split.config.label}: {num_one_order:,} of {len(split.rows):,} records are shown "
                     "only in the order in which their rationale was written; python data/mixture.py "
                     "RECIPE --plan prints examples",
                     markup=False,

@@ -40,7 +40,7 @@ from mmrm.train.studies.speed.workload import (
 )
 from mmrm.train.supervised.objectives import pair_loss
 from mmrm.train.supervised.optimizer import compile_layers, make_optimizer, restore_layers
-from mmrm.train.supervised.packed_trainer import first
+from mmrm.train.supervised.packed_trainer import only_item
 from mmrm.train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExample
 
 STOCK = "stock, padded"
@@ -328,7 +328,11 @@ def step_speed(
     train(steps[:1])
     pure_seconds = seconds(lambda: train(steps), device)
     loader = DataLoader(
-        data, batch_size=1, collate_fn=first, num_workers=workers, pin_memory=device.type == "cuda"
+        data,
+        batch_size=1,
+        collate_fn=only_item,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
     )
     loader_seconds = seconds(lambda: train(loader), device, workers=workers)
     num_pairs = len(data) * per_step
