@@ -53,8 +53,8 @@ from mmrm.train.studies.speed.workload import (
 from mmrm.train.supervised.optimizer import (
     compile_layers,
     compiled_graphs,
-    element_wise,
     restore_layers,
+    token_wise_modules,
 )
 from mmrm.train.throughput import main, parse
 from tests.models import stock, tiny
@@ -329,7 +329,7 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names() -> None:
 
 @pytest.mark.slow
 def test_compilation_leaves_attention_alone(model: CriticRewardModel) -> None:
-    kinds = {type(module).__name__ for module in element_wise(model.model)}
+    kinds = {type(module).__name__ for module in token_wise_modules(model.model)}
     assert kinds == {"Qwen2MLP", "Qwen2_5_VLMLP", "Qwen2_5_VLRMSNorm"}
     compile_layers(model.model)
     restore_layers(model.model)

@@ -1,4 +1,4 @@
-"""What the packed trainer learns from a row: the interface `Objective`, and the loss of pairs.
+"""The losses of packed rows: the interface `Objective`, and the loss of pairs.
 
 A loss is never averaged over a row. A sum over pairs (or labels) is divided by their number in the
 whole optimizer step, on all ranks.
@@ -20,12 +20,12 @@ MAX_MEAN_NLL = 50.0
 
 
 class Objective(ABC):
-    """The loss of a row, and the figures that are logged."""
+    """The loss of a packed row, and the figures of the log that are made of it."""
 
     step = 0
     """The current optimizer step; the trainer sets it."""
     unit: ClassVar = "records"
-    """The sum that `mean_loss` divides by."""
+    """Name of the sum by which `mean_loss` divides: `records`, or `labels` for learned tokens."""
 
     @abstractmethod
     def loss(
@@ -33,7 +33,8 @@ class Objective(ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a row, and sums for the log.
 
-        A filler row must run the model like any other row and give a loss of exactly zero.
+        A filler, a row without records, must run the model like any other row and give a loss of
+        exactly zero.
 
         Args:
             model: The model, in the wrappers of DDP or DeepSpeed.
@@ -42,15 +43,25 @@ class Objective(ABC):
                 divided by one of them.
 
         Returns:
-            The loss (scalar), and detached scalars by name, which `report` receives summed up.
+            The loss, a scalar, and detached scalars by name. `report` receives the sums of these
+            scalars over rows.
         """
 
     @abstractmethod
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the logged figures, from the sums over all rows since the last log line."""
+        """Return the figures of a log line.
+
+        Args:
+            sums: The second result of `loss`, summed over all rows since the last log line, and
+                `records`, the number of their records.
+        """
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the mean loss of the rows of `sums`; `sums["loss"]` is the sum of their losses."""
+        """Return the mean loss of rows, per record or per learned token.
+
+        Args:
+            sums: The sums of `report`, and `loss`, the sum of the rows' losses.
+        """
         return sums["loss"] / max(sums[self.unit], 1.0)
 
 
@@ -81,9 +92,9 @@ def pair_loss(
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
-    """Return the sums over pairs that `score_report` turns into figures.
+    """Return sums over pairs, from which `score_report` computes figures.
 
-    Rewards are summed in fp64, because their variance is a small difference of two large sums.
+    Scores are summed in fp64, because their variance is a small difference of two large sums.
 
     Args:
         chosen: Scores of the better responses, (pairs,) fp32.
@@ -101,9 +112,12 @@ def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
 
 
 def score_report(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of pairs from `score_sums` and the number of pairs, `sums["records"]`.
+    """Return the figures of pairs for the log: accuracy, ties, margin, and the scores' distribution.
 
-    A tie counts as wrong in `accuracy`. `reward_spread` is the standard deviation.
+    A tie counts as wrong in `accuracy`. `reward_spread` is the standard deviation of the scores.
+
+    Args:
+        sums: The sums of `score_sums`, and `records`, the number of pairs.
     """
     num_pairs = max(sums["records"], 1.0)
     mean = sums["reward"] / (2 * num_pairs)
