@@ -51,7 +51,7 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Correct what a resumed run takes over: the intervals of its steps, and the link `best`."""
+        """Correct the state of a resumed run: the intervals of its steps, and the link `best`."""
         # Trainer takes the intervals of saving and evaluation from the checkpoint. The arguments of
         # this start may have others.
         state.compute_steps(args, state.max_steps)

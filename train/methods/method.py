@@ -45,8 +45,8 @@ class Method(ABC):
     """The training method of a run: its data, its loss, its evaluation and its trainer.
 
     Every rank creates it before the model is loaded, and calls `setup` first, which opens the data.
-    `MethodConfig.evaluated_on` decides which evaluation a run calls: `judge` for a model that judges
-    pairs, `examine` for a model that answers questions.
+    `MethodConfig.evaluated_on` decides which evaluation a run calls: `judge` for a model that
+    judges pairs, `examine` for a model that answers questions.
     """
 
     config: Any

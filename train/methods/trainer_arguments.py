@@ -1,8 +1,8 @@
 """The arguments of Hugging Face's Trainer.
 
 They also switch off what this project does itself, such as accumulating gradients and removing
-checkpoints. wandb writes to its server if there is a login, and else into the run folder, from which
-`wandb sync` sends it later.
+checkpoints. wandb writes to its server if there is a login, and else into the run folder, from
+which `wandb sync` sends it later.
 """
 
 import os

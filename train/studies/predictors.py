@@ -472,7 +472,7 @@ def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def items_by_question(file: Path) -> dict[tuple[str, str], str]:
-    """Return the item of each question from a file of answers, by the keys of `credits_by_question`.
+    """Return the item of each question from a file of answers, by identity and digest of content.
 
     Questions of one item, such as questions about one image, are not independent.
     """
@@ -650,7 +650,7 @@ def not_in_tables(models: Sequence[MeasuredModel], ablation: Ablation) -> list[s
 
 
 def _charts(stored_models: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return the charts of one gain: the first of GAINS that a model has; none if none has a gain."""
+    """Return the charts of the first of GAINS that a model has; none if no model has a gain."""
     for gain in GAINS:
         if any(gain in model for model in stored_models):
             return gain_charts(stored_models, gain)

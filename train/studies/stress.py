@@ -63,7 +63,12 @@ def run(options: argparse.Namespace) -> StudyResult:
 
 
 def recipe_of(options: argparse.Namespace, changes: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of the command line; `changes` (`section.key=value`) replace its settings."""
+    """Return the recipe of the command line.
+
+    Args:
+        options: The options of train/stress.py.
+        changes: Settings that replace those of the recipe (`section.key=value`).
+    """
     return read_recipe(options.recipe, [*options.overrides, *changes], entry="rl")
 
 

@@ -75,7 +75,7 @@ class RowBudget:
         """The budget that the memory would allow, by the measurement of each measured row."""
 
     def fit(self, rows: Sequence[PackedRow]) -> list[PackedRow]:
-        """Return the rows of a step, largest first, with rows above the budget cut into smaller ones.
+        """Cut the rows of a step that are above the budget, and return all rows, largest first.
 
         A row is above the budget if it was packed before the budget fell.
         """

@@ -112,7 +112,7 @@ def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
 
 
 def score_report(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of pairs for the log: accuracy, ties, margin, and the scores' distribution.
+    """Return the figures of pairs for the log: accuracy, ties, margin, mean and spread of scores.
 
     A tie counts as wrong in `accuracy`. `reward_spread` is the standard deviation of the scores.
 

@@ -376,7 +376,7 @@ def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
 
 
 def advice(folder: Path) -> str:
-    """Return the sentences of a message on the last complete checkpoint of a run, and what to do."""
+    """Return the end of a message: the last complete checkpoint of a run, and what to do next."""
     checkpoints = whole_checkpoints(folder)
     last = "There is no good checkpoint of this run yet."
     if checkpoints:

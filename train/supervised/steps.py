@@ -58,8 +58,8 @@ class TrainingExample:
     response_tokens: tuple[int, ...] = ()
     """Number of tokens of each response, for length normalisation."""
     skipped: int = 0
-    """Number of records that were found to be unusable while this one was loaded. A record that this
-    process has found before is not counted again."""
+    """Number of records that were found to be unusable while this one was loaded. A record that
+    this process has found before is not counted again."""
     record: str = ""
     """Identity of the record."""
     prompt: object = None
@@ -350,7 +350,10 @@ class StepDataset(Dataset[Step]):
     def _costs_of_sets(
         self, drawn: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
-        """Return `Costs.of_sets` for the records of a step; unknown costs are 1 for every record."""
+        """Return `Costs.of_sets` for the records of a step.
+
+        If costs are unknown, every record is a set of its own with a cost of 1.
+        """
         if self.costs is None:
             return np.ones(len(drawn)), np.ones(len(drawn), np.int64)
         return self.costs.of_sets(drawn)

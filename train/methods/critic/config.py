@@ -55,9 +55,9 @@ class CriticConfig(MethodConfig):
     """The user's turn after a response, which asks for the critique. null takes
     `mmrm.data.prompts.CRITIQUE_REQUEST`."""
     critique: Literal["ground_truth", "own", "mixture"] = "ground_truth"
-    """The critiques after which responses are scored in training: those of the data, as in the paper
-    [Q], those that the model writes, or a mixture. The cross-entropy is always on those of the
-    data."""
+    """The critiques after which responses are scored in training: those of the data, as in the
+    paper [Q], those that the model writes, or a mixture. The cross-entropy is always on those of
+    the data."""
     own_share: Fraction | None = None
     """Share of the records that are scored on the model's own critiques, for `mixture`."""
     refresh_every_steps: Count = 200

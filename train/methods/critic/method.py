@@ -103,9 +103,9 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
         first = mixture[min(missing)].identity
         raise UserError(
             f"{len(missing):,} of {len(mixture):,} records have no critique of both responses (the "
-            f"first: {first}). A critic learns from them. Add chosen_critique and rejected_critique "
-            "to the records, or set method.records_without_critique: score_only to train their "
-            "scores alone."
+            f"first: {first}). A critic learns from them. Add chosen_critique and "
+            "rejected_critique to the records, or set method.records_without_critique: score_only "
+            "to train their scores alone."
         )
 
 
@@ -150,7 +150,11 @@ class CriticMethod(SupervisedMethod):
         )
 
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return the packed trainer. It lets the model write critiques if the recipe asks for them."""
+        """Return the packed trainer, with a callback that writes critiques if scores need them.
+
+        Args:
+            trainer: Further arguments of FiniteTrainer.
+        """
         packed_trainer = super().trainer(**trainer)
         if self.store is None:
             return packed_trainer

@@ -114,7 +114,7 @@ class CritiqueStore:
         self._critiques_by_record = read_json(path)
 
     def __call__(self, record: Preference) -> list[str] | None:
-        """Return the critiques that the model wrote for a record: of its chosen, and rejected response.
+        """Return the critiques that the model wrote of a record's chosen and rejected response.
 
         Returns None if the record is scored on the critiques from the data instead, or if the model
         wrote none for it.

@@ -32,8 +32,8 @@ class LanguageModelConfig(MethodConfig):
     """Learn the records' rationales as judgements of two responses (R1-Reward's cold start), or
     lessons: answers to questions about generated images of shapes, and verdicts on answers."""
     answers: Literal["right", "stated"] = "stated"
-    """For lessons: learn right answers only (`right`), or state near misses, too, and learn a verdict
-    on every answer (`stated`)."""
+    """For lessons: learn right answers only (`right`), or state near misses, too, and learn a
+    verdict on every answer (`stated`)."""
     text_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     """For lessons with verdicts: the share of right answers whose text is learned as well. Of the
     others only the verdict is learned."""
@@ -41,8 +41,8 @@ class LanguageModelConfig(MethodConfig):
     """For lessons with verdicts: the share of verdicts given in a turn of their own, in critiques
     and in comparisons of two answers, instead of directly after the answer."""
     most_things: int | None = Field(default=None, ge=1, le=100)
-    """For lessons: the largest number of shapes in an image, which then has no words or digits. null
-    takes the images of the level."""
+    """For lessons: the largest number of shapes in an image, which then has no words or digits.
+    null takes the images of the level."""
     questions: int = Field(default=12, ge=1, le=1000)
     """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
@@ -84,7 +84,8 @@ class LanguageModelConfig(MethodConfig):
                 message = (
                     f"a cold start learns from rationales, and records of "
                     f"{', '.join(sorted(types))} hold none; annotate them "
-                    "(python eval/annotate.py --help) and take the files as a source of type project"
+                    "(python eval/annotate.py --help) and take the files as a source of type "
+                    "project"
                 )
                 yield Broken(message, ("method.target", "data.sources"))
             return
@@ -93,7 +94,7 @@ class LanguageModelConfig(MethodConfig):
             yield Broken(message, ("data.validation", "method.target"))
         if len(run.data.sources) > 1 or types != {"shapes"}:
             message = (
-                "lessons are made from generated scenes of shapes: data.sources must hold exactly one "
-                "source, of type shapes"
+                "lessons are made from generated scenes of shapes: data.sources must hold exactly "
+                "one source, of type shapes"
             )
             yield Broken(message, ("method.target", "data.sources"))

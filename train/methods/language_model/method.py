@@ -1,8 +1,8 @@
 """The language-model methods: the cold start of a generative judge, and other learned texts.
 
 In a cold start records with rationales become judgements to learn. A pair is shown in a random
-order, with the winner first in exactly half of an epoch's records, or in both orders. The loss is on
-the judgement and its end of turn alone.
+order, with the winner first in exactly half of an epoch's records, or in both orders. The loss is
+on the judgement and its end of turn alone.
 """
 
 from collections.abc import Mapping
@@ -241,9 +241,9 @@ class LanguageModelMethod(SupervisedMethod):
             num_one_order = int((split.rationale_sides() != BOTH_SIDES).sum())
             if num_one_order:
                 self.console.print(
-                    f"{split.config.label}: {num_one_order:,} of {len(split.rows):,} records are shown "
-                    "only in the order in which their rationale was written; python data/mixture.py "
-                    "RECIPE --plan prints examples",
+                    f"{split.config.label}: {num_one_order:,} of {len(split.rows):,} records are "
+                    "shown only in the order in which their rationale was written; python "
+                    "data/mixture.py RECIPE --plan prints examples",
                     markup=False,
                     highlight=False,
                 )

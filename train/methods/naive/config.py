@@ -30,7 +30,7 @@ A score means something beside the score of another answer to the same question:
 
 
 class NaiveConfig(MethodConfig):
-    """A reward head trained with Bradley-Terry, by default as BaseReward's [Q] (arXiv 2509.16127)."""
+    """Bradley-Terry on a reward head, by default as in BaseReward [Q] (arXiv 2509.16127)."""
 
     implementation = "mmrm.train.methods.naive.method:NaiveMethod"
     script = "rm"

@@ -124,7 +124,8 @@ def trained_checkpoint(
         raise UserError(
             f"{folder} holds a run of the same recipe, but not one that is known to have begun "
             f"with the same content of: {', '.join(changed)}. That has changed since, so that the "
-            "run's model does not belong to the other results. Remove that folder to train it again."
+            "run's model does not belong to the other results. Remove that folder to train it "
+            "again."
         )
     if state(run) != "complete" and not train(run, launcher, lock):
         raise UserError(

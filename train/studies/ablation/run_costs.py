@@ -75,7 +75,7 @@ def cost(log: Sequence[Mapping[str, Any]], records_per_step: int) -> Cost | None
             seconds += seconds_of_steps
             tokens += seconds_of_steps * line["tokens_per_second"]
         elif "step_time" in line:
-            # trl logs the mean time of the steps since the line before, and the tokens of all steps.
+            # trl logs the mean time of a step since the line before, and the tokens of all steps.
             seconds += line["step_time"] * num_steps
             tokens = line["num_tokens"]
         else:

@@ -11,8 +11,8 @@ Keys are dotted as on the command line, and values are YAML. Every variant is tr
 seed, in FOLDER/VARIANT/SEED. The others are compared with the first variant. A seed sets both
 `seed` and `data.seed`: the head, dropout, the records that are drawn, and their order. `{seed}` in
 a text of a variant stands for the seed, as in the path of a model that another list trained with
-each seed. If a variant has its own `extends: RECIPE`, the settings of the list replace those of that
-recipe, so that a list can compare several methods under the same settings.
+each seed. If a variant has its own `extends: RECIPE`, the settings of the list replace those of
+that recipe, so that a list can compare several methods under the same settings.
 
 A run folder contains the files of the entry script and its console in `log.txt`. Once the run is
 complete, it also contains `run.json` and the results of the last checkpoint: `eval/` with figures
