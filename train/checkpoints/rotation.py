@@ -51,7 +51,7 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Correct the state of a resumed run: the intervals of its steps, and the link `best`."""
+        """Correct the intervals of saving and evaluation, and the link `best`, of a resumed run."""
         # Trainer takes the intervals of saving and evaluation from the checkpoint. The arguments of
         # this start may have others.
         state.compute_steps(args, state.max_steps)
@@ -61,7 +61,7 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Write the cards of a new checkpoint and mark it as complete; remove older checkpoints."""
+        """Write the model cards of a new checkpoint, mark it as complete, and remove older ones."""
         barrier()  # every rank has written its part of the checkpoint
         folder = Path(args.output_dir)
         checkpoint = folder / f"checkpoint-{state.global_step}"

@@ -49,9 +49,10 @@ class Lessons:
         self.config = config
         self.encoder = encoder
         self.lessons_per_epoch: int = source.rows
-        self.world = ShapesWorld(source.level, source.seed, source.split, source.text_only)
+        self.generator = ShapesWorld(source.level, source.seed, source.split, source.text_only)
         if config.most_things is not None:
-            self.world = self.world.of_shapes(config.most_things)
+            # Images with at most so many shapes, and nothing else.
+            self.generator = self.generator.of_shapes(config.most_things)
         self.question_weights: Mapping[str, float] = LESSON_WEIGHTS
         if source.kinds is not None:
             # A question type that the source lists twice is asked twice as often.
@@ -66,7 +67,7 @@ class Lessons:
     def __getitem__(self, index: int) -> TrainingExample:
         """Return a lesson as one group: its image and a continuation for each question."""
         num_questions = self.config.questions
-        lesson = self.world.lesson(
+        lesson = self.generator.lesson(
             index, num_questions, self.question_weights, near_misses=self.has_verdicts
         )
         # A lesson about texts alone has no image.
@@ -124,7 +125,8 @@ class Lessons:
             question: The question as a message.
             verdict_number: Number of the verdict among all verdicts, which decides its form.
         """
-        # Count the verdicts in turns of their own, up to this one. Their forms follow one another.
+        # The number of verdicts in turns of their own, up to this one. Their forms take turns:
+        # comparison, critique, comparison in the other order, critique.
         num_asked = int((verdict_number + 1) * self.config.asked_share)
         is_critique = num_asked % 2 == 0
         if is_critique:

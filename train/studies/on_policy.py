@@ -445,7 +445,7 @@ def rounds_table(rounds: Sequence[dict[str, Any]]) -> Table:
 def _auc_text(figures: dict[str, Any]) -> str:
     """Return the AUC of a round, with the number of questions that have right and wrong answers.
 
-    Returns MISSING if there are no such questions.
+    Returns the mark for a missing value if there are no such questions.
     """
     if "auc" not in figures:
         return MISSING

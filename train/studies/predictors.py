@@ -434,6 +434,7 @@ def policy_gains(
         UserError: If the policy answered other questions after the training than before.
     """
     checkpoint = checkpoint_of(run)
+    # The policy is also evaluated at the start, before it has been trained.
     overrides = [f"method.rewards.0.path={checkpoint}", "evaluation.at_start=true"]
     made_from = {"reward model": model_digest(str(checkpoint))}
     trained_checkpoint(options.policy_recipe, overrides, folder, options.launcher, lock, made_from)
@@ -451,6 +452,7 @@ def policy_gains(
     questions = [
         (identity, key) for identity, key in credits_before if identity not in repeated_questions
     ]
+    # Intervals take into account that questions of one item, such as an image, are not independent.
     item_by_question = items_by_question(file_before)
     items = item_codes([item_by_question[question] for question in questions])
     gains: dict[str, Gain] = {}

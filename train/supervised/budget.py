@@ -77,7 +77,7 @@ class RowBudget:
     def fit(self, rows: Sequence[PackedRow]) -> list[PackedRow]:
         """Cut the rows of a step that are above the budget, and return all rows, largest first.
 
-        A row is above the budget if it was packed before the budget fell.
+        Such rows were packed before the budget fell.
         """
         fitting: list[PackedRow] = []
         for row in rows:
@@ -98,7 +98,7 @@ class RowBudget:
         divisible_costs = [row.batch.cost for row in rows if row.records > 1]
         largest = max_over_ranks(max(divisible_costs, default=0), self.device)
         if not largest:
-            raise UserError(too_large(max((row.batch.cost for row in rows), default=0)))
+            raise UserError(single_record_message(max((row.batch.cost for row in rows), default=0)))
         self.may_rise = False
         self.steps.token_budget = min(self.steps.token_budget, largest) // 2
         if self.device.type == "cuda":
@@ -185,7 +185,7 @@ def leave_to_libraries(device: torch.device) -> None:
         torch.cuda.set_per_process_memory_fraction(1 - LIBRARIES, device)
 
 
-def too_large(cost: int) -> str:
+def single_record_message(cost: int) -> str:
     """Return the message about a row of a single record that does not fit into memory.
 
     Args:
@@ -230,7 +230,7 @@ def write_lowered_budget(row: PackedRow, folder: Path) -> None:
 def out_of_memory_message(row: PackedRow, folder: Path) -> str:
     """Return the message about a row for which memory ran out in a step that cannot be repeated."""
     if row.records < 2:
-        return too_large(row.batch.cost)
+        return single_record_message(row.batch.cost)
     return (
         f"Out of memory in a packed row of {row.batch.cost:,} tokens (a vision patch counts as "
         f"{PATCH_COST}), after other ranks have received parts of the step. {folder / LOWERED} now "

@@ -54,7 +54,7 @@ def part_of(name: str) -> str:
 
 
 def parameter_groups(
-    named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig
+    named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimConfig
 ) -> list[dict[str, Any]]:
     """Return the optimizer's groups of trainable parameters, one per learning rate and decay.
 
@@ -62,7 +62,7 @@ def parameter_groups(
     the part of the model (`head`, `vision`, `language`), followed by VECTORS for vectors.
 
     Args:
-        named: The parameters of the model with their names.
+        named_parameters: The parameters of the model with their names.
         config: The section `optim` of the recipe.
     """
     rates = {
@@ -71,7 +71,7 @@ def parameter_groups(
         "language": config.learning_rate,
     }
     groups: dict[str, dict[str, Any]] = {}
-    for name, parameter in named:
+    for name, parameter in named_parameters:
         if not parameter.requires_grad:
             continue
         part = part_of(name)

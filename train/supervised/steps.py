@@ -50,7 +50,7 @@ class EncodedRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """A record as a group, with the numbers that its loss needs besides the tokens."""
+    """An encoded record: a prompt with the texts that continue it, and numbers for the loss."""
 
     group: Group
     margin: float = 0.0
@@ -92,7 +92,7 @@ class PackedRow(NamedTuple):
     def records(self) -> int:
         """Number of records in the row.
 
-        It is 0 for a filler, a row that only keeps a rank in step with the others.
+        It is 0 for a filler: a row that a rank computes while other ranks still have rows.
         """
         return len(self.margins)
 
@@ -183,7 +183,7 @@ def split_by_prompt(
 def make_row(examples: Sequence[TrainingExample], pack: Pack) -> PackedRow:
     """Pack examples into one row. Successive examples with one prompt become one group.
 
-    Without examples the row is a filler, which only keeps a rank in step with the others.
+    Without examples the row is a filler, which a rank computes while other ranks still have rows.
     """
     groups: list[Group] = []
     continuation_indices: list[int] = []
@@ -213,7 +213,7 @@ def make_rows(examples: Sequence[TrainingExample], pack: Pack, budget: int) -> l
     """Pack examples into rows whose cost is at most `budget`, in tokens.
 
     An example above the budget gets a row of its own. Without examples there is one row, a filler,
-    which only keeps a rank in step with the others.
+    which a rank computes while other ranks still have rows.
     """
     sets = split_by_prompt(examples, budget)
     costs = []
@@ -231,7 +231,7 @@ def make_rows(examples: Sequence[TrainingExample], pack: Pack, budget: int) -> l
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The expected cost of each record in tokens, as a token budget counts them."""
+    """The expected cost of each record in tokens; an image also costs some for its patches."""
 
     records: npt.NDArray[np.floating]
     """(len,): cost of every record alone."""
@@ -243,13 +243,16 @@ class Costs:
     def of_sets(
         self, drawn: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
-        """Return the costs and the sizes of the sets that records of one prompt form, (sets,) each.
+        """Divide records into sets with one prompt, and return the cost and size of each set.
 
-        The images of a set are counted once.
+        The images of a set are counted once in its cost. The size is the number of its records.
 
         Args:
-            drawn: Record indices in the order of an epoch. Those that follow one another and have
-                one prompt are a set.
+            drawn: Record indices in the order of an epoch. Successive records with the same
+                prompt are a set.
+
+        Returns:
+            The costs and the sizes, (sets,) each.
         """
         costs = self.records[drawn]
         if self.prompts is None or self.images is None or not len(drawn):
@@ -263,7 +266,10 @@ class Costs:
 
 
 class StepDataset(Dataset[Step]):
-    """The optimizer steps of a whole run, as a map-style data set: an item is a `Step`."""
+    """The optimizer steps of a whole run for one rank, as a map-style data set.
+
+    Item k has the packed rows that this rank computes in step k.
+    """
 
     def __init__(
         self,
@@ -456,11 +462,11 @@ def shared_costs(mixture: Mixture) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class PairEncoder:
-    """Encodes a preference as one group of two continuations, the chosen one first."""
+    """Encodes a preference as a prompt with two continuations, the chosen response first."""
 
     encoder: Encoder
     read: Read
-    lengths: bool = True
+    counts_response_tokens: bool = True
     """Also count the tokens of each response, which length normalisation needs."""
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
@@ -482,7 +488,9 @@ class PairEncoder:
         return TrainingExample(
             group,
             margin=record.margin or 0.0,
-            response_tokens=response_tokens(self.encoder, record) if self.lengths else (),
+            response_tokens=response_tokens(self.encoder, record)
+            if self.counts_response_tokens
+            else (),
             record=record.identity,
             prompt=(record.prompt, record.images),
         )

@@ -35,7 +35,8 @@ class JointCritique(Objective):
         nll = -log_probabilities.sum()
         critique_loss = self.config.cross_entropy_weight * nll / num_labels_of_step
         if not row.records:
-            # A filler also runs the head, so that all ranks exchange the same gradients.
+            # A filler has a loss of zero. It depends on the scores, so that this rank takes part in
+            # the exchange of gradients.
             return critique_loss + scores.sum() * 0.0, {}
 
         # A record has one pair of scores, after the critiques from the data, or a second one, after
@@ -76,7 +77,9 @@ class JointCritique(Objective):
         return figures
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the weighted sum of both mean losses, by which checkpoints are compared.
+        """Return the weighted sum of the mean losses of critiques and scores.
+
+        Checkpoints are compared by it.
 
         The loss of the scores has its full weight even during its warm-up, so that all checkpoints
         are measured alike.

@@ -65,9 +65,10 @@ class CritiqueStore:
     """The critiques of the chosen and the rejected response, by `record_key`."""
 
     def window(self, step: int) -> range | None:
-        """Return the optimizer steps of the window to which `step` belongs.
+        """Return the steps of the window to which an optimizer step belongs.
 
-        Returns None during the warm-up, in which scores are trained on critiques from the data.
+        The critiques for the `refresh_every_steps` steps of a window are written at once. Returns
+        None during the warm-up, in which scores are trained on critiques from the data.
         """
         steps_after_warmup = step - self.config.warmup_steps
         if steps_after_warmup < 0:
@@ -132,7 +133,10 @@ class CritiqueStore:
 
 
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
-    """Lets the model write the critiques of a window before the first step of the window."""
+    """Lets the model write critiques for a window of optimizer steps before its first step.
+
+    A window has `refresh_every_steps` steps, whose records are scored on these critiques.
+    """
 
     def __init__(
         self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write
@@ -140,7 +144,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         """Prepare the callback, and tell the store the length of the run.
 
         Args:
-            store: The store, which names the windows and their files.
+            store: Decides which steps are a window, and into which file its critiques are written.
             steps: The optimizer steps of the run.
             mixture: The records of the run.
             write: Lets the model write critiques.
@@ -149,7 +153,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         self.steps = steps
         self.mixture = mixture
         self.write = write
-        store.end = len(steps)
+        store.end = len(steps)  # the last window ends there
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any

@@ -144,7 +144,7 @@ class JudgementEncoder:
     def __call__(self, record: Preference, side: int) -> TrainingExample:
         """Encode a record with the winner first (`side` 0) or second (1).
 
-        A rationale that can be shown in one order only decides the side instead.
+        If the rationale of the record fits one order only, this order is used instead.
 
         Raises:
             RecordError: The record has no rationale.
@@ -224,7 +224,7 @@ class LanguageModelMethod(SupervisedMethod):
         config = self.config
         self.objective = LanguageModelling()
         self.encode = JudgementEncoder(self.encoder, config.template)
-        if config.target in RECORDS:
+        if config.target in RECORDS:  # lessons, whose module is imported only if it is needed
             make_records = load(RECORDS[config.target])
             self.records = make_records(config, self.recipe.data.sources[0], self.encoder)
             return
@@ -234,7 +234,7 @@ class LanguageModelMethod(SupervisedMethod):
         self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))
 
     def _print_rationales_of_one_order(self) -> None:
-        """Print for each source how many rationales can be shown in one order only."""
+        """Print for each source how many rationales fit only one order of the two responses."""
         if rank() != 0:
             return
         for split in self.mixture.splits:
@@ -261,9 +261,9 @@ class LanguageModelling(Objective):
     def loss(
         self, model: nn.Module, row: PackedRow, totals: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's share of the step's loss per learned token, and sums for the log.
+        """Return the negative log-likelihood of the row's learned tokens, and sums for the log.
 
-        The sums are the negative log-likelihood of the row's learned tokens, and their number.
+        The negative log-likelihood is divided by the number of learned tokens in the whole step.
         """
         log_probabilities: Tensor = model(**row.batch.label_inputs())
         nll = -log_probabilities.sum()

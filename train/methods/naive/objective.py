@@ -38,12 +38,14 @@ class PairwiseScores(Objective):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the row's pair losses, divided by the pairs of the step.
 
-        The second result are the sums for the log.
+        The second result has the sums for the log.
         """
         scores: Tensor = model(**row.batch.score_inputs())
         num_pairs_of_step = totals[0]
         if not row.records:
-            return scores.sum() * 0.0, {}  # a filler
+            # A filler has a loss of zero. It depends on the scores, so that this rank takes part in
+            # the exchange of gradients.
+            return scores.sum() * 0.0, {}
         # Records with one prompt may share a response, which has then been scored once.
         scores = scores.index_select(0, row.continuation_indices)
         compared = scores

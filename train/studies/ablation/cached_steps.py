@@ -46,8 +46,8 @@ def run_step(
         script: The path of the command, relative to the root of this repository.
         arguments: The arguments of the command.
         output: The file that the command writes when it ends.
-        made_from: The digests of the files and models that the output depends on, by a name. They
-            are stored next to the output. An output that was made from inputs with other digests,
+        made_from: The digests of the files and models that the output depends on. The keys are any
+            names for them. They are stored next to the output. An output that was made from inputs with other digests,
             or whose digests are unknown, is removed and made again.
 
     Raises:
@@ -103,8 +103,8 @@ def trained_checkpoint(
         folder: The run folder.
         launcher: The command line that starts the training.
         lock: The file descriptor of the study's lock, which the training inherits.
-        made_from: The digests of files and models that the recipe names, by a name. They may have
-            changed since the training began.
+        made_from: The digests of files and models that the recipe names, and that may have changed
+            since the training began. The keys are names for the message.
 
     Raises:
         UserError: If the training fails, or if the folder was begun by another recipe, or by the

@@ -342,7 +342,7 @@ def recipe_differences(run: Run) -> list[str]:
 
 
 def end_runs_on_signals() -> None:
-    """Let SIGTERM and SIGINT end this process by SystemExit, so that it also ends its run."""
+    """Let SIGTERM and SIGINT raise SystemExit, so that the run that was started is ended, too."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
 

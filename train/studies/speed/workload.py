@@ -123,12 +123,14 @@ def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
     generator = torch.Generator().manual_seed(seed)
     num_image_tokens = size.height * size.width // vision.merge_size**2
     image_tokens = [vision.image] * num_image_tokens
+    # `marked` adds the tokens that the model expects around an image.
     prompt = [*vision.marked(image_tokens), *_words(size.question, generator)]
     responses = tuple(
         Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses
     )
     pixels = torch.randn(size.height * size.width, vision.patch_size, generator=generator)
-    return Group(tuple(prompt), responses, pixels, ((1, size.height, size.width),))
+    grid = (1, size.height, size.width)  # frames, height and width in patches
+    return Group(tuple(prompt), responses, pixels, (grid,))
 
 
 def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements: int) -> Group:
