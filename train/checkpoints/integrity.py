@@ -72,8 +72,8 @@ def damage(checkpoint: Path) -> list[str]:
 def _file_names(checkpoint: Path) -> list[str]:
     """Return the names of a checkpoint's files that a run reads when it continues, sorted.
 
-    A name is the file's path inside the checkpoint. Results of evaluations and the model card are not
-    among them, because later commands may write these again.
+    A name is the file's path inside the checkpoint. Results of evaluations and the model card are
+    not among them, because later commands may write these again.
     """
     names = []
     for path in checkpoint.rglob("*"):

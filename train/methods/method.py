@@ -26,7 +26,7 @@ from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.recipe.deepspeed_config import stage
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.sections import HELD_OUT_LOSS
-from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
+from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered_budget
 from mmrm.train.supervised.devices import device
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.packed_trainer import PackedTrainer
@@ -201,7 +201,7 @@ class SupervisedMethod(Method):
         """
         requested = self.recipe.optim.token_budget
         largest = ceiling(requested, self.folder)
-        lowered_to = lowered(self.folder)
+        lowered_to = lowered_budget(self.folder)
         if lowered_to and rank() == 0:
             file = self.folder / LOWERED
             self.console.print(
@@ -243,7 +243,7 @@ class SupervisedMethod(Method):
 
         totals: defaultdict[str, float] = defaultdict(float)
         encode = partial(encode_held_out, self.encode, records)
-        journal = Journal(HELD_OUT_LOSS, self.console)
+        journal = Journal(HELD_OUT_LOSS, self.console)  # without a file: it only shows the progress
         keys = [str(index) for index in indices]
         with journal.judging(keys, dict[str, float], len(indices)) as judging:
             for sums in run_packed(packed, indices, encode, run_row, judging=judging):

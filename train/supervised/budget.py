@@ -53,12 +53,12 @@ class RowBudget:
         ceiling: int,
         report: Callable[[str], None] = print,
     ) -> None:
-        """Reserve memory for libraries on a CUDA device.
+        """Take over the budget of `steps`, and reserve memory for libraries on a CUDA device.
 
         Args:
-            steps: Holds the current budget, `steps.token_budget`.
+            steps: The steps of the run, whose `token_budget` is the current budget.
             device: Device of this rank.
-            ceiling: Largest budget to which it may rise.
+            ceiling: The largest value to which the budget may rise.
             report: Receives messages about the budget, on the first rank.
         """
         self.steps = steps
@@ -199,7 +199,7 @@ def single_record_message(cost: int) -> str:
     )
 
 
-def lowered(folder: Path) -> int | None:
+def lowered_budget(folder: Path) -> int | None:
     """Return the budget that an earlier start of a run wrote into its folder when memory ran out.
 
     Returns None if there is none, because no earlier start ran out of memory.
@@ -215,7 +215,7 @@ def ceiling(requested_budget: int | Literal["auto"], folder: Path) -> int:
     folder when memory ran out. For `auto` without such a file it is NO_LIMIT.
     """
     limit = NO_LIMIT if requested_budget == "auto" else requested_budget
-    return min(limit, lowered(folder) or NO_LIMIT)
+    return min(limit, lowered_budget(folder) or NO_LIMIT)
 
 
 def write_lowered_budget(row: PackedRow, folder: Path) -> None:

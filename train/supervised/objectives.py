@@ -73,13 +73,13 @@ def pair_loss(
     It is the Bradley-Terry loss -log sigmoid(chosen - rejected - margin), plus `zero_weight` *
     (chosen + rejected)^2, which pulls the mean score to zero. Plain Bradley-Terry is BaseReward's
     loss (arXiv 2509.16127, section 3). The margin is Llama 2's (arXiv 2307.09288, equation 2). The
-    second term is BaseReward's ablation (weight 0.1, 0.01 or 0.001) and in the released MM-RLHF
-    code (0.01).
+    second term is an ablation of BaseReward (weight 0.1, 0.01 or 0.001) and part of the released
+    MM-RLHF code (0.01).
 
     Args:
         chosen: Scores of the better responses, (pairs,) fp32.
         rejected: Scores of the worse responses, (pairs,) fp32.
-        margin: (pairs,) fp32; None is 0.
+        margin: The margin of every pair, (pairs,) fp32; None for 0.
         zero_weight: Weight of the second term.
     """
     difference = chosen - rejected

@@ -177,7 +177,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         `records`, and further inputs that are saved if the step is not finite."""
         self.optim = optim
         self.evaluate_benchmarks = evaluate
-        self.since: float | None = None
+        self.speed_start: float | None = None
         """Start of the time over which speed is measured, without the time of evaluations. None
         before the first step."""
         self.optimizer: torch.optim.Optimizer | None
@@ -216,8 +216,10 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
-        if self.since is not None:
-            self.since += time.perf_counter() - start  # leaves the evaluation out of the speed
+        if self.speed_start is not None:
+            self.speed_start += (
+                time.perf_counter() - start
+            )  # leaves the evaluation out of the speed
         return metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:

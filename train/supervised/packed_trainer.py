@@ -98,13 +98,13 @@ class PackedTrainer(FiniteTrainer):
         If memory runs out, the step is computed again with smaller rows, where that is possible.
         """
         model.train()
-        self.since = self.since or time.perf_counter()
+        self.speed_start = self.speed_start or time.perf_counter()
         self.objective.step = self.state.global_step
         assert self.optimizer is not None, "Trainer creates the optimizer before the first step."
         self._rates = learning_rates(self.optimizer)
         rows = self.budget.fit(inputs["rows"])
         loss = self._try_step(model, rows)
-        while loss is None:
+        while loss is None:  # a rank ran out of memory
             model.zero_grad()
             self.budget.lower(rows)
             rows = self.budget.fit(rows)
@@ -256,6 +256,7 @@ class PackedTrainer(FiniteTrainer):
                 loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
             # The loss is divided by the totals of all ranks, so gradients have to be summed over
             # ranks. The ranks average them instead, which the factor `world_size` undoes.
+            # DeepSpeed must not divide the loss by a number of accumulated passes, either.
             options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
             self.accelerator.backward(loss * self.args.world_size, **options)
         sums_of_row: dict[str, Tensor | float] = {
@@ -312,8 +313,8 @@ class PackedTrainer(FiniteTrainer):
         self._sums.clear()
 
         now = time.perf_counter()
-        seconds = now - (self.since or now)
-        self.since = now
+        seconds = now - (self.speed_start or now)
+        self.speed_start = now
         figures = dict(self.objective.report(sums))
         figures["records_per_second"] = sums["records"] / seconds
         figures["tokens_per_second"] = sums["tokens"] / seconds

@@ -108,7 +108,7 @@ class CriticConfig(MethodConfig):
         """
         read = run.head.read
         if read != "end_of_turn":
-            # The critic stops writing there when it is evaluated.
+            # An evaluated critic stops writing at the end of its turn, and is scored there.
             message = (
                 f"a critic's head reads the end of the critique, not {read}; set "
                 "head.read=end_of_turn or remove it"

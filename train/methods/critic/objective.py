@@ -29,6 +29,11 @@ class JointCritique(Objective):
 
         The cross-entropy is divided by the learned tokens of the step, and the Bradley-Terry loss
         by its records.
+
+        Args:
+            model: The model in its wrappers.
+            row: A packed row on the model's device.
+            totals: The numbers of records and of learned tokens in the step, (2,) fp32.
         """
         scores, log_probabilities = model(**row.batch.joint_inputs())
         num_records_of_step, num_labels_of_step = totals
@@ -40,7 +45,7 @@ class JointCritique(Objective):
             return critique_loss + scores.sum() * 0.0, {}
 
         # A record has one pair of scores, after the critiques from the data, or a second one, after
-        # those that the model wrote. The last pair is trained on.
+        # those that the model wrote. The last pair is trained on. A pair has two continuations.
         pairs = scores.index_select(0, row.continuation_indices).view(-1, 2)
         last_pairs = row.continuation_counts.cumsum(0) // 2 - 1
         chosen, rejected = pairs[last_pairs].unbind(1)

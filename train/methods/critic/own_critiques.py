@@ -91,7 +91,7 @@ class CritiqueStore:
         return random.Random(f"{self.seed}/{identity}").random() < share
 
     def load(self, step: int) -> None:
-        """Wait until the critiques of the window of `step` are written, and read them.
+        """Wait for the critiques of the window of steps to which `step` belongs, and read them.
 
         Nothing happens during the warm-up, or if they have been read.
 
@@ -125,9 +125,10 @@ class CritiqueStore:
         return self._critiques_by_record.get(record_key(record))
 
     def can_continue(self, path: Path) -> bool:
-        """Return True if a file of critiques has records' digests as its keys.
+        """Return True if a run can continue with a file of critiques.
 
-        An earlier version used the identities of records.
+        It cannot if an earlier version wrote the file. The keys of such a file are the identities
+        of records, and not digests of their content.
         """
         return all(CONTENT_KEY.fullmatch(key) for key in read_json(path))
 
@@ -158,13 +159,14 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Remove the files of other windows, and write the critiques of the first window.
+        """Write critiques for the first window of steps, and remove the critiques of other windows.
 
         A run that is resumed inside a window keeps the critiques of this window.
         """
         if rank() == 0:
             self._remove_other_windows(state.global_step)
         barrier()
+        # Writes the critiques of the window of the next step, unless its file exists.
         self.on_step_end(args, state, control, **rest)
 
     def _remove_other_windows(self, step: int) -> None:
@@ -190,9 +192,9 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
-        """Write the critiques of the next step's window, unless its file exists.
+        """Write critiques for the window of steps to which the next step belongs.
 
-        All ranks call together. The first rank writes the file.
+        Nothing happens if the file of the window exists. All ranks call together.
         """
         step = state.global_step
         window = self.store.window(step)

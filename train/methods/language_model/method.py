@@ -101,6 +101,7 @@ def _possible_side(record: Preference, side: int) -> int:
     order. `side` is the wrong one only for a record that replaces an unreadable one: an epoch
     otherwise draws each record on a side that its rationale allows.
     """
+    # Without an obstacle the rationale can be rewritten for the other order.
     if record.rationale is None or obstacle(record.rationale) is None:
         return side
     return _side_of_rationale(record)
@@ -125,7 +126,7 @@ def _shown_rationale(record: Preference, side: int) -> str | None:
 
     Args:
         record: The record.
-        side: 0 if the winner is shown first, else 1. It must be a side of `_possible_side`.
+        side: 0 if the winner is shown first, else 1. It must be a result of `_possible_side`.
     """
     if record.rationale is None or side == _side_of_rationale(record):
         return record.rationale
@@ -263,7 +264,12 @@ class LanguageModelling(Objective):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the negative log-likelihood of the row's learned tokens, and sums for the log.
 
-        The negative log-likelihood is divided by the number of learned tokens in the whole step.
+        The negative log-likelihood is divided by the number of learned tokens in the step.
+
+        Args:
+            model: The model in its wrappers.
+            row: A packed row on the model's device.
+            totals: The numbers of records and of learned tokens in the step, (2,) fp32.
         """
         log_probabilities: Tensor = model(**row.batch.label_inputs())
         nll = -log_probabilities.sum()

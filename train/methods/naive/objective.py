@@ -38,7 +38,13 @@ class PairwiseScores(Objective):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the row's pair losses, divided by the pairs of the step.
 
-        The second result has the sums for the log.
+        Args:
+            model: The model in its wrappers.
+            row: A packed row on the model's device.
+            totals: The numbers of pairs and of learned tokens in the step, (2,) fp32.
+
+        Returns:
+            The loss, a scalar, and sums for the log.
         """
         scores: Tensor = model(**row.batch.score_inputs())
         num_pairs_of_step = totals[0]

@@ -87,7 +87,10 @@ def comparisons_in(lines: Mapping[str, Sequence[VariantLine]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Credits:
-    """The credits of a run on one benchmark, or for one figure of a policy, by the rows' keys."""
+    """The points from 0 to 1 that a run has on each row of a benchmark, by the row's key.
+
+    For a policy, the rows are questions, and the points are those of one figure of its answers.
+    """
 
     by_row: dict[str, float]
     item_by_row: dict[str, str]

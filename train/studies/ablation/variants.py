@@ -209,10 +209,11 @@ def list_problems(variants: Located) -> list[Problem]:
 
 
 def compared_on(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of the evaluations by which the reward models of a list are compared.
+    """Return the names of the evaluations by which the variants of a list of runs are compared.
 
     These are the benchmarks. If there are none, and the method is evaluated on the records of
-    data.validation, it is HELD_OUT. The result is empty for policies, which answer questions.
+    data.validation, it is their name, HELD_OUT. The result is empty for policies, which answer
+    questions.
     """
     if recipe.evaluation.benchmarks:
         return tuple(benchmark.name for benchmark in recipe.evaluation.benchmarks)
@@ -245,7 +246,10 @@ def evaluation_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequenc
 def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence[Problem]:
     """Return a problem for every key by which a variant holds out other records than the list does.
 
-    The arguments are those of `evaluation_problems`.
+    Args:
+        recipe: The recipe of the variant.
+        base: The recipe of the list.
+        patch: The changes of the variant, with their place in the file for the message.
     """
     problems = []
     data_of_variant = recipe.data.model_dump()

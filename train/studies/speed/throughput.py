@@ -181,7 +181,10 @@ def measure_variants(
 def measurements(
     options: argparse.Namespace, sizes: Sequence[PairSize], model: CriticRewardModel, rate: float
 ) -> list[tuple[Bench, str, str, bool]]:
-    """Return the bench, task, variant and activation checkpointing of every measurement.
+    """Return the measurements of the study, in their order.
+
+    A measurement consists of a bench with the model and the pairs, a task, a variant of it, and
+    True if activation checkpointing is used.
 
     Compiled variants are the last ones, because a compiler may be missing.
 

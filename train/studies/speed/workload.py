@@ -79,6 +79,7 @@ def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any
         for module in model.modules():
             if isinstance(module, ScoreLinear):
                 nn.init.normal_(module.weight, std=0.02)
+    # The attention of packed rows and the faster embedding of patches, as in training.
     set_attention(model)
     embed_patches(model)
     return model
