@@ -98,6 +98,7 @@ def prepare_wandb(project: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_PROJECT", project)
     os.environ.setdefault("WANDB_DIR", str(folder))
+    # `login` returns False if there is no key.
     if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
         os.environ["WANDB_MODE"] = "offline"
         # wandb read the environment when it was asked for a login, and would not look again.

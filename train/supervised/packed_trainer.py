@@ -272,12 +272,13 @@ class PackedTrainer(FiniteTrainer):
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Raise IncompleteCheckpointError if a checkpoint lacks weights or has further ones.
 
-        Trainer calls this when it has loaded the weights to resume from. Its own method would log a
-        warning and continue.
+        Trainer calls this method after it has loaded the weights to resume from. Trainer's version
+        logs a warning and continues.
 
         Args:
             load_result: The names of missing and unexpected weights, from `load_state_dict`.
         """
+        # A weight that is tied to another one is not stored by itself.
         tied_keys = set(self.model.all_tied_weights_keys)
         refuse_incomplete(
             "the checkpoint to resume from",

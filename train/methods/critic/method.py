@@ -143,6 +143,7 @@ class CriticMethod(SupervisedMethod):
         """
         return CriticJudge(
             model=unwrapped(model),
+            # "own": the judge writes the critiques, after which it scores.
             critique=CritiqueLayout("own", self.config.written_critiques.request),
             forgiving=forgiving,
             packed=self.packed(),

@@ -84,10 +84,8 @@ class JointCritique(Objective):
     def mean_loss(self, sums: Mapping[str, float]) -> float:
         """Return the weighted sum of the mean losses of critiques and scores.
 
-        Checkpoints are compared by it.
-
-        The loss of the scores has its full weight even during its warm-up, so that all checkpoints
-        are measured alike.
+        Checkpoints are compared by it. The loss of the scores therefore has its full weight even
+        during its warm-up.
         """
         critique_loss = sums["nll"] / max(sums["labels"], 1.0)
         score_loss = sums["ranking"] / max(sums["records"], 1.0)

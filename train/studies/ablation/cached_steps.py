@@ -47,8 +47,8 @@ def run_step(
         arguments: The arguments of the command.
         output: The file that the command writes when it ends.
         made_from: The digests of the files and models that the output depends on. The keys are any
-            names for them. They are stored next to the output. An output that was made from inputs with other digests,
-            or whose digests are unknown, is removed and made again.
+            names for them. They are stored next to the output. An output that was made from inputs
+            with other digests, or whose digests are unknown, is removed and made again.
 
     Raises:
         UserError: If the command fails.

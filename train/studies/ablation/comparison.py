@@ -108,11 +108,13 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
     Raises:
         PredictionsError: If the runs were evaluated on different rows.
     """
+    if not runs:
+        return {}
+    refuse_other_questions(runs)
     credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
     items_by_figure: dict[str, Ints] = {}
-    refuse_other_questions(runs)
     credits_of_runs = [credits_in(run) for run in runs]
-    for figure in credits_of_runs[0] if runs else ():
+    for figure in credits_of_runs[0]:
         credits_by_variant: dict[str, dict[int, Floats]] = {}
         row_keys: list[str] = []  # those of the first run
         for run, credits_of_run in zip(runs, credits_of_runs, strict=True):
@@ -174,7 +176,7 @@ def lines_by_figure(
 
 
 def credits_in(run: Run) -> dict[str, Credits]:
-    """Return the credits of a complete run from its files.
+    """Read the credits of a complete run: its points from 0 to 1 on every row or question.
 
     The keys are benchmarks for a reward model, and sets of questions with figures, such as
     `scenes/greedy`, for a policy.

@@ -118,10 +118,11 @@ def read_ablation(
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
     problems_of_list = list_problems(variants)
     patches: dict[str, Located] = {} if problems_of_list else variants.value
-    # Before `over_its_own` removes the key `extends` from the patches.
+    # Before `with_extended_recipe` removes the key `extends` from the patches.
     changes = {name: changes_as_text(patch) for name, patch in patches.items()}
     settings_by_variant = {
-        name: over_its_own(reader, path, list_settings, patch) for name, patch in patches.items()
+        name: with_extended_recipe(reader, path, list_settings, patch)
+        for name, patch in patches.items()
     }
 
     base_settings = list_settings
@@ -265,7 +266,9 @@ def _held_out_problems(recipe: Recipe, base: Recipe, patch: Located) -> Sequence
     return problems
 
 
-def over_its_own(reader: Reader, path: Path, list_settings: Located, patch: Located) -> Located:
+def with_extended_recipe(
+    reader: Reader, path: Path, list_settings: Located, patch: Located
+) -> Located:
     """Return the settings of a list, over those of the recipe that a variant extends.
 
     If the variant extends no recipe of its own, `list_settings` is returned.
@@ -281,7 +284,8 @@ def over_its_own(reader: Reader, path: Path, list_settings: Located, patch: Loca
     if extended is None:
         return list_settings
     extended_path = path.parent / str(extended.plain())
-    return lay(reader.recipe(extended_path, (path.resolve(),), extended.where), list_settings)
+    recipe = reader.recipe(extended_path, extended_by=(path.resolve(),), where=extended.where)
+    return lay(recipe, list_settings)
 
 
 def for_seed(tree: Located, seed: int) -> Located:

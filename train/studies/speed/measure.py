@@ -129,7 +129,8 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     left = torch.randn(side, side, device=device, dtype=dtype)
     right = torch.randn(side, side, device=device, dtype=dtype)
     median, _ = measure(lambda: left @ right, device, repeats=10)
-    return side**3 / median
+    multiply_adds = side**3
+    return multiply_adds / median
 
 
 def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> float:
