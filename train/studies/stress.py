@@ -56,7 +56,9 @@ def run(options: argparse.Namespace) -> StudyResult:
             runs.append(Run(arm, seed, recipe))
     refuse_other_recipes(runs)
     with locked_folder(folder) as lock:
-        outcomes = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
+        outcomes = {}
+        for run in runs:
+            outcomes[f"{run.variant}/{run.seed}"] = trained_outcome(run, lock)
         result = study_result(outcomes, folder / PICTURE)
         write(result, folder)
     return result
@@ -76,7 +78,7 @@ def study_result(outcomes: Mapping[str, Mapping[str, Any]], picture: Path) -> St
     """Return the outcomes with their charts, and a line of text about each run.
 
     Args:
-        outcomes: The results of `outcome` by arm and seed, such as "StableReinforce/0".
+        outcomes: The results of `trained_outcome` by arm and seed, such as "StableReinforce/0".
         picture: The file into which the charts are drawn.
     """
     lines = [_line(name, result) for name, result in outcomes.items()]
@@ -96,7 +98,7 @@ def _line(name: str, result: Mapping[str, Any]) -> str:
 
     Args:
         name: Arm and seed of the run, such as "StableReinforce/0".
-        result: The result of `outcome`.
+        result: The result of `trained_outcome`.
     """
     last_reward = result["reward"][-1] if result["reward"] else float("nan")
     last_step = result["steps"][-1] if result["steps"] else 0
@@ -104,7 +106,7 @@ def _line(name: str, result: Mapping[str, Any]) -> str:
     return f"{name:<22}{end:<28}last reward {last_reward:.3f}"
 
 
-def outcome(run: Run, lock: int) -> dict[str, Any]:
+def trained_outcome(run: Run, lock: int) -> dict[str, Any]:
     """Train a run, unless it has ended, and return its outcome.
 
     The outcome is `diverged`, True if the run ended because its numbers were not finite, and the
@@ -153,7 +155,7 @@ def curve_chart(outcomes: Mapping[str, Mapping[str, Any]], name: str) -> Chart:
     There is a line for each run, in the colour of its arm. A cross is where a run diverged.
 
     Args:
-        outcomes: The results of `outcome` by arm and seed, such as "StableReinforce/0".
+        outcomes: The results of `trained_outcome` by arm and seed, such as "StableReinforce/0".
         name: The name of the curve.
     """
     steps: list[float] = []

@@ -281,7 +281,7 @@ def _examples(row: PackedRow) -> list[TrainingExample]:
                 margin=margins[record],
                 response_tokens=tuple(lengths_by_record[record].tolist()),
                 has_model_critiques=has_model_critiques[record],
-                prompt=group_index,
+                prompt=group_index,  # equal for the records of one group
             )
         )
     return examples
