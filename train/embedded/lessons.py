@@ -65,7 +65,7 @@ class Lessons:
         return self.lessons_per_epoch
 
     def __getitem__(self, index: int) -> TrainingExample:
-        """Return a lesson as one group: its image and a continuation for each question."""
+        """Return a lesson, encoded as an image with a conversation for each question."""
         num_questions = self.config.questions
         lesson = self.generator.lesson(
             index, num_questions, self.question_weights, near_misses=self.has_verdicts
@@ -96,10 +96,10 @@ class Lessons:
 
         Args:
             turn: The question and its stated answer.
-            answer_number: Number of the answer. It decides if the text of a right answer is
-                learned, which happens to the share `text_share` of all numbers.
-            verdict_number: Number of the verdict. It decides if the verdict comes in a turn of its
-                own, which happens to the share `asked_share` of all numbers.
+            answer_number: Number of the answer. Right answers are learned as texts if their number
+                is in the share `text_share` of all numbers.
+            verdict_number: Number of the verdict. Verdicts come in a turn of their own if their
+                number is in the share `asked_share` of all numbers.
             num_images: Images of the question, 0 or 1.
         """
         question = text("user", turn.question, num_images)

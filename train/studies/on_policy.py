@@ -70,13 +70,16 @@ class RoundModels:
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Run the rounds that are not complete, and return the figures of all rounds with their table.
+    """Train a reward model in rounds on the answers of a policy.
 
-    The figures are also written to rounds.json after every round, in case the command is
-    interrupted.
+    Complete rounds are not run again. The figures are written to rounds.json after every round, in
+    case the command is interrupted.
 
     Args:
         options: The options of train/on_policy.py.
+
+    Returns:
+        The figures of all rounds with their table.
     """
     return study_result(run_rounds(options))
 

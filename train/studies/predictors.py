@@ -99,7 +99,7 @@ Gain = tuple[float, float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A reward model with its figures and gains."""
+    """A reward model with its figures, such as accuracies, and what a policy gains from it."""
 
     run: Run
     """The training of the model."""
@@ -465,10 +465,11 @@ def policy_gains(
 
 
 def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the credits of a policy's answers, such as `greedy`, from a file of answers.
+    """Read the points from 0 to 1 that a policy has on each question, from a file of its answers.
 
-    The key of a question is its identity and a digest of its content, which earlier versions did
-    not store; it is empty then.
+    They are by figure, such as `greedy` for its greedy answer. The key of a question is its
+    identity and a digest of its content. Earlier versions did not store the digest, which is empty
+    then.
     """
     return {(row["id"], row.get("key", "")): row["credits"] for row in rows_of(file)}
 

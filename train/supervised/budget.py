@@ -110,7 +110,7 @@ class RowBudget:
 
     @contextmanager
     def watch(self, row: PackedRow, number: int) -> Iterator[None]:
-        """Measure how much memory a row takes that is computed inside the context.
+        """Measure the memory that is taken by the computation of a row inside the context.
 
         Rows are measured until the budget has risen. Two kinds of rows are left out. The first row
         of a step also allocates gradients. In a row that is less than half full, the memory that

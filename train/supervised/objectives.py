@@ -60,7 +60,8 @@ class Objective(ABC):
         """Return the mean loss of rows, per record or per learned token.
 
         Args:
-            sums: The sums that `report` receives, and `loss`, the sum of the rows' losses.
+            sums: The sums over rows that `report` receives, such as `records`, and `loss`, the sum
+                of the rows' losses.
         """
         return sums["loss"] / max(sums[self.unit], 1.0)
 

@@ -21,7 +21,8 @@ current optimizer step."""
 def ended_by_signals() -> Iterator[None]:
     """Let SIGUSR1 and Ctrl-C end a run that is trained inside the context.
 
-    SIGUSR1, which would otherwise kill the process, sets SAVE_AND_END. Ctrl-C ends the process with
+    SIGUSR1, which would otherwise kill the process, sets SAVE_AND_END. The trainer then saves a
+    checkpoint and ends the run after the current step. Ctrl-C ends the process with
     status 130. A message is printed on the first rank of each node alone, because a launcher passes
     Ctrl-C to all ranks.
     """

@@ -40,7 +40,10 @@ class EncodedRecords(Protocol):
         ...
 
     def __getitem__(self, index: int) -> TrainingExample:
-        """Return record `index` as a group; a record that cannot be used is replaced by another."""
+        """Return record `index`, encoded as a prompt with the texts that continue it.
+
+        A record that cannot be used is replaced by another one.
+        """
         ...
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:

@@ -106,7 +106,7 @@ def critique_sums(pairs: Tensor, last_pairs: Tensor, row: PackedRow) -> dict[str
         for critiques by the model. Pairs of bare responses are not counted.
     """
     is_right = pairs[:, 0] > pairs[:, 1]
-    # Critiques from the data are those whose tokens are learned.
+    # Critiques from the data are those whose tokens are learned. Both of a pair are, or neither.
     num_continuations = sum(row.batch.group_sizes)
     is_learned = is_right.new_zeros(num_continuations)
     is_learned = is_learned.index_fill_(0, row.batch.label_owners, True)

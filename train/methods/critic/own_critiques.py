@@ -67,8 +67,8 @@ class CritiqueStore:
     def window(self, step: int) -> range | None:
         """Return the steps of the window to which an optimizer step belongs.
 
-        The critiques for the `refresh_every_steps` steps of a window are written at once. Returns
-        None during the warm-up, in which scores are trained on critiques from the data.
+        A window consists of `refresh_every_steps` steps, whose critiques are written at once.
+        Returns None during the warm-up, in which scores are trained on critiques from the data.
         """
         steps_after_warmup = step - self.config.warmup_steps
         if steps_after_warmup < 0:

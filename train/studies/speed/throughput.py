@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, console: Console) -> StudyResult:
         options: The options of train/throughput.py. `loader` and `step` choose what is measured.
         console: The console for these lines.
     """
-    context = about(options)
+    context = measurement_context(options)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
         result = measure_loader(options)
@@ -79,7 +79,7 @@ def write(result: StudyResult, file: Path) -> None:
         write_json(file, result.figures)
 
 
-def about(options: argparse.Namespace) -> dict[str, str]:
+def measurement_context(options: argparse.Namespace) -> dict[str, str]:
     """Return the machine, the versions and the settings that a speed depends on."""
     device = f"CPU with {torch.get_num_threads()} thread(s)"
     if options.device.type != "cpu":
@@ -219,10 +219,10 @@ def measurements(
 
 
 def with_ratios(results: Sequence[SpeedResult]) -> list[SpeedResult]:
-    """Return the results with their speeds divided by those of the variants they are compared with.
+    """Return the results with the ratios of their speeds to two other variants of the same task.
 
-    These are the stock variant of the same task, and the variant that shares less: for TWO_PAIRS
-    the one in which each pair has its own copy of the prompt, otherwise the unshared one.
+    These are the stock variant, and the variant that shares less: for TWO_PAIRS the one in which
+    each pair has its own copy of the prompt, otherwise the unshared one.
     """
     speeds = {
         (result.what, result.checkpointing, result.variant): result.pairs_per_second
