@@ -49,7 +49,7 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         self.write_cards = write_cards
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Correct the intervals of saving and evaluation, and the link `best`, of a resumed run."""
         # Trainer takes the intervals of saving and evaluation from the checkpoint. The arguments of
@@ -59,7 +59,7 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         self._link_best(args, state)
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write the model cards of a new checkpoint, mark it as complete, and remove older ones."""
         barrier()  # every rank has written its part of the checkpoint

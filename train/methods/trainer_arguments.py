@@ -18,7 +18,11 @@ from mmrm.train.recipe.recipe import Recipe
 
 
 def training_arguments(
-    recipe: Recipe, steps: int, *, kind: type[TrainingArguments] = TrainingArguments, **own: Any
+    recipe: Recipe,
+    steps: int,
+    *,
+    kind: type[TrainingArguments] = TrainingArguments,
+    **further_arguments: Any,
 ) -> TrainingArguments:
     """Return the arguments of Trainer for a run of `steps` optimizer steps.
 
@@ -30,7 +34,7 @@ def training_arguments(
         recipe: The recipe.
         steps: The optimizer steps of the run.
         kind: The class of the returned arguments.
-        own: Further arguments. They replace those that this function sets.
+        further_arguments: Further arguments. They replace those that this function sets.
     """
     optim = recipe.optim
     output = recipe.output
@@ -81,7 +85,7 @@ def training_arguments(
         "seed": recipe.seed,
         "full_determinism": recipe.deterministic,
     }
-    return kind(**{**shared, **own})
+    return kind(**{**shared, **further_arguments})
 
 
 def prepare_wandb(project: str, folder: Path) -> None:

@@ -676,7 +676,7 @@ def markdown(
         interval_note: A sentence on the intervals in these tables.
         missing: Texts about runs, questions and figures that are in no table.
     """
-    parts = [
+    sections = [
         "# What reward models are worth to a policy",
         "All in percent and percentage points.",
         models_table(stored_models).markdown(),
@@ -684,13 +684,13 @@ def markdown(
     for gain, by_figure in correlations_by_gain.items():
         if by_figure:
             table = coefficients_table(gain, by_figure)
-            parts += [f"## {table.title}", COEFFICIENTS_NOTE, table.markdown()]
-            parts.append("Pearson without each variant in turn:")
-            parts.append(table_without_each(gain, by_figure).markdown())
+            sections += [f"## {table.title}", COEFFICIENTS_NOTE, table.markdown()]
+            sections.append("Pearson without each variant in turn:")
+            sections.append(table_without_each(gain, by_figure).markdown())
     if variant_tables:
-        parts.append(interval_note)
+        sections.append(interval_note)
     for heading, table in variant_tables.items():
-        parts += [f"## {heading}", table.markdown()]
+        sections += [f"## {heading}", table.markdown()]
     if missing:
-        parts += ["## Not in the tables", "\n".join(f"- {text}" for text in missing)]
-    return "\n\n".join(parts) + "\n"
+        sections += ["## Not in the tables", "\n".join(f"- {text}" for text in missing)]
+    return "\n\n".join(sections) + "\n"

@@ -329,11 +329,11 @@ class FiniteWeights(TrainerCallback):  # type: ignore[misc]
     """Ends the run if a weight is not finite, before the weights are evaluated and saved."""
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Raise NonFiniteError after a step that ends with a save, if a weight is not finite."""
         if control.should_save:
-            refuse_weights(rest["model"], state.global_step, Path(args.output_dir))
+            refuse_weights(kwargs["model"], state.global_step, Path(args.output_dir))
 
 
 @torch.no_grad()

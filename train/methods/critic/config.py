@@ -106,11 +106,11 @@ class CriticConfig(MethodConfig):
 
         They are about the token that the head reads, the weights of the losses, and the critiques.
         """
-        read = run.head.read
-        if read != "end_of_turn":
+        read_token = run.head.read
+        if read_token != "end_of_turn":
             # An evaluated critic stops writing at the end of its turn, and is scored there.
             message = (
-                f"a critic's head reads the end of the critique, not {read}; set "
+                f"a critic's head reads the end of the critique, not {read_token}; set "
                 "head.read=end_of_turn or remove it"
             )
             yield Broken(message, ("head.read", "method.type"))

@@ -157,7 +157,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         store.end = len(steps)  # the last window ends there
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write critiques for the first window of steps, and remove the critiques of other windows.
 
@@ -167,7 +167,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
             self._remove_other_windows(state.global_step)
         barrier()
         # Writes the critiques of the window of the next step, unless its file exists.
-        self.on_step_end(args, state, control, **rest)
+        self.on_step_end(args, state, control, **kwargs)
 
     def _remove_other_windows(self, step: int) -> None:
         """Remove the files of critiques that this run must not train on.
@@ -190,7 +190,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
                 )
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write critiques for the window of steps to which the next step belongs.
 
@@ -213,7 +213,7 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
                 records.append(record)
         batch = [candidates_from_record(record) for record in records]
 
-        model = rest["model"]
+        model = kwargs["model"]
         was_training = model.training
         model.eval()
         scores_of_batch = self.write(model, batch)

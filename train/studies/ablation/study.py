@@ -101,22 +101,22 @@ def study_result(ablation: Ablation) -> StudyResult:
     interval_note = statement(ablation.reference, comparisons_in(lines))
     stored_costs = {name: asdict(cost) for name, cost in costs(complete).items()}
 
-    parts = [f"# {ablation.path.stem}", INTRODUCTION.format(statement=interval_note)]
+    sections = [f"# {ablation.path.stem}", INTRODUCTION.format(statement=interval_note)]
     tables = []
     charts = []
     for benchmark, rows in rows_by_benchmark(results).items():
         table = variants_table(benchmark, rows, ablation.reference, note=interval_note)
         num_benchmark_rows = rows[0]["n"]
-        parts += [f"## {benchmark} ({num_benchmark_rows} rows)", table.markdown()]
+        sections += [f"## {benchmark} ({num_benchmark_rows} rows)", table.markdown()]
         tables.append(table.without("changes"))
         charts.append(variants_chart(benchmark, rows))
     if stored_costs:
         table = cost_table(stored_costs)
-        parts += ["## Cost", COST_NOTE, table.markdown()]
+        sections += ["## Cost", COST_NOTE, table.markdown()]
         tables.append(table)
     if missing:
         absent = [f"- {run}: {run.folder}" for run in missing]
-        parts += ["## Not in the tables", "\n".join(absent)]
+        sections += ["## Not in the tables", "\n".join(absent)]
     figures = {
         "list": str(ablation.path),
         "reference": ablation.reference,
@@ -125,7 +125,7 @@ def study_result(ablation: Ablation) -> StudyResult:
         "costs": stored_costs,
         "missing": [_identification(run) for run in missing],
     }
-    document = "\n\n".join(parts) + "\n"
+    document = "\n\n".join(sections) + "\n"
     return StudyResult(figures, tuple(tables), tuple(charts), document=document)
 
 

@@ -204,8 +204,8 @@ def list_problems(variants: Located) -> list[Problem]:
             message = (
                 "a variant is a mapping of dotted keys, such as {head.layers: 1}; `{}` changes none"
             )
-            found = json.dumps(patch.plain())
-            problems.append(Problem(patch.where, f"{VARIANTS}.{name}", found, message))
+            value = json.dumps(patch.plain())
+            problems.append(Problem(patch.where, f"{VARIANTS}.{name}", value, message))
     return problems
 
 
