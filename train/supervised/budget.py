@@ -147,8 +147,8 @@ class RowBudget:
     def end_step(self, rows: Sequence[PackedRow]) -> None:
         """Count a complete step, and raise the budget if its memory was measured.
 
-        The budget rises to the smallest that the memory of any rank allows, at most to the ceiling.
-        All ranks must call together.
+        The budget rises to the smallest budget that a measured row of any rank allows, but not
+        above `ceiling`. All ranks must call together.
 
         Args:
             rows: The rows of the step on this rank.

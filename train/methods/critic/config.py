@@ -85,7 +85,7 @@ class CriticConfig(MethodConfig):
 
     @property
     def written_critiques(self) -> CritiqueConfig:
-        """The request for a critique and its longest length, which a checkpoint stores."""
+        """The request for a critique and its maximum length, which a checkpoint stores."""
         return CritiqueConfig(
             request=self.critique_request or CRITIQUE_REQUEST,
             max_new_tokens=self.critique_max_tokens,

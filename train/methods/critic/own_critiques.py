@@ -161,7 +161,8 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Write critiques for the first window of steps, and remove the critiques of other windows.
 
-        A run that is resumed inside a window keeps the critiques of this window.
+        A window is a sequence of steps whose critiques are written at once. A run that is resumed
+        inside a window keeps the critiques of this window.
         """
         if rank() == 0:
             self._remove_other_windows(state.global_step)

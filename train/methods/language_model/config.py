@@ -77,7 +77,10 @@ class LanguageModelConfig(MethodConfig):
         return (HELD_OUT_LOSS,)
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
-        """Yield the rules that the recipe breaks, about the sources that each target needs."""
+        """Yield the rules that the recipe breaks.
+
+        Judgements need a source with rationales, and lessons need the generated shapes data.
+        """
         types = {source.type for source in run.data.sources}
         if self.target == "judgement":
             if not any(source.has_rationales for source in run.data.sources):
