@@ -31,7 +31,7 @@ from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.registry import FAMILIES, PUBLISHED
 from mmrm.train.recipe.sections import LoraConfig
 from mmrm.train.runs.model import add_adapters
-from mmrm.train.supervised.optimizer import element_wise, part_of
+from mmrm.train.supervised.optimizer import part_of, token_wise_modules
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
@@ -244,7 +244,7 @@ def test_all_layers_that_are_compiled_are_there(family: str) -> None:
         backbone = FAMILIES[family].parts().scalar.stock(tiny.config(family))
     vision = tiny.VISION[family]
     blocks = vision.get("depth") or vision["num_hidden_layers"]
-    assert len(list(element_wise(backbone))) == 3 * 2 + 1 + 3 * blocks
+    assert len(list(token_wise_modules(backbone))) == 3 * 2 + 1 + 3 * blocks
 
 
 @pytest.mark.parametrize("path", PUBLISHED)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from mmrm.data.preference import Preference
 from mmrm.data.prompts import JudgeTemplate, ask
-from mmrm.train.methods.language_model.method import Indices, shown_responses, with_winners
+from mmrm.train.methods.language_model.method import Indices, indices_with_sides, shown_responses
 from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
@@ -16,7 +16,7 @@ class PairPrompts(RunPrompts):
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of the prompts of an epoch: 2 * (index of the record) + side."""
-        return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
+        return indices_with_sides(self.mixture.order(epoch), self.mixture.config.seed, epoch)
 
     def load(self, index: int, place: int) -> Prompt:
         """Return a prompt: the winner is the first response for an even `index`, else the second."""
