@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from mmrm.data.errors import SHOWN, Problem, RecipeError, UserError
+from mmrm.data.errors import SHOWN_CHARACTERS, Problem, RecipeError, UserError
 from mmrm.data.regular_files import open_regular
 
 
@@ -175,7 +175,7 @@ class Reader:
                 "an override is written section.key=value, for example optim.learning_rate=1e-6, "
                 f"with at most {MAX_DEPTH} names and {MAX_BYTES:,} characters"
             )
-            return self._refuse(COMMAND_LINE, text[:SHOWN], "", message)
+            return self._refuse(COMMAND_LINE, text[:SHOWN_CHARACTERS], "", message)
         num_problems = len(self.problems)
         tree = self._tree(value, "", key, empty=Located(None, COMMAND_LINE))
         if len(self.problems) > num_problems:

@@ -128,7 +128,7 @@ def read_ablation(
                 wrong = evaluation_problems(recipe, base, patch)
             except RecipeError as error:
                 wrong = error.problems
-            problems += [Problem(p.where, f"{name}: {p.key}", p.found, p.message) for p in wrong]
+            problems += [Problem(p.where, f"{name}: {p.key}", p.value, p.message) for p in wrong]
     if problems:
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
     return Ablation(path, Path(base.output.folder), changes, tuple(runs))
