@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmrm.data.errors import ImageError, UserError
-from mmrm.data.images import ELSEWHERE, image_path
+from mmrm.data.images import ELSEWHERE_ADVICE, image_path
 from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.storage.files import digest, hash64, stamp
@@ -145,7 +145,9 @@ class Archive(IndexedFiles):
         """
         entry = self._entry(name)
         if entry is None:
-            raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE}")
+            raise ImageError(
+                f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE_ADVICE}"
+            )
         reason = REFUSED.get(int(entry["kind"]))
         if reason is not None:
             raise ImageError(
