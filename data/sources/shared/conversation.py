@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import (
-    PLACE,
+    IMAGE_MARKER,
     MarkerError,
     StrayMarkerError,
     marker_in_response,
@@ -22,7 +22,7 @@ from mmrm.data.video import ADVICE, PARTS
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 SHAREGPT_ROLES: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant"}
-MARKER = PLACE
+MARKER = IMAGE_MARKER
 """The marker by which most data sets write the position of an image in a text."""
 
 

@@ -170,7 +170,7 @@ class SourceRow:
         if values is None:
             return ()
         images = values if isinstance(values, list) else [values]
-        self.limits.refuse("images", len(images))
+        self.limits.refuse_beyond("images", len(images))
         return tuple(self.image(image) for image in images)
 
 
