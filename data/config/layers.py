@@ -1,7 +1,7 @@
-"""Recipes as trees of values with the places where they were written.
+"""Recipes as trees of values, each with the file and line where it was written.
 
 A recipe may extend another (`extends: ../basereward.yaml`). The command line and the variants of an
-ablation lay single keys over both. Every value keeps its file and line, so that an error that is
+ablation replace single keys of both. Every value keeps its file and line, so that an error that is
 found after all this can still name them.
 """
 
@@ -24,7 +24,7 @@ from mmrm.data.regular_files import open_regular
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A value of a recipe and the place where it was written."""
+    """A value of a recipe, with the file and line where it was written."""
 
     value: dict[str, Located] | list[Located] | str | int | float | bool | None
     """Mappings and lists contain further `Located`."""
@@ -33,7 +33,10 @@ class Located:
 
     @classmethod
     def of(cls, plain: Any, where: str = "") -> Located:
-        """Return a plain value with the same place throughout; keys of mappings become text."""
+        """Return a tree for a plain value such as a dictionary, in which `where` is every place.
+
+        The keys of mappings become text.
+        """
         if isinstance(plain, dict):
             return cls({str(key): cls.of(child, where) for key, child in plain.items()}, where)
         if isinstance(plain, list):
@@ -41,7 +44,7 @@ class Located:
         return cls(plain, where)
 
     def plain(self) -> Any:
-        """Return the value without its places."""
+        """Return the value as plain dictionaries, lists and scalars, without files and lines."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -57,47 +60,47 @@ class Located:
         return None
 
     def at(self, path: Sequence[str | int]) -> Located | None:
-        """Return the value at `path`, or None if there is none."""
-        here: Located | None = self
+        """Return the value to which the keys and list positions in `path` lead, or None."""
+        value: Located | None = self
         for key in path:
-            if here is None:
+            if value is None:
                 return None
-            here = here.child(key)
-        return here
+            value = value.child(key)
+        return value
 
     def nearest(self, path: Sequence[str | int]) -> Located:
-        """Return the value at `path`, or the last one on the way to it."""
-        here = self
+        """Return the value at `path`, or its deepest ancestor that exists if there is none."""
+        value = self
         for key in path:
-            below = here.child(key)
-            if below is None:
-                return here
-            here = below
-        return here
+            child = value.child(key)
+            if child is None:
+                return value
+            value = child
+        return value
 
 
 def lay(base: Located, patch: Located) -> Located:
-    """Return `base` with `patch` over it.
+    """Return `base` with the values of `patch` in place of its own.
 
-    Mappings are merged key by key, and everything else, lists too, is replaced. A mapping whose
-    `type` the patch changes is replaced as a whole, since the keys of one type mean nothing to
-    another. A mapping over a list changes single items by their index, as `data.sources.0.weight=2`
-    on the command line does.
+    Mappings are merged key by key. Everything else, lists too, is replaced. A mapping whose `type`
+    the patch changes is replaced as a whole, since the keys of one type mean nothing to another. If
+    `base` is a list and `patch` a mapping of indices, single items are changed, as
+    `data.sources.0.weight=2` on the command line does.
     """
-    under = base.value
-    over = patch.value
-    if isinstance(under, list) and isinstance(over, dict) and _are_indices(over, len(under)):
-        items = [lay(item, over.get(str(index), item)) for index, item in enumerate(under)]
+    old = base.value
+    new = patch.value
+    if isinstance(old, list) and isinstance(new, dict) and _are_indices(new, len(old)):
+        items = [lay(item, new.get(str(index), item)) for index, item in enumerate(old)]
         return Located(items, base.where)
-    if not isinstance(under, dict) or not isinstance(over, dict):
+    if not isinstance(old, dict) or not isinstance(new, dict):
         return patch
     old_type = base.child("type")
     new_type = patch.child("type")
     if old_type and new_type and old_type.plain() != new_type.plain():
         return patch
-    merged = dict(under)
-    for key, value in over.items():
-        merged[key] = lay(under.get(key, value), value)
+    merged = dict(old)
+    for key, value in new.items():
+        merged[key] = lay(old[key], value) if key in old else value
     return Located(merged, base.where)
 
 
@@ -140,11 +143,12 @@ class Reader:
     def recipe(
         self, path: Path, extended_by: tuple[Path, ...] = (), where: str = COMMAND_LINE
     ) -> Located:
-        """Return the recipe at `path`, laid over the recipe that it extends.
+        """Return the recipe at `path`, merged with the recipe that it extends.
 
         Args:
             path: A YAML file.
-            extended_by: The recipes that extend it, resolved.
+            extended_by: The resolved paths of the recipes that extend it; empty if it was named
+                on the command line.
             where: The place of the key `extends` that names it, for messages.
         """
         key = "extends" if extended_by else "recipe"
@@ -167,7 +171,10 @@ class Reader:
         return lay(base, tree)
 
     def override(self, text: str) -> Located:
-        """Return `section.key=value`, with a value as in YAML, as a recipe of that one key."""
+        """Return an override, `section.key=value`, as a recipe with that key alone.
+
+        The value is read as YAML.
+        """
         key, equals, value = text.partition("=")
         names = key.split(".")
         if not equals or not all(names) or len(names) > MAX_DEPTH or len(text) > MAX_BYTES:
@@ -187,8 +194,10 @@ class Reader:
     def _tree(self, text: str, file: str, key: str, empty: Located) -> Located:
         """Return the values of a YAML text with their places.
 
+        Errors are added to `problems`.
+
         Args:
-            text: The text.
+            text: The YAML text.
             file: The name of its file; empty for the command line.
             key: The key under which errors are reported.
             empty: The result for a text without a value.
@@ -207,9 +216,9 @@ class Reader:
             if isinstance(error, MarkedYAMLError):
                 mark = error.problem_mark or error.context_mark
                 reason = error.problem
-            shown = "" if file else text
+            shown_value = "" if file else text  # a whole file would be too long
             return self._refuse(
-                self._where(mark), key, shown, f"this cannot be read as YAML: {reason}"
+                self._where(mark), key, shown_value, f"this cannot be read as YAML: {reason}"
             )
 
     def _refuse_large(self, text: str) -> None:
@@ -230,9 +239,12 @@ class Reader:
             _refuse_beyond_limits(depth, num_values, event.start_mark)
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
-        """Return the value of a YAML node with its places.
+        """Return the value of a YAML node, and of all nodes in it, with their places.
 
-        The place of a value is that of its key, also if the value begins on the next line.
+        Args:
+            node: The node of the value.
+            key: The node of its key, which is the place of the value; in a list the value itself.
+            path: The keys and indices that lead to the value.
         """
         where = self._where(key.start_mark)
         self._num_values += 1
@@ -247,7 +259,13 @@ class Reader:
         return self._scalar(node, where, ".".join(path))
 
     def _scalar(self, node: Node, where: str, key: str) -> Located:
-        """Return the value of a YAML node that is neither a mapping nor a list."""
+        """Return the value of a YAML node that is neither a mapping nor a list.
+
+        Args:
+            node: The node of the value.
+            where: The place of the value.
+            key: The keys that lead to it, joined by dots, for messages.
+        """
         tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if tag in PLAIN_TAGS:
             try:
@@ -259,7 +277,7 @@ class Reader:
                 return self._refuse(where, key, node.value, message)
         if tag not in TEXT_TAGS:
             message = f"the tag {node.tag} has no meaning in a recipe; remove it"
-            self._refuse(where, key, node.value, message)
+            self._refuse(where, key, node.value, message)  # reading goes on, as if it were text
         if NOT_TEXT.search(node.value):
             message = (
                 "the text contains a NUL or half of a surrogate pair, which no path and no prompt "
@@ -269,7 +287,10 @@ class Reader:
         return Located(node.value, where)
 
     def _mapping(self, node: MappingNode, path: tuple[str, ...]) -> dict[str, Located]:
-        """Return the entries of a mapping; a repeated key is reported with both lines."""
+        """Return the entries of a YAML mapping; a repeated key is reported with both lines.
+
+        `path` has the keys and indices that lead to the mapping.
+        """
         entries: dict[str, Located] = {}
         line_by_key: dict[str, int] = {}
         for key, value in node.value:
@@ -280,25 +301,31 @@ class Reader:
                 continue
             path_of_value = (*path, key.value)
             if key.value in entries:
-                shown = str(value.value) if isinstance(value, ScalarNode) else ""
+                shown_value = str(value.value) if isinstance(value, ScalarNode) else ""
                 message = (
                     f"this key occurs twice, first on line {line_by_key[key.value]}; keep one of "
                     "the two"
                 )
-                self._refuse(where, ".".join(path_of_value), shown, message)
+                self._refuse(where, ".".join(path_of_value), shown_value, message)
                 continue
             line_by_key[key.value] = key.start_mark.line + 1
             entries[key.value] = self._located(value, key, path_of_value)
         return entries
 
     def _where(self, mark: StringMark | None) -> str:
-        """Return `file:line` of a mark in the text that is being read."""
+        """Return the place of a mark in the text that is being read, `file:line`.
+
+        The result is the file alone if there is no mark, and COMMAND_LINE if there is no file.
+        """
         if self._file and mark:
             return f"{self._file}:{mark.line + 1}"
         return self._file or COMMAND_LINE
 
     def _refuse(self, where: str, key: str, value: str, message: str) -> Located:
-        """Add a problem, and return an empty recipe, with which reading goes on."""
+        """Add an error to `problems`, and return an empty recipe in place of the wrong value.
+
+        The arguments are the fields of `Problem`. Reading goes on, so that all errors are found.
+        """
         self.problems.append(Problem(where, key, value, message))
         return Located({}, where)
 
@@ -306,7 +333,9 @@ class Reader:
 def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
     """Return the text of the recipe at `path`.
 
-    Raises: UserError if it is no regular file, extends itself or is too large; OSError or
+    `extended_by` has the resolved paths of the recipes that extend it.
+
+    Raises: UserError if the recipe is no regular file, extends itself or is too large; OSError or
     ValueError if it cannot be read.
     """
     if not path.is_file():
@@ -330,7 +359,10 @@ def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
 
 
 def _refuse_beyond_limits(depth: int, num_values: int, mark: StringMark | None) -> None:
-    """Raise YAMLError if a text is nested too deeply or holds too many values."""
+    """Raise YAMLError if a recipe is nested too deeply or holds too many values.
+
+    `mark` is the position in the text to which these numbers belong, for the message.
+    """
     if depth > MAX_DEPTH:
         reason = f"it is nested more than {MAX_DEPTH} deep"
         raise MarkedYAMLError(problem=reason, problem_mark=mark)
@@ -340,9 +372,9 @@ def _refuse_beyond_limits(depth: int, num_values: int, mark: StringMark | None) 
 
 
 def read_yaml(path: Path) -> Located:
-    """Return the mapping in a YAML file, laid over the file that it `extends`.
+    """Return the mapping in a YAML file, merged with the file that its key `extends` names.
 
-    Raises: RecipeError if the text of a file is wrong.
+    Raises: RecipeError if a file cannot be read, or is no mapping in valid YAML.
     """
     reader = Reader()
     tree = reader.recipe(path)
