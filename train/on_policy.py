@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error that a user can correct ends the process with status 2.
     """
     options = parse(arguments)
-    with command(refusal=2):
+    with command(status=2):
         run(options).show(wide_console(120))
 
 

@@ -358,7 +358,7 @@ def _auc_text(line: dict[str, Any]) -> str:
     if "auc" not in line:
         return MISSING
     mean, low, high = line["auc"]
-    auc = interval(mean, low, high, form=lambda share: f"{share:.3f}")
+    auc = interval(mean, low, high, format_number=lambda share: f"{share:.3f}")
     return f"{auc} ({line['asked']})"
 
 
