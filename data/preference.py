@@ -195,7 +195,8 @@ def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Pref
 def _stray_markers(record: Preference) -> Iterator[str]:
     """Yield an error message for each text with a marker of an image or of another medium.
 
-    Markers that are control tokens of Qwen2.5-VL are passed over: `forged` finds them.
+    Markers that are control tokens of Qwen2.5-VL are passed over, because
+    `forged` finds them.
     """
     for message in record.prompt:
         content = "".join(texts([message]))

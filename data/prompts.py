@@ -5,7 +5,8 @@ script sends it, so that its checkpoints can be used as judges. `short` asks the
 words. `turns` shows each response as the assistant's own turn after the question. This is the
 position in which a backbone has learned right answers.
 
-`read` and `conclusion` fail closed: a text that does not clearly name one response names none.
+`read` and `conclusion` fail closed:
+a text that does not clearly name one response names none.
 """
 
 import re
@@ -96,7 +97,10 @@ def question(prompt: Sequence[Message]) -> str:
 
 
 def write_judgement(rationale: str, answer: Answer) -> str:
-    """Return a judge's text with a rationale and an answer, in the form that `read` reads."""
+    """Return a judge's text with a rationale and an answer.
+
+    The text has the form that `read` reads.
+    """
     return f"<think>{rationale}</think><answer>{answer}</answer>"
 
 
