@@ -30,7 +30,7 @@ from mmrm.data.storage.archives import (
     Archive,
     Folder,
     Images,
-    check_places,
+    check_image_paths,
     is_archive,
     open_images,
 )
@@ -361,7 +361,7 @@ class ImageFilesConfig(FilesConfig):
         """Check the files as `FilesConfig.look` does, and the images that the recipe names."""
         super().look()
         if self.images is not None:
-            check_places(_image_places(self.images))
+            check_image_paths(_image_places(self.images))
 
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
         """Return the folder or archive that the recipe names, or the data set's own."""
