@@ -120,7 +120,7 @@ class MmprSource(TableSource):
 
     def record(self, index: int) -> Preference:
         """Return the record at `index`; its identity contains the name of the subset."""
-        subset_index, row_index = self.table.place(index)
+        subset_index, row_index = self.table.table_and_position(index)
         subset = self.subsets[subset_index]
         category = subset.name.removeprefix(f"{self.name}:")
         return replace(subset.record(row_index), category=category)
