@@ -23,7 +23,7 @@ from mmrm.data.sources.shared.file_source import (
     SourceRow,
     TableSource,
 )
-from mmrm.data.storage.archives import DAMAGED, Archive, Folder, Images
+from mmrm.data.storage.archives import ERRORS_OF_DAMAGED_ARCHIVES, Archive, Folder, Images
 from mmrm.data.storage.files import copy_limited, derived, whole_file
 from mmrm.data.storage.row_files import Concatenated, JsonLines
 from mmrm.data.storage.strict_json import parse_json
@@ -227,7 +227,7 @@ def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[
                         copy_limited(zipped.open(entry), unpacked, archive)
     except UserError:
         raise
-    except DAMAGED as error:
+    except ERRORS_OF_DAMAGED_ARCHIVES as error:
         raise UserError(
             f"{archive} cannot be read ({error}). It may be incomplete: fetch it again."
         ) from error

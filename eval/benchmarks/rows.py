@@ -19,7 +19,7 @@ from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, T
 from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
-from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
+from mmrm.data.storage.arrow import CONVERSION_ERRORS, refuse_repeated_columns
 from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.row_files import Row, open_rows
 from mmrm.data.video import ADVICE, COLUMNS, is_video_name
@@ -133,7 +133,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
             refuse_repeated_columns(path, parquet.read_schema(path).names)
         try:
             return list(parquet.read_table(list(paths)).to_pylist())
-        except BEYOND_PYTHON as error:
+        except CONVERSION_ERRORS as error:
             names = ", ".join(map(str, paths))
             raise UserError(
                 f"{names}: the rows cannot be read ({error}). Fetch the files again."
