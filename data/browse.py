@@ -66,6 +66,9 @@ class Suspicion(NamedTuple):
 def suspicious(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     """Yield the suspicious records of all sources, except those whose records are generated.
 
+    A record is suspicious if it cannot be used, if its two responses are equal, or if another
+    record with the same responses prefers the other one.
+
     This reads every record and decodes every image. It takes longer than preparing the data, which
     does not decode images.
 
@@ -112,10 +115,10 @@ def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
 
 
 def contradictions(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
-    """Yield a suspicion for every pair of responses of which records prefer different ones.
+    """Yield a suspicion for each group of records that contradict one another.
 
-    Two records have the same pair if prompt, images and both responses are the same. They may be
-    of different sources. Generated sources are left out.
+    Two records contradict one another if they have the same prompt, images and two responses, but
+    prefer different responses. They may be of different sources. Generated sources are left out.
 
     Args:
         splits: The sources, each with the numbers of its training rows and its held-out rows.
@@ -202,6 +205,9 @@ def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
 def page(mixture: Mixture, samples_per_source: int, title: str, pairs_together: int = 1) -> str:
     """Return a page with samples and histograms of every source, as HTML that needs no other file.
 
+    The page also has the data card of the mixture: the number of records that each source gives to
+    training, and of those that were dropped.
+
     Args:
         mixture: The sources.
         samples_per_source: The largest number of records of each source that are shown.
@@ -209,10 +215,11 @@ def page(mixture: Mixture, samples_per_source: int, title: str, pairs_together: 
         pairs_together: The largest number of pairs with one prompt that training puts into one
             step, as the recipe's key `method.pairs_together` sets it.
     """
-    card = mixture.card(pairs_together)
+    data_card = mixture.card(pairs_together)
     sections = []
-    for split, source_card in zip(mixture.splits, card.sources, strict=True):
-        # The sample is only used for a generated source, which has no row index.
+    for split, source_card in zip(mixture.splits, data_card.sources, strict=True):
+        # A row index has the lengths of all records. A generated source has none: some records are
+        # generated and indexed in place of all.
         index, positions = split.known(split.rows[:GENERATED_SAMPLE])
         rows = index.rows[positions]
         longer_sides = index.sizes.max(axis=1, initial=0)
@@ -233,7 +240,7 @@ def page(mixture: Mixture, samples_per_source: int, title: str, pairs_together: 
                 "samples": list(samples(split, samples_per_source, mixture.config.seed)),
             }
         )
-    return render(TEMPLATE, title=title, card=card, sections=sections)
+    return render(TEMPLATE, title=title, card=data_card, sections=sections)
 
 
 def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:

@@ -88,11 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with command(), locked_folder(options.out):
         problems = extract_all(options.videos, options.out, options.frames, options.workers)
     if problems:
-        sys.exit(
-            "\n  ".join(
-                [f"error: {len(problems)} videos cannot be cut:", *problems[:LISTED_PROBLEMS]]
-            )
-        )
+        heading = f"error: {len(problems)} videos cannot be cut:"
+        sys.exit("\n  ".join([heading, *problems[:LISTED_PROBLEMS]]))
 
 
 def extract_all(videos: Path, out: Path, max_frames: int, workers: int) -> list[str]:

@@ -68,7 +68,8 @@ def upright_rgb(opened: Image.Image) -> Image.Image:
 def _rgb(image: Image.Image) -> Image.Image:
     """Return an image as RGB of 8 bits; raise ImageModeError if its mode has no agreed RGB form."""
     if image.mode in SIXTEEN_BIT_MODES:
-        return image.point(lambda value: value / 256, "L").convert("RGB")
+        eight_bit = image.point(lambda value: value / 256, "L")
+        return eight_bit.convert("RGB")
     if image.mode in ALPHA_MODES or "transparency" in image.info:
         transparent = image.convert("RGBA")
         white = Image.new("RGBA", transparent.size, "white")

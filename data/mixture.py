@@ -74,7 +74,8 @@ def main() -> None:
 def prepare(recipe: Path, card_file: Path | None) -> None:
     """Read and index all sources of a recipe, and print and save its data card.
 
-    The data card is the summary of the data that the module's docstring describes.
+    The data card is a summary: the number of records that each source gives to training, the number
+    of dropped records and the reasons, and the lengths of the records.
 
     Args:
         recipe: The YAML file of the recipe.
@@ -91,7 +92,8 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
         card_file = mixture.config.cache_folder / f"{recipe.stem}.card.json"
     card.save(card_file)
 
-    console = plain_console(width=max(MIN_WIDTH, plain_console().width))
+    terminal_width = plain_console().width
+    console = plain_console(width=max(MIN_WIDTH, terminal_width))
     console.print(card.table(), card.tenths(), card.origins())
     for source in card.sources:
         for message in source.messages:

@@ -144,9 +144,9 @@ def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterat
     """
     # The text parts of a turn are joined, as the chat template joins them: a token may be spread
     # over two parts.
-    texts_by_name = [("the prompt", "".join(texts([message]))) for message in record.prompt]
-    texts_by_name += _responses_and_notes(record).items()
-    for name, content in texts_by_name:
+    named_texts = [("the prompt", "".join(texts([message]))) for message in record.prompt]
+    named_texts += _responses_and_notes(record).items()
+    for name, content in named_texts:
         token = control_token(content, tokens)
         if token is None:
             continue

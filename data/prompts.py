@@ -97,10 +97,7 @@ def question(prompt: Sequence[Message]) -> str:
 
 
 def write_judgement(rationale: str, answer: Answer) -> str:
-    """Return a judge's text with a rationale and an answer.
-
-    The text has the form that `read` reads.
-    """
+    """Return a judge's text: `<think>`, the rationale, `</think><answer>`, the answer, `</answer>`."""
     return f"<think>{rationale}</think><answer>{answer}</answer>"
 
 
@@ -206,7 +203,7 @@ def read(text: str) -> Judgement:
 
 
 def _tag_like(text: str) -> list[str]:
-    """Return the names of all think and answer tags in a text, misspelt ones included."""
+    """Return "think" or "answer" for each such tag in a text, misspelt tags included."""
     last_closing = text.rfind(">")
     return TAG_LIKE.findall(text, 0, last_closing + 1)
 

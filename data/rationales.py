@@ -163,7 +163,7 @@ def swapped(rationale: str) -> str | None:
     match = IN_TURN.fullmatch(text)
     if match is None:
         return text
-    before, first_sentence, _, second_sentence, after = match.groups()
+    before, first_sentence, _number, second_sentence, after = match.groups()
     if REFERS_BACK.search(first_sentence) or REFERS_BACK.search(second_sentence):
         return text
     return before + second_sentence + first_sentence + after
@@ -188,15 +188,18 @@ def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen
 
 
 def obstacle(rationale: str) -> str | None:
-    """Return the first words for which `swapped` refuses a rationale; None if it rewrites it."""
+    """Return the first words that keep a rationale from being rewritten for the other order.
+
+    The result is None if `swapped` can rewrite it.
+    """
     return next(_obstacles(rationale), None)
 
 
 def _obstacles(rationale: str) -> Iterator[str]:
-    """Yield everything for which `swapped` refuses a rationale.
+    """Yield everything that keeps a rationale from being rewritten for the other order.
 
-    These are words that could be unrecognised references to a response, with their context, or a
-    description of another obstacle.
+    The texts are words that could be unrecognised references to a response, with their context, or
+    descriptions of other obstacles.
     """
     control = CONTROL.search(rationale)
     if control is not None:
@@ -266,9 +269,10 @@ def _mixed_references(references: list[re.Match[str]]) -> str | None:
 
 
 def _quoted_references(rationale: str) -> Iterator[str]:
-    """Yield each quotation that contains a reference, or a message about an unclosed quotation.
+    """Yield each quotation in a rationale that contains a reference such as "Response 1".
 
-    A quotation may come from a response, so that its words must not be changed.
+    The quotation may come from a response, so that its words must not be changed. If a quotation
+    mark is not closed, a message about it is yielded too.
     """
     if rationale.count('"') % 2 or rationale.count("`") % 2:
         yield "a quotation mark that is not closed"
@@ -287,6 +291,7 @@ def _scores_in_order(sentence: str) -> bool:
     has_digits = re.search(r"\d", sentence) is not None
     if REFERENCE in sentence or not has_digits:
         return False
+    # Numbers alone, such as "8, 6", or numbers and a word such as "score".
     has_words = re.search(r"[A-Za-z]", sentence) is not None
     return not has_words or SCORE.search(sentence) is not None
 

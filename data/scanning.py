@@ -51,8 +51,9 @@ def compatibility_form(text: str) -> str:
 
 
 def _is_combining_mark(character: str) -> bool:
-    """Return True if a character combines with the letter before it, such as an accent.
+    """Return True if a character combines with the letter before it, as an accent does.
 
-    Normalisation sorts such characters. Characters whose decomposition begins with one count too.
+    The result is also True for a character that normalisation replaces by several ones of which the
+    first is a combining mark.
     """
     return unicodedata.combining(character) > 0 or character in DECOMPOSE_INTO_MARKS

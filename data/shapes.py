@@ -49,7 +49,7 @@ def write_sheet(path: Path, level: str, seed: int) -> None:
     """
     from matplotlib.figure import Figure
 
-    shapes_data = ShapesWorld(level, seed, "train")
+    shapes_data = ShapesWorld(level, seed, split="train")
     question_types = []
     for question_type in QUESTION_TYPES:
         question_types += [question_type, question_type]
@@ -103,8 +103,8 @@ def _lines(item: WorldItem) -> list[tuple[str, str]]:
         (item.question, "black"),
         (f"chosen: {item.chosen}", "darkgreen"),
         (f"rejected: {item.rejected}", "firebrick"),
-        (f"critique of chosen: {item.critique(True)}", "darkgreen"),
-        (f"critique of rejected: {item.critique(False)}", "firebrick"),
+        (f"critique of chosen: {item.critique(chosen=True)}", "darkgreen"),
+        (f"critique of rejected: {item.critique(chosen=False)}", "firebrick"),
         (f"rationale: {item.rationale()}", "black"),
     ]
     lines = []

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-SUFFIXES = (
+VIDEO_SUFFIXES = (
     *(".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts"),
     *(".ogv", ".ts", ".vob", ".webm", ".wmv"),
 )
 """Endings of the names of videos."""
-PARTS = ("video", "video_url", "input_video")
+VIDEO_PART_TYPES = ("video", "video_url", "input_video")
 """Types of a part of a turn with a video."""
-COLUMNS = ("video", "videos")
+VIDEO_COLUMNS = ("video", "videos")
 """Columns of data sets that hold videos."""
-TOKEN = "<|video_pad|>"
-ADVICE = (
+VIDEO_TOKEN = "<|video_pad|>"
+VIDEO_ADVICE = (
     "Judges see images only: cut a video into frames with `python data/frames.py VIDEOS OUT "
     "--frames 8`, and give these as images."
 )
@@ -40,7 +40,7 @@ STILL_IMAGE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mi
 def is_video_name(name: str) -> bool:
     """Return True if a path or a URL has the ending of a video's name."""
     without_query = name.partition("?")[0]
-    return PurePath(without_query).suffix.lower() in SUFFIXES
+    return PurePath(without_query).suffix.lower() in VIDEO_SUFFIXES
 
 
 def is_video(first_bytes: bytes) -> bool:

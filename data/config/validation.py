@@ -46,7 +46,10 @@ def parse(model: type[Model], tree: Located, name: str) -> Model:
 
 
 def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDetails]]:
-    """Return the values `raw` as an instance of `model`, or None, and pydantic's errors."""
+    """Return an instance of `model` with the values `raw`, and no errors.
+
+    If the values are wrong, return None and pydantic's errors.
+    """
     try:
         # Read as JSON, because strict models then accept a list in place of a tuple.
         return model.model_validate_json(json.dumps(raw)), []
@@ -175,7 +178,7 @@ def _problem(
 
 
 def _missing_key(model: type[BaseModel], path: KeyPath, tree: Located) -> str:
-    """Return the message about a missing key, with the words that are allowed, if it has some.
+    """Return the message about a missing key, with the words that its value may be, if any.
 
     `path` has the keys and list positions that lead to the missing key in the recipe `tree`.
     """
@@ -192,10 +195,10 @@ def _missing_key(model: type[BaseModel], path: KeyPath, tree: Located) -> str:
 
 
 def _requirement(error: ErrorDetails) -> str:
-    """Return the end of "the value …" in the message about a wrong value, such as "should be 1".
+    """Return the requirement on a wrong value as part of a sentence: "should be at least 1".
 
-    If the value has to be one of several words, the message contains them and a guess at the word
-    that was meant.
+    If the value has to be one of several words, the text contains them and a guess at the word that
+    was meant.
     """
     # The types of pydantic's errors that list the allowed words, and the keys of these lists.
     key_by_error_type = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}

@@ -221,7 +221,9 @@ class Archive(IndexedFiles):
         return content
 
     def make_index(self) -> npt.NDArray[np.void]:
-        """Return the index: a row of type ENTRY for each name, sorted by the hash of the name.
+        """Return the index: a row with the position, size and kind of each file in the archive.
+
+        The rows have the type ENTRY and are sorted by the hash of the file's name, (files,).
 
         Raises: UserError if the archive is damaged or incomplete.
         """
@@ -295,7 +297,7 @@ def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
     folders = set[str]()
     for member in members:
         components = member.name.split("/")
-        has_upward_path = ".." in components or components[-1] == "."
+        is_upwards = ".." in components or components[-1] == "."
         is_folder = member.kind == FOLDER or components[-1] == ""
         # tar follows `..`, and unzip leaves it out. Another file may be at neither of both paths.
         path_with_tar = extracted_name(member.name)
@@ -306,15 +308,17 @@ def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
             if is_folder:
                 folders.update((path, *_parents(path)))
                 continue
-            kind = UPWARDS if has_upward_path else member.kind
+            kind = UPWARDS if is_upwards else member.kind
             if path in files:
                 kind = AMBIGUOUS
             files[path] = replace(member, name=path, kind=kind)
+    # Extraction would write a file elsewhere, if one of its folders is a link or a file.
     for path, file in files.items():
         parents = _parents(path)
         folders.update(parents)
         if any(parent in files for parent in parents):
             files[path] = replace(file, kind=BEHIND_LINK)
+    # A path may be that of a file and of a folder.
     for path in folders & files.keys():
         files[path] = replace(files[path], kind=AMBIGUOUS)
     return files
