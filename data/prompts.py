@@ -97,7 +97,7 @@ def question(prompt: Sequence[Message]) -> str:
 
 
 def write_judgement(rationale: str, answer: Answer) -> str:
-    """Return a judge's text: `<think>`, the rationale, `</think><answer>`, the answer, `</answer>`."""
+    """Return the text of a judge: the rationale in think tags, and the answer in answer tags."""
     return f"<think>{rationale}</think><answer>{answer}</answer>"
 
 
