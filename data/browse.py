@@ -190,7 +190,7 @@ def histogram(title: str, unit: str, owners: str, values: npt.NDArray[np.integer
 
 
 def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
-    """Return how many of the given rows repeat an earlier one of them.
+    """Return the number of rows that repeat an earlier row.
 
     A row repeats another one if prompt, images and both responses are the same. It may prefer the
     other response.
