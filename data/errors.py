@@ -1,7 +1,7 @@
 """Errors that a user can correct: `UserError` and its kinds.
 
 Commands print them without a traceback; an error in this project's code ends with one. A message
-names what was found, what is required, the reason, and what to do.
+names the wrong value, the requirement, its reason, and what the user can do.
 """
 
 import re
@@ -28,7 +28,7 @@ class RecordError(UserError):
 class MarkerInTextError(RecordError):
     """A record with a marker such as `<image>` in a text that belongs to no image.
 
-    The data card counts it under the reason `markers`.
+    The summary of a mixture of data sources counts such records under the reason `markers`.
     """
 
 
@@ -39,8 +39,8 @@ class ImageError(RecordError):
 class LeftOut(RecordError):
     """A row that its source leaves out by its own rule, such as a tie or too small a gap.
 
-    It is counted in the data card, and not among the records that cannot be used. `reason` is one
-    of `mmrm.data.preparation.row_index.REASONS`.
+    It is not counted among the records that cannot be used. `reason` is the reason under which it
+    is counted, one of `mmrm.data.preparation.row_index.REASONS`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -99,7 +99,7 @@ class Problem:
     """The sentence that says what is wrong, and what is required."""
 
     def __str__(self) -> str:
-        """Return the error on two lines: its place, key and value, and below them the message."""
+        """Return the error on two lines: where, key and value, and below them the message."""
         shown_value = URL.sub(r"://\1", self.value)
         if len(shown_value) > SHOWN_CHARACTERS:
             shown_value = f"{shown_value[:SHOWN_CHARACTERS]}…"

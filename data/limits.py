@@ -105,7 +105,8 @@ def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[
 def _has_value(part: dict[str, Any]) -> bool:
     """Return True if a part of a turn has a value under another key than `type`.
 
-    An image part without one is the place of an image that is sent outside the messages.
+    An image part without such a value marks the position of an image that is sent outside the
+    messages.
     """
     return any(value is not None for key, value in part.items() if key != "type")
 

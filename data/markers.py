@@ -28,7 +28,7 @@ REWRITE_ADVICE = (
 
 
 class MarkerError(ValueError):
-    """A marker that cannot be the position of an image; the message says what to do."""
+    """A marker that cannot be the position of an image; the message contains the advice."""
 
 
 class StrayMarkerError(MarkerError):
@@ -58,9 +58,9 @@ def marker_in_response(name: str, text: str) -> str | None:
 
 
 def marker_in_prompt(text: str) -> str | None:
-    """Return an error message if a text of a prompt holds a marker, else None.
+    """Return an error message if a text of a prompt holds a marker such as `<image>`, else None.
 
-    `place_images` must have been called before: it replaces each marker that stands for an image.
+    Markers that are positions of images must have been replaced by `place_images` before.
     """
     marker = stray_marker(text)
     if marker is None:

@@ -1,8 +1,8 @@
-"""The record of this project: a multimodal prompt and two responses, one of them preferred.
+"""The record of this project: a multimodal prompt with a preferred and a rejected response.
 
-Training and evaluation both start from `Preference` records, and `validate` holds what every record
-must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels, so that a
-record is small and a data set can be memory-mapped.
+Training and evaluation both start from `Preference` records, and `validate` checks the rules that
+every record must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels,
+so that a record is small and a data set can be memory-mapped.
 """
 
 import unicodedata

@@ -1700,80 +1700,82 @@ def compare(first: Path, second: Path, *, texts: bool) -> int:
             print(f"{name}: only in one of the recordings")
             num_differences += 1
             continue
-        one = json.loads((first / name).read_text(encoding="utf-8"))
-        other = json.loads((second / name).read_text(encoding="utf-8"))
-        for place, description in differences(one, other, texts=texts):
-            print(f"{name} {place}: {description}")
+        first_section = json.loads((first / name).read_text(encoding="utf-8"))
+        second_section = json.loads((second / name).read_text(encoding="utf-8"))
+        for path, description in differences(first_section, second_section, texts=texts):
+            print(f"{name} {path}: {description}")
             num_differences += 1
     print(f"{num_differences} differences in {len(names)} sections")
     return int(num_differences > 0)
 
 
-def differences(one: Any, other: Any, *, texts: bool, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the differences between two JSON values, each as its place and a description.
+def differences(
+    first: Any, second: Any, *, texts: bool, path: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield the differences between two JSON values, each as its path and a description.
 
     Args:
-        one: a value of the first recording.
-        other: the value at the same place of the second one.
+        first: a value of the first recording.
+        second: the value at the same path in the second recording.
         texts: also compare messages and printed texts, line by line.
-        place: the keys that lead to the values, joined by slashes.
+        path: the keys that lead to the values, joined by slashes.
     """
-    if isinstance(one, dict) and isinstance(other, dict):
-        yield from differences_of_mappings(one, other, texts=texts, place=place)
-    elif isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
-            yield place, f"{len(one)} and {len(other)} entries"
-        for index, (child, counterpart) in enumerate(zip(one, other, strict=False)):
-            yield from differences(child, counterpart, texts=texts, place=f"{place}/{index}")
-    elif not are_equal(one, other):
-        yield place, f"{one!r} and {other!r}"
+    if isinstance(first, dict) and isinstance(second, dict):
+        yield from differences_of_mappings(first, second, texts=texts, path=path)
+    elif isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
+            yield path, f"{len(first)} and {len(second)} entries"
+        for index, (child, counterpart) in enumerate(zip(first, second, strict=False)):
+            yield from differences(child, counterpart, texts=texts, path=f"{path}/{index}")
+    elif not are_equal(first, second):
+        yield path, f"{first!r} and {second!r}"
 
 
 def differences_of_mappings(
-    one: Mapping[str, Any], other: Mapping[str, Any], *, texts: bool, place: str
+    first: Mapping[str, Any], second: Mapping[str, Any], *, texts: bool, path: str
 ) -> Iterator[tuple[str, str]]:
     """Yield the differences between two mappings: in the keys, their order, and the values.
 
     The arguments are those of `differences`.
     """
-    if list(one) != list(other):
-        missing = [key for key in one if key not in other]
-        added = [key for key in other if key not in one]
+    if list(first) != list(second):
+        missing = [key for key in first if key not in second]
+        added = [key for key in second if key not in first]
         if missing or added:
-            yield place, f"keys missing {missing}, added {added}"
+            yield path, f"keys missing {missing}, added {added}"
         else:
-            yield place, f"order of keys {list(one)} and {list(other)}"
-    for key in one:
-        if key not in other:
+            yield path, f"order of keys {list(first)} and {list(second)}"
+    for key in first:
+        if key not in second:
             continue
-        inside = f"{place}/{key}"
+        inside = f"{path}/{key}"
         if key == "message" and not texts:
             continue
         if key in ("printed", "message", *PRINTED_KEYS):
-            yield from differences_of_texts(one[key], other[key], texts=texts, place=inside)
+            yield from differences_of_texts(first[key], second[key], texts=texts, path=inside)
         else:
-            yield from differences(one[key], other[key], texts=texts, place=inside)
+            yield from differences(first[key], second[key], texts=texts, path=inside)
 
 
 def differences_of_texts(
-    one: Any, other: Any, *, texts: bool, place: str
+    first: Any, second: Any, *, texts: bool, path: str
 ) -> Iterator[tuple[str, str]]:
     """Yield the differences between two printed texts.
 
     With `texts` their lines are compared, otherwise only their numbers.
     """
-    lines = printed_lines(one)
-    other_lines = printed_lines(other)
+    lines = printed_lines(first)
+    second_lines = printed_lines(second)
     if texts:
-        yield from differences(lines, other_lines, texts=True, place=place)
+        yield from differences(lines, second_lines, texts=True, path=path)
         return
     numbers = [number for line in lines for number in NUMBER.findall(line)]
-    other_numbers = [number for line in other_lines for number in NUMBER.findall(line)]
-    if len(numbers) != len(other_numbers):
-        yield place, f"{len(numbers)} and {len(other_numbers)} numbers are printed"
-    for index, (number, counterpart) in enumerate(zip(numbers, other_numbers, strict=False)):
+    second_numbers = [number for line in second_lines for number in NUMBER.findall(line)]
+    if len(numbers) != len(second_numbers):
+        yield path, f"{len(numbers)} and {len(second_numbers)} numbers are printed"
+    for index, (number, counterpart) in enumerate(zip(numbers, second_numbers, strict=False)):
         if number != counterpart:
-            yield place, f"printed number {index} is {number} and {counterpart}"
+            yield path, f"printed number {index} is {number} and {counterpart}"
             return
 
 
@@ -1792,11 +1794,11 @@ def printed_lines(value: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def are_equal(one: Any, other: Any) -> bool:
+def are_equal(first: Any, second: Any) -> bool:
     """Return True if two JSON scalars are equal and of the same type; NaN equals NaN."""
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
-        return math.isnan(other)
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
+        return math.isnan(second)
+    return type(first) is type(second) and bool(first == second)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,10 @@ class Located:
 
     @classmethod
     def of(cls, plain: Any, where: str = "") -> Located:
-        """Return a tree for a plain value such as a dictionary, in which `where` is every place.
+        """Return a tree for a plain value such as a dictionary.
 
-        The keys of mappings become text.
+        The keys of mappings become text. Every value in the tree gets the same file and line,
+        `where`.
         """
         if isinstance(plain, dict):
             return cls({str(key): cls.of(child, where) for key, child in plain.items()}, where)
@@ -87,20 +88,23 @@ def lay(base: Located, patch: Located) -> Located:
     `base` is a list and `patch` a mapping of indices, single items are changed, as
     `data.sources.0.weight=2` on the command line does.
     """
-    old = base.value
-    new = patch.value
-    if isinstance(old, list) and isinstance(new, dict) and _are_indices(new, len(old)):
-        items = [lay(item, new.get(str(index), item)) for index, item in enumerate(old)]
-        return Located(items, base.where)
-    if not isinstance(old, dict) or not isinstance(new, dict):
+    old_value = base.value
+    new_value = patch.value
+    if isinstance(old_value, list) and isinstance(new_value, dict):
+        if _are_indices(new_value, len(old_value)):
+            items = []
+            for index, item in enumerate(old_value):
+                items.append(lay(item, new_value.get(str(index), item)))
+            return Located(items, base.where)
+    if not isinstance(old_value, dict) or not isinstance(new_value, dict):
         return patch
     old_type = base.child("type")
     new_type = patch.child("type")
     if old_type and new_type and old_type.plain() != new_type.plain():
         return patch
-    merged = dict(old)
-    for key, value in new.items():
-        merged[key] = lay(old[key], value) if key in old else value
+    merged = dict(old_value)
+    for key, value in new_value.items():
+        merged[key] = lay(old_value[key], value) if key in old_value else value
     return Located(merged, base.where)
 
 
@@ -149,7 +153,7 @@ class Reader:
             path: A YAML file.
             extended_by: The resolved paths of the recipes that extend it; empty if it was named
                 on the command line.
-            where: The place of the key `extends` that names it, for messages.
+            where: The file and line of the key `extends` that names it, for messages.
         """
         key = "extends" if extended_by else "recipe"
         try:
@@ -192,7 +196,7 @@ class Reader:
         return tree
 
     def _tree(self, text: str, file: str, key: str, empty: Located) -> Located:
-        """Return the values of a YAML text with their places.
+        """Return the values of a YAML text, each with its file and line.
 
         Errors are added to `problems`.
 
@@ -239,11 +243,11 @@ class Reader:
             _refuse_beyond_limits(depth, num_values, event.start_mark)
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
-        """Return the value of a YAML node, and of all nodes in it, with their places.
+        """Return the value of a YAML node and of all nodes in it, each with its file and line.
 
         Args:
             node: The node of the value.
-            key: The node of its key, which is the place of the value; in a list the value itself.
+            key: The node of its key, whose line is that of the value; in a list the value itself.
             path: The keys and indices that lead to the value.
         """
         where = self._where(key.start_mark)
@@ -263,7 +267,7 @@ class Reader:
 
         Args:
             node: The node of the value.
-            where: The place of the value.
+            where: The file and line of the value.
             key: The keys that lead to it, joined by dots, for messages.
         """
         tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
@@ -313,7 +317,7 @@ class Reader:
         return entries
 
     def _where(self, mark: StringMark | None) -> str:
-        """Return the place of a mark in the text that is being read, `file:line`.
+        """Return `file:line` for a position (`mark`) in the text that is being read.
 
         The result is the file alone if there is no mark, and COMMAND_LINE if there is no file.
         """
@@ -322,7 +326,7 @@ class Reader:
         return self._file or COMMAND_LINE
 
     def _refuse(self, where: str, key: str, value: str, message: str) -> Located:
-        """Add an error to `problems`, and return an empty recipe in place of the wrong value.
+        """Add an error to `problems`, and return an empty recipe instead of the wrong value.
 
         The arguments are the fields of `Problem`. Reading goes on, so that all errors are found.
         """

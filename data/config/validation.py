@@ -150,7 +150,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as it is written in a YAML file, or "a mapping" or "a list" for these."""
+    """Return the text of a value in a message: as in a YAML file, or "a mapping" or "a list"."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -205,10 +205,10 @@ def _requirement(error: ErrorDetails) -> str:
     key_of_words = key_by_error_type.get(error["type"])
     if key_of_words is None:
         return error["msg"].replace("Input should", "should")
-    words = re.findall(r"'([^']*)'", error["ctx"][key_of_words])
-    listed_words = " or ".join(", ".join(words).rsplit(", ", 1))
+    allowed_words = re.findall(r"'([^']*)'", error["ctx"][key_of_words])
+    listing = " or ".join(", ".join(allowed_words).rsplit(", ", 1))
     given_word = str(error["ctx"].get("tag", error["input"]))
-    return f"should be {listed_words}{_guess(given_word, words)}"
+    return f"should be {listing}{_guess(given_word, allowed_words)}"
 
 
 def _guess(word: str, options: list[str]) -> str:
@@ -256,7 +256,7 @@ def _sections_at(model: type[BaseModel], path: KeyPath, tree: Located) -> list[t
     result has only the classes with this type. If no class has it, the result has all classes.
     """
     keys = tuple(key for key in path if isinstance(key, str))  # without positions in lists
-    allowed = [section for place, section in sections(model) if place == keys]
+    allowed = [section for section_keys, section in sections(model) if section_keys == keys]
     given_type = tree.at((*path, "type"))
     if given_type is None:
         return allowed

@@ -61,7 +61,7 @@ def imported_modules(modules: Sequence[str], floors: Sequence[str]) -> dict[str,
 def _imports(name: str, file: Path) -> list[str]:
     """Return the dotted names in the `from` imports of the module `name`, whose code is in `file`.
 
-    They are names of modules, and of what is imported from them.
+    The names are those of modules, and of the functions and classes that are imported from them.
     """
     names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

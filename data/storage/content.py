@@ -50,7 +50,7 @@ def shown_key(
     responses: Sequence[str],
     *other_values: Any,
 ) -> str:
-    """Return a digest (64 hexadecimal digits) of what a model is shown, as a key for its result.
+    """Return a digest (64 hexadecimal digits) of a model's input, as a key for its result.
 
     Args:
         prompt: The messages of the prompt.
