@@ -90,12 +90,15 @@ def lay(base: Located, patch: Located) -> Located:
     """
     old_value = base.value
     new_value = patch.value
-    if isinstance(old_value, list) and isinstance(new_value, dict):
-        if _are_indices(new_value, len(old_value)):
-            items = []
-            for index, item in enumerate(old_value):
-                items.append(lay(item, new_value.get(str(index), item)))
-            return Located(items, base.where)
+    if (
+        isinstance(old_value, list)
+        and isinstance(new_value, dict)
+        and _are_indices(new_value, len(old_value))
+    ):
+        items = []
+        for index, item in enumerate(old_value):
+            items.append(lay(item, new_value.get(str(index), item)))
+        return Located(items, base.where)
     if not isinstance(old_value, dict) or not isinstance(new_value, dict):
         return patch
     old_type = base.child("type")
