@@ -79,12 +79,13 @@ def suspicious(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
     for split in splits:
         if split.row_index is None:
             continue  # a generated source
-        for row in track(
+        rows = track(
             range(len(split.source)),
-            escape(f"looking through {split.source.name}"),
+            description=escape(f"looking through {split.source.name}"),
             console=plain_console(stderr=True),
             transient=True,
-        ):
+        )
+        for row in rows:
             suspicion = _suspicion_about(split, row)
             if suspicion is not None:
                 yield suspicion
@@ -163,22 +164,21 @@ def histogram(title: str, unit: str, owners: str, values: npt.NDArray[np.integer
     high = int(values.max())
     if low == high:
         return f"{title}: {low:,} {unit} in all {len(values):,} {owners}."
-    # Edges are whole numbers: most bars that are narrower than 1 would be empty.
+    # Edges of bars are whole numbers: most bars that are narrower than 1 would be empty.
     edges = np.unique(np.geomspace(low, high + 1, BARS + 1).round().astype(np.int64))
     counts, _ = np.histogram(values, edges)
-    round_numbers = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
-    ticks = [
-        (math.log10(number), f"{number:,}")
-        for number in round_numbers
-        if edges[0] <= number <= edges[-1]
-    ]
-    if len(ticks) < 2:
-        ticks = [(math.log10(number), f"{number:,}") for number in (low, high)]
+    # The numbers along the axis are 1, 2 and 5 times powers of ten, if two of them are on the axis.
+    powers_of_ten = [10**exponent for exponent in range(10)]
+    round_numbers = [factor * power for power in powers_of_ten for factor in (1, 2, 5)]
+    numbers = [number for number in round_numbers if edges[0] <= number <= edges[-1]]
+    if len(numbers) < 2:
+        numbers = [low, high]
+    ticks = [(math.log10(number), f"{number:,}") for number in numbers]
     x = Axis(math.log10(edges[0]), math.log10(edges[-1]), f"{unit}, logarithmic", ticks)
     bars = []
-    for start, end, count in zip(
-        edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
-    ):
+    starts = edges[:-1].tolist()
+    ends = edges[1:].tolist()
+    for start, end, count in zip(starts, ends, counts.tolist(), strict=True):
         value_range = f"{start:,}"
         if end > start + 1:
             value_range = f"{start:,} to {end - 1:,}"
@@ -307,7 +307,7 @@ def main() -> None:
 
 
 def print_suspicious(mixture: Mixture) -> None:
-    """Print every suspicious record of a mixture, and the number of records of each kind."""
+    """Print every suspicious record of a mixture, and the number of records with each fault."""
     counts: Counter[str] = Counter()
     for suspicion in suspicious(mixture.splits):
         counts[suspicion.kind] += 1

@@ -219,7 +219,7 @@ def decoded_frames(video: Path) -> Iterator[Any]:
     with av.open(str(video)) as container:
         if not container.streams.video:
             raise UserError("it holds no pictures, only sound or text")
-        container.streams.video[0].thread_type = "AUTO"
+        container.streams.video[0].thread_type = "AUTO"  # decode with several threads
         yield from container.decode(video=0)
 
 

@@ -430,10 +430,10 @@ class TileTokens:
         return self._tokens_of_tiles(tiled(sizes, self.min_tiles, self.max_tiles, self.side))
 
     def _tokens_of_tiles(self, num_tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of each image by its number of tiles, int64 of (images,).
+        """Return the number of tokens of each image, int64 of shape (images,).
 
-        An image with several tiles has a further tile that shows the whole image. `num_tiles`,
-        of shape (images,), does not count it.
+        `num_tiles` has the number of tiles of each image, (images,). An image with several tiles
+        has a further tile that shows the whole image, which `num_tiles` does not count.
         """
         all_tiles = np.where(num_tiles > 1, num_tiles + 1, num_tiles)
         return np.asarray(all_tiles * self.tokens)
@@ -501,6 +501,7 @@ def tiled(
     height, width = sizes.astype(np.float64).T
     smallest_difference = np.full(len(sizes), np.inf)
     num_tiles = np.ones(len(sizes), np.int64)
+    # From the smallest grid to the largest, so that a larger one replaces a smaller one.
     for columns, rows in sorted(grids, key=lambda grid: grid[0] * grid[1]):
         difference = np.abs(width / height - columns / rows)
         is_nearer = difference < smallest_difference

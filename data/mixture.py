@@ -60,15 +60,16 @@ def main() -> None:
     recipe_or_data: Path = options.recipe_or_data
     is_recipe = recipe_or_data.suffix in (".yaml", ".yml")
     if is_recipe and not options.plan:
-        parser.error("nothing to do: give --plan")
+        parser.error("nothing to do: give --plan")  # only the format of data can be described
     with command():
         if options.plan:
             prepare(recipe_or_data, options.save)
             return
         data_path = recipe_or_data.expanduser().absolute()
         num_workers = os.cpu_count() or 1
-        for line in inspect(data_path, options.images, CACHE, num_workers):
-            print(line)
+        descriptions = inspect(data_path, options.images, CACHE, num_workers)
+        for description in descriptions:
+            print(description)
 
 
 def prepare(recipe: Path, card_file: Path | None) -> None:
@@ -94,8 +95,10 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
 
     terminal_width = plain_console().width
     console = plain_console(width=max(MIN_WIDTH, terminal_width))
+    # The tables of the sources, of their shares of each tenth of an epoch, and of their origins.
     console.print(card.table(), card.tenths(), card.origins())
     for source in card.sources:
+        # One message for each fault of records that cannot be used, then notes on the rationales.
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")
         for line in source.rationales.lines(source.name):

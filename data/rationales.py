@@ -43,8 +43,15 @@ ORDINAL = re.compile(
 )
 """One response: "the first response". The article is part of the form, since "its first answer" is
 none of the two."""
-OTHER = {"1": "2", "A": "B", "first": "second", "First": "Second", "FIRST": "SECOND", "1st": "2nd"}
-OTHER |= {other: label for label, other in OTHER.items()}
+OTHER_LABEL = {
+    "1": "2",
+    "A": "B",
+    "first": "second",
+    "First": "Second",
+    "FIRST": "SECOND",
+    "1st": "2nd",
+}
+OTHER_LABEL |= {other: label for label, other in OTHER_LABEL.items()}
 REFERENCES = (LABELLED_PAIR, LABELLED, ORDINAL, VERDICT)
 
 # 2. Words that look like references and are none, in rationales of the generated shapes data and
@@ -188,15 +195,15 @@ def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen
 
 
 def obstacle(rationale: str) -> str | None:
-    """Return the first words that keep a rationale from being rewritten for the other order.
+    """Return the first words that keep a rationale from being rewritten by `swapped`.
 
-    The result is None if `swapped` can rewrite it.
+    `swapped` rewrites it for the other order of the two responses. The result is None if it can.
     """
     return next(_obstacles(rationale), None)
 
 
 def _obstacles(rationale: str) -> Iterator[str]:
-    """Yield everything that keeps a rationale from being rewritten for the other order.
+    """Yield everything that keeps a rationale from being rewritten for the other response order.
 
     The texts are words that could be unrecognised references to a response, with their context, or
     descriptions of other obstacles.
@@ -239,18 +246,18 @@ def _exchanged(match: re.Match[str]) -> str:
     """
     groups = match.groupdict()
     if "ordinal" in groups:  # "the first response"
-        return f"{groups['the']} {OTHER[groups['ordinal']]} {groups['noun']}"
+        return f"{groups['the']} {OTHER_LABEL[groups['ordinal']]} {groups['noun']}"
     if "other" in groups:  # "Responses 1 and 2"
         return f"{groups['noun']} {groups['other']}{groups['between']}{groups['label']}"
     # "Response 1"
-    return f"{groups['noun']}{groups['gap']}{OTHER[groups['label']]}"
+    return f"{groups['noun']}{groups['gap']}{OTHER_LABEL[groups['label']]}"
 
 
 def _mixed_references(references: list[re.Match[str]]) -> str | None:
-    """Return references with different nouns or labels, such as "Response 1 and Answer B".
+    """Return two references of different kinds, such as "Response 1 and Answer B", or None.
 
-    One of them may be no reference to a response. The result is None if all references have the
-    same noun, and all labels are digits or all are letters.
+    The result is None if all references have the same noun, and all labels are digits or all are
+    letters. If they differ, one of them may be no reference to a response.
     """
     example_by_noun: dict[str, str] = {}
     example_by_kind_of_label: dict[bool, str] = {}

@@ -229,11 +229,9 @@ class Reader:
             )
 
     def _refuse_large(self, text: str) -> None:
-        """Raise YAMLError if a text holds too many values.
-
-        The text is read as a stream of events first: a tree of nodes of unlimited depth would
-        exceed Python's recursion limit.
-        """
+        """Raise YAMLError if a YAML text is nested too deeply or holds too many values."""
+        # A stream of events is read first, because building a tree of nodes of unlimited depth
+        # would exceed Python's recursion limit.
         depth = 0
         num_values = 0
         for event in self._yaml.parse(text):

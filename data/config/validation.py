@@ -94,6 +94,7 @@ def salvage(
     """
     broken: list[KeyPath] = [(name,) for name in stand_in if name not in raw]
     while True:
+        # The stand-in of a section is used if the section is missing or was removed.
         tree = lay(Located.of(stand_in), Located.of(raw))
         raw = tree.plain()
         recipe, errors = validate(model, raw)
@@ -187,8 +188,9 @@ def _missing_key(model: type[BaseModel], path: KeyPath, tree: Located) -> str:
     # There are several sections if any section of a union may be at this path.
     for section in _sections_at(model, tuple(path_of_section), tree):
         if key in section.model_fields:
-            literals = get_args(section.model_fields[str(key)].annotation)
-            allowed_words += [literal for literal in literals if isinstance(literal, str)]
+            # The arguments of Literal["red", "blue"] are "red" and "blue".
+            arguments = get_args(section.model_fields[str(key)].annotation)
+            allowed_words += [argument for argument in arguments if isinstance(argument, str)]
     if not allowed_words:
         return "this key is required"
     return f"this key is required; one of {', '.join(allowed_words)}"

@@ -302,6 +302,7 @@ def share_bar(
     bar = Markup('<rect class="band s0" y="3" height="14" width="{:.1f}%"/>')
     line = Markup('<line class="{}" x1="{:.1f}%" x2="{:.1f}%" y1="{}" y2="{}"/>')
     elements = [bar.format(100 * share)]
+    # The last two numbers of a line are its upper and lower end, in pixels. The cell has 20.
     if chance is not None:
         elements.append(line.format("level", 100 * chance, 100 * chance, 0, 20))
     if blind is not None:
