@@ -158,7 +158,7 @@ class Reader:
                 on the command line.
             where: The file and line of the key `extends` that names it, for messages.
         """
-        key = "extends" if extended_by else "recipe"
+        key = "extends" if extended_by else "recipe"  # under which errors are reported
         try:
             text = _text_of_recipe(path, extended_by)
         except UserError as error:
@@ -170,11 +170,11 @@ class Reader:
         if not isinstance(tree.value, dict):
             message = "a recipe has to be a mapping of sections such as `backbone:`"
             return self._refuse(tree.where, "recipe", repr(tree.plain()), message)
-        extended = tree.value.pop("extends", None)
-        if extended is None:
+        extends = tree.value.pop("extends", None)
+        if extends is None:
             return tree
-        base_path = path.parent / str(extended.plain())
-        base = self.recipe(base_path, (*extended_by, path.resolve()), extended.where)
+        base_path = path.parent / str(extends.plain())
+        base = self.recipe(base_path, (*extended_by, path.resolve()), extends.where)
         return lay(base, tree)
 
     def override(self, text: str) -> Located:
@@ -184,7 +184,9 @@ class Reader:
         """
         key, equals, value = text.partition("=")
         names = key.split(".")
-        if not equals or not all(names) or len(names) > MAX_DEPTH or len(text) > MAX_BYTES:
+        has_empty_name = not all(names)
+        is_too_large = len(names) > MAX_DEPTH or len(text) > MAX_BYTES
+        if not equals or has_empty_name or is_too_large:
             message = (
                 "an override is written section.key=value, for example optim.learning_rate=1e-6, "
                 f"with at most {MAX_DEPTH} names and {MAX_BYTES:,} characters"

@@ -232,8 +232,10 @@ def _unknown_key(model: type[BaseModel], path: KeyPath, tree: Located) -> str:
     # There are several sections if any section of a union may be at this path.
     for section in _sections_at(model, tuple(path_of_section), tree):
         allowed_keys.update(section.model_fields)
-    hint = _guess(str(key), sorted(allowed_keys)) or _same_key_elsewhere(model, str(key)) or "."
-    return f"there is no such key{hint} Allowed here: {', '.join(sorted(allowed_keys))}"
+    guess = _guess(str(key), sorted(allowed_keys))
+    if not guess:
+        guess = _same_key_elsewhere(model, str(key))
+    return f"there is no such key{guess or '.'} Allowed here: {', '.join(sorted(allowed_keys))}"
 
 
 def _same_key_elsewhere(model: type[BaseModel], key: str) -> str:

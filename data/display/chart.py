@@ -315,10 +315,11 @@ def save_png(charts: Sequence[Chart], path: Path) -> None:
     """Write charts side by side to one PNG file, with one legend for all of them."""
     from matplotlib.figure import Figure
 
-    height = 4.8 * max(chart.height for chart in charts) / HEIGHT
-    width = max(6.4, 5.4 * len(charts))
-    figure = Figure(figsize=(width, height), layout="constrained")
+    height_inches = 4.8 * max(chart.height for chart in charts) / HEIGHT
+    width_inches = max(6.4, 5.4 * len(charts))
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
     panels: list[Axes] = figure.subplots(1, len(charts), squeeze=False)[0].tolist()
+    # A name that occurs in several charts is in the legend once.
     handles_by_name = {}
     for panel, chart in zip(panels, charts, strict=True):
         _draw_panel(panel, chart)
@@ -360,6 +361,7 @@ def _draw_with_matplotlib(panel: Axes, series: Series, colour: str) -> None:
     # The name is in the legend once: as that of the line, or of the dots if there is no line.
     name = series.name or None
     marker, size = MARKERS[series.shape]
+    # `zip` turns the points into the values on the x axis and those on the y axis.
     if series.band:
         panel.fill(*zip(*series.band, strict=True), color=colour, alpha=0.15, linewidth=0)
     if series.line:

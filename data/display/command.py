@@ -42,7 +42,7 @@ def command(*, status: int = 1) -> Iterator[None]:
         elif isinstance(error, UserError):
             exit_status = status
         if exit_status == 1:
-            sys.exit(message)
+            sys.exit(message)  # prints the message and exits with status 1
         print(message, file=sys.stderr, flush=True)
         sys.exit(exit_status)
 

@@ -200,17 +200,18 @@ class Archive(IndexedFiles):
         Raises: ValueError or zlib.error if the file is too large or damaged.
         """
         start = int(entry["start"])
-        stored = int(entry["stored"])
+        num_stored = int(entry["stored"])
         kind = int(entry["kind"])
-        if stored > LARGEST_IMAGE:
-            raise ValueError(f"{stored:,} bytes; read are at most {LARGEST_IMAGE:,}")
+        if num_stored > LARGEST_IMAGE:
+            raise ValueError(f"{num_stored:,} bytes; read are at most {LARGEST_IMAGE:,}")
         if kind == TAR:
-            return self.read(start, stored)
+            return self.read(start, num_stored)
         # In a zip, the name and an extra field of the file are between its header and its content.
         header = self.read(start, LOCAL_HEADER)
         name_length = int.from_bytes(header[26:28], "little")
         extra_length = int.from_bytes(header[28:30], "little")
-        content = self.read(start + LOCAL_HEADER + name_length + extra_length, stored)
+        content_start = start + LOCAL_HEADER + name_length + extra_length
+        content = self.read(content_start, num_stored)
         if kind == DEFLATED:
             decompressor = zlib.decompressobj(wbits=-15)  # without the header of a zlib stream
             content = decompressor.decompress(content, LARGEST_IMAGE)
@@ -244,7 +245,7 @@ class Archive(IndexedFiles):
         return entries[np.argsort(entries["name"], kind="stable")]
 
     def _tar_members(self) -> Iterator[Member]:
-        """Yield the members of a tar file."""
+        """Yield the files, folders and links in the archive, which is a tar file."""
         with open_regular(self.parts[0]) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 # Undocumented, but otherwise tarfile keeps every member in memory.
@@ -256,7 +257,7 @@ class Archive(IndexedFiles):
                 yield Member(member.name, member.offset_data, member.size, kind, crc=0)
 
     def _zip_members(self) -> Iterator[Member]:
-        """Yield the members of a zip file."""
+        """Yield the files, folders and links in the archive, which is a zip file."""
         with zipfile.ZipFile(_Joined(self)) as archive:
             for entry in archive.infolist():
                 if not entry.filename:

@@ -233,6 +233,7 @@ def _copy(job: tuple[Path, Path]) -> None:
                         small_batch = batch.slice(start, batch_size)
                         writer.write_batch(small_batch)
                         batch_sizes.append(small_batch.num_rows)
+            # Written before the block ends, so that every copy that exists has its JSON file.
             contents = json.dumps({"batches": batch_sizes, "damaged": damaged})
             write_whole(_contents_of(copy), contents)
 

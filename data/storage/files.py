@@ -117,7 +117,7 @@ def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # it is only there after an error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -290,7 +290,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
             else:
                 _write_items(path, target)
     except UserError:
-        raise
+        raise  # from `copy_limited`; it is also a ValueError, which is caught below
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: the file is no valid JSON ({error}). Check that it is complete."
