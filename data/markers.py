@@ -32,7 +32,7 @@ class MarkerError(ValueError):
 
 
 class StrayMarkerError(MarkerError):
-    """A marker in a prompt in which no image needs it: it has no images, or image parts."""
+    """A marker in a prompt that has no images, or whose images have image parts already."""
 
 
 def stray_marker(text: str) -> str | None:
