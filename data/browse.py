@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work wit
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.errors import LeftOut, RecordError
@@ -189,7 +189,7 @@ def histogram(title: str, unit: str, owners: str, values: npt.NDArray[np.integer
     return Chart(title, x, y, (series,), value=f"median {np.median(values):,.0f}")
 
 
-def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
+def count_duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
     """Return the number of rows that repeat an earlier row.
 
     A row repeats another one if prompt, images and both responses are the same. It may prefer the
@@ -235,7 +235,7 @@ def page(mixture: Mixture, samples_per_source: int, title: str, pairs_together: 
                 "charts": [chart for chart in histograms if isinstance(chart, Chart)],
                 # Sentences in place of histograms, for values that are all equal.
                 "constants": [chart for chart in histograms if isinstance(chart, str)],
-                "duplicates": duplicates(index, positions),
+                "duplicates": count_duplicates(index, positions),
                 "looked_at": len(positions),
                 "samples": list(samples(split, samples_per_source, mixture.config.seed)),
             }
@@ -286,7 +286,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
-    with command():
+    with exit_on_user_error():
         data_section = section_of(options.recipe)
         if options.find:
             # Many records that cannot be used are a reason to list them, not to stop.

@@ -26,13 +26,13 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
-from mmrm.data.storage.files import mapped
+from mmrm.data.storage.files import parallel_results
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.data.video import SUFFIXES, is_video_name
+from mmrm.data.video import VIDEO_SUFFIXES, is_video_name
 
 QUALITY = 95
 """Quality of the JPEG files."""
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.frames < 1:
         parser.error(f"--frames is {options.frames}; required is 1 or more")
-    with command(), locked_folder(options.out):
+    with exit_on_user_error(), locked_folder(options.out):
         problems = extract_all(options.videos, options.out, options.frames, options.workers)
     if problems:
         heading = f"error: {len(problems)} videos cannot be cut:"
@@ -114,7 +114,7 @@ def extract_all(videos: Path, out: Path, max_frames: int, workers: int) -> list[
         ) from error
     jobs = find_videos(videos, out)
     remaining_jobs = [job for job in jobs if not job.folder.exists()]
-    with mapped(partial(try_extract, max_frames), remaining_jobs, workers) as results:
+    with parallel_results(partial(try_extract, max_frames), remaining_jobs, workers) as results:
         messages = track(
             results,
             "cutting",
@@ -152,7 +152,7 @@ def find_videos(videos: Path, out: Path) -> list[VideoJob]:
     if not jobs:
         raise UserError(
             f"{videos}: there is no video here. Required are files that end in "
-            f"{', '.join(SUFFIXES)}. Correct the path."
+            f"{', '.join(VIDEO_SUFFIXES)}. Correct the path."
         )
     video_by_folder: dict[Path, Path] = {}
     for job in jobs:

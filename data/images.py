@@ -27,7 +27,7 @@ from mmrm.data.errors import ImageError, SpecialFileError, UserError
 from mmrm.data.image_decoding import ImageModeError, orientation, upright_rgb
 from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular, read_bytes, require_regular
-from mmrm.data.video import ADVICE, is_video, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """The formats that are read. Pillow's other plug-ins are not used; EPS, for one, starts
@@ -207,7 +207,9 @@ def from_data_uri(uri: str, record: str) -> bytes:
     Raises: ImageError if `uri` does not have that form.
     """
     if uri.startswith("data:video/"):
-        raise ImageError(f"{record}: {uri[:40]!r}… is a video in the place of an image. {ADVICE}")
+        raise ImageError(
+            f"{record}: {uri[:40]!r}… is a video in the place of an image. {VIDEO_ADVICE}"
+        )
     if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(
             f"{record}: {uri[:40]!r}… is no image data URI; required is "
@@ -553,7 +555,7 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     description = str(image) if isinstance(image, Path) else f"of {len(image):,} bytes"
     subject = f"{record}: the image {description}"
     if isinstance(image, Path) and is_video_name(image.name):
-        raise ImageError(f"{subject} is a video. {ADVICE}")
+        raise ImageError(f"{subject} is a video. {VIDEO_ADVICE}")
     try:
         with _file_of(image) as file, Image.open(file, formats=FORMATS) as header:
             if header.width * header.height > MAX_PIXELS:
@@ -575,7 +577,7 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
             first_bytes = file.read(BYTES_TO_RECOGNISE_VIDEO)
         reason = f"is none of {', '.join(FORMATS)}, or its header is damaged."
         if is_video(first_bytes):
-            reason = f"is a video. {ADVICE}"
+            reason = f"is a video. {VIDEO_ADVICE}"
         raise ImageError(f"{subject} {reason}") from error
     except ERRORS_OF_DAMAGED_FILES as error:
         raise ImageError(f"{subject} is truncated or damaged: {error}.") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import CACHE, Mixture
@@ -61,7 +61,7 @@ def main() -> None:
     is_recipe = recipe_or_data.suffix in (".yaml", ".yml")
     if is_recipe and not options.plan:
         parser.error("nothing to do: give --plan")  # only the format of data can be described
-    with command():
+    with exit_on_user_error():
         if options.plan:
             prepare(recipe_or_data, options.save)
             return

@@ -15,7 +15,7 @@ import numpy as np
 
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import marker_in_prompt, marker_in_response, stray_marker
-from mmrm.data.video import ADVICE, TOKEN
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
 
 EncodedImage = bytes | Path
 """An image file that is not decoded yet: its bytes or its path."""
@@ -57,7 +57,7 @@ def texts(messages: Sequence[Message]) -> list[str]:
     ]
 
 
-def placeholders(messages: Sequence[Message]) -> int:
+def num_image_parts(messages: Sequence[Message]) -> int:
     """Return the number of image parts of `messages`."""
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
@@ -110,7 +110,7 @@ class Preference:
 
 
 CONTROL_TOKENS = (
-    TOKEN,
+    VIDEO_TOKEN,
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>"),
     *("<|quad_start|>", "<|quad_end|>"),
@@ -136,7 +136,9 @@ def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str |
     return None
 
 
-def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterator[str]:
+def control_token_faults(
+    record: Preference, tokens: Sequence[str] = CONTROL_TOKENS
+) -> Iterator[str]:
     """Yield an error message for each text of a record that contains one of `tokens`.
 
     `tokens` are a tokenizer's special tokens, such as the end of a turn. A text that contains one
@@ -154,8 +156,8 @@ def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterat
             f"{name} holds {token!r}, which the tokenizer would read as a control token, not as "
             "text. Remove it from the record."
         )
-        if token == TOKEN:
-            message = f"{message} {ADVICE}"
+        if token == VIDEO_TOKEN:
+            message = f"{message} {VIDEO_ADVICE}"
         yield message
 
 
@@ -183,7 +185,7 @@ def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Pref
         MarkerInTextError: A text has a marker, such as `<image>`, that belongs to no image.
         RecordError: The record has another fault.
     """
-    faults = [*_faults(record), *forged(record, tokens)]
+    faults = [*_faults(record), *control_token_faults(record, tokens)]
     if faults:
         raise RecordError(f"{record.identity}: {faults[0]}")
     marker_faults = list(_stray_markers(record))
@@ -196,7 +198,7 @@ def _stray_markers(record: Preference) -> Iterator[str]:
     """Yield an error message for each text with a marker of an image or of another medium.
 
     Markers that are control tokens of Qwen2.5-VL are passed over, because
-    `forged` finds them.
+    `control_token_faults` finds them.
     """
     for message in record.prompt:
         content = "".join(texts([message]))
@@ -235,7 +237,7 @@ def _faults(record: Preference) -> Iterator[str]:
             "beginning and ending with the user, after at most one system turn."
         )
     for index, message in enumerate(record.prompt):
-        has_images = placeholders([message]) > 0
+        has_images = num_image_parts([message]) > 0
         has_text = any(map(visible, texts([message])))
         if not has_images and not has_text:
             yield f"turn {index} of the prompt ({message['role']}) is empty."
@@ -244,7 +246,7 @@ def _faults(record: Preference) -> Iterator[str]:
                 f"turn {index} of the prompt (assistant) holds an image; images belong to the "
                 "turns of the user."
             )
-    num_parts = placeholders(record.prompt)
+    num_parts = num_image_parts(record.prompt)
     if num_parts != len(record.images):
         yield (
             f"the prompt has {num_parts} image parts for {len(record.images)} images. "

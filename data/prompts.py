@@ -5,7 +5,7 @@ script sends it, so that its checkpoints can be used as judges. `short` asks the
 words. `turns` shows each response as the assistant's own turn after the question. This is the
 position in which a backbone has learned right answers.
 
-`read` and `conclusion` fail closed:
+`read_judgement` and `conclusion` fail closed:
 a text that does not clearly name one response names none.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from mmrm.data.preference import Message, Preference, placeholders, text, texts
+from mmrm.data.preference import Message, Preference, num_image_parts, text, texts
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -53,7 +53,7 @@ TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
 ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
-def ask(
+def judge_conversation(
     template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str
 ) -> tuple[Message, ...]:
     """Return the conversation in which a judge is asked which of two responses is better.
@@ -66,7 +66,7 @@ def ask(
     """
     contents = {"question": question(prompt), "first": first, "second": second}
     turns = [filled(turn, contents) for turn in TEMPLATES[template]]
-    messages = [text("user", turns[0], placeholders(prompt))]
+    messages = [text("user", turns[0], num_image_parts(prompt))]
     for index, turn in enumerate(turns[1:], start=1):
         # The turns are alternately the user's and the assistant's.
         is_of_user = index % 2 == 0
@@ -169,7 +169,7 @@ class Judgement:
     R1-Reward's format reward requires."""
 
 
-def read(text: str) -> Judgement:
+def read_judgement(text: str) -> Judgement:
     """Return the reasoning and the answer in a judge's text.
 
     The judgement has an answer if the text ends with one pair of answer tags that contains 1 or 2

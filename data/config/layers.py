@@ -80,7 +80,7 @@ class Located:
         return value
 
 
-def lay(base: Located, patch: Located) -> Located:
+def overlay(base: Located, patch: Located) -> Located:
     """Return `base` with the values of `patch` in place of its own.
 
     Mappings are merged key by key. Everything else, lists too, is replaced. A mapping whose `type`
@@ -97,7 +97,7 @@ def lay(base: Located, patch: Located) -> Located:
     ):
         items = []
         for index, item in enumerate(old_value):
-            items.append(lay(item, new_value.get(str(index), item)))
+            items.append(overlay(item, new_value.get(str(index), item)))
         return Located(items, base.where)
     if not isinstance(old_value, dict) or not isinstance(new_value, dict):
         return patch
@@ -107,7 +107,7 @@ def lay(base: Located, patch: Located) -> Located:
         return patch
     merged = dict(old_value)
     for key, value in new_value.items():
-        merged[key] = lay(old_value[key], value) if key in old_value else value
+        merged[key] = overlay(old_value[key], value) if key in old_value else value
     return Located(merged, base.where)
 
 
@@ -175,7 +175,7 @@ class Reader:
             return tree
         base_path = path.parent / str(extends.plain())
         base = self.recipe(base_path, (*extended_by, path.resolve()), extends.where)
-        return lay(base, tree)
+        return overlay(base, tree)
 
     def override(self, text: str) -> Located:
         """Return an override, `section.key=value`, as a recipe with that key alone.

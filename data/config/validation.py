@@ -15,7 +15,7 @@ from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from mmrm.data.config.layers import Located, lay, read_yaml
+from mmrm.data.config.layers import Located, overlay, read_yaml
 from mmrm.data.config.registry import OneOf, installed_sections
 from mmrm.data.errors import Problem, RecipeError
 
@@ -95,7 +95,7 @@ def salvage(
     broken: list[KeyPath] = [(name,) for name in stand_in if name not in raw]
     while True:
         # The stand-in of a section is used if the section is missing or was removed.
-        tree = lay(Located.of(stand_in), Located.of(raw))
+        tree = overlay(Located.of(stand_in), Located.of(raw))
         raw = tree.plain()
         recipe, errors = validate(model, raw)
         paths = {_removable(error, tree) for error in errors}

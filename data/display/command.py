@@ -22,7 +22,7 @@ IN_USE_STATUS = 2
 
 
 @contextmanager
-def command(*, status: int = 1) -> Iterator[None]:
+def exit_on_user_error(*, status: int = 1) -> Iterator[None]:
     """Run the block. If it raises an error that the user can correct, print it and end the process.
 
     The message has no traceback, and names the rank if there are several. Other errors are faults

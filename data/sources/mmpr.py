@@ -24,7 +24,7 @@ from mmrm.data.sources.shared.file_source import (
     TableSource,
 )
 from mmrm.data.storage.archives import ERRORS_OF_DAMAGED_ARCHIVES, Archive, Folder, Images
-from mmrm.data.storage.files import copy_limited, derived, whole_file
+from mmrm.data.storage.files import cached_path, copy_limited, whole_file
 from mmrm.data.storage.row_files import Concatenated, JsonLines
 from mmrm.data.storage.strict_json import parse_json
 
@@ -207,7 +207,7 @@ def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[
     Raises:
         UserError: If the archive is damaged or has two files of a name.
     """
-    folder = derived(archive, cache, "mmpr", "")
+    folder = cached_path(archive, cache, "mmpr", "")
     files: dict[str, Path] = {}
     try:
         with open_regular(archive) as opened, zipfile.ZipFile(opened) as zipped:

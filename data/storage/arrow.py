@@ -25,7 +25,7 @@ from rich.progress import track
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.regular_files import require_regular
-from mmrm.data.storage.files import derived, mapped, stamp, whole_file, write_whole
+from mmrm.data.storage.files import cached_path, parallel_results, stamp, whole_file, write_whole
 from mmrm.data.storage.output_lock import waiting_lock
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ def open_tables(paths: Sequence[Path], cache: Path, columns: Sequence[str]) -> l
                 f"{', '.join(map(repr, columns))}. If the data set has changed, pin its revision, "
                 "or rename the columns."
             )
-    copies = [derived(path, cache, "tables", ".arrow") for path in paths]
+    copies = [cached_path(path, cache, "tables", ".arrow") for path in paths]
     jobs = []
     for path, copy in zip(paths, copies, strict=True):
         if not copy.exists():
             jobs.append((path, copy))
-    with mapped(_copy, jobs, os.cpu_count() or 1) as results:
+    with parallel_results(_copy, jobs, os.cpu_count() or 1) as results:
         progress = track(
             results, "copying to Arrow", total=len(jobs), transient=True, disable=not jobs
         )

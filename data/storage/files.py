@@ -33,7 +33,7 @@ def stamp(path: Path) -> str:
     return digest(f"{path.name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}")
 
 
-def derived(path: Path, cache: Path, folder: str, suffix: str) -> Path:
+def cached_path(path: Path, cache: Path, folder: str, suffix: str) -> Path:
     """Return the path in the cache of a file that is computed from the file `path`.
 
     The result is different for every `path`, and changes if the file at `path` changes.
@@ -169,7 +169,7 @@ def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) 
 
 
 @contextmanager
-def mapped(
+def parallel_results(
     work: Callable[[JobT], ResultT], jobs: Sequence[JobT], workers: int
 ) -> Iterator[Iterator[ResultT]]:
     """Compute `work(job)` for all jobs in several processes; the block gets the results, in order.

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.regular_files import open_descriptor, open_regular, read_bytes, require_regular
 from mmrm.data.storage.arrow import open_tables
-from mmrm.data.storage.files import copy_limited, derived, digest, stamp, whole_file
+from mmrm.data.storage.files import cached_path, copy_limited, digest, stamp, whole_file
 from mmrm.data.storage.strict_json import items, parse_json
 
 READ = 1 << 26
@@ -107,7 +107,7 @@ class IndexedFiles(ABC):
 
     def read(self, start: int, size: int) -> bytes:
         """Return `size` bytes from `start` on, counted through all files; fewer at the end."""
-        part, position = located(self.ends, start)
+        part, position = part_and_position(self.ends, start)
         num_remaining = size
         pieces = []
         while num_remaining > 0 and part < len(self.parts):
@@ -136,7 +136,7 @@ class JsonLines(IndexedFiles):
     def __init__(self, path: Path, cache: Path) -> None:
         """Store the path, and write the index into the folder `cache` if it is not there."""
         self.path = path
-        super().__init__([path], derived(path, cache, "lines", ".npy"))
+        super().__init__([path], cached_path(path, cache, "lines", ".npy"))
 
     def make_index(self) -> npt.NDArray[np.int64]:
         """Return the start and the end of each line that is not blank, in bytes, (lines, 2).
@@ -209,14 +209,14 @@ class Concatenated:
 
     def table_and_position(self, index: int) -> tuple[int, int]:
         """Return the index of the table that has row `index`, and the row's index in that table."""
-        return located(self.ends, index)
+        return part_and_position(self.ends, index)
 
     def fingerprint(self) -> str:
         """Return a digest of the tables' fingerprints."""
         return digest(" ".join(table.fingerprint() for table in self.tables))
 
 
-def located(ends: Sequence[int], index: int) -> tuple[int, int]:
+def part_and_position(ends: Sequence[int], index: int) -> tuple[int, int]:
     """Return the index of the part that has item `index`, and the item's index in that part.
 
     Example: parts of 3 and 2 items have the ends 3 and 5. Item 4 is item 1 of part 1.
@@ -280,7 +280,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
     is_packed = path.suffix == ".gz"
     if not is_packed and not _is_json_list(path):
         return path
-    lines = derived(path, cache, "unpacked", ".jsonl")
+    lines = cached_path(path, cache, "unpacked", ".jsonl")
     if lines.exists():
         return lines
     try:

@@ -15,14 +15,21 @@ from typing import Any
 
 from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
-from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
+from mmrm.data.preference import (
+    EncodedImage,
+    ImagePart,
+    Message,
+    Preference,
+    TextPart,
+    control_token_faults,
+)
 from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
 from mmrm.data.storage.arrow import CONVERSION_ERRORS, refuse_repeated_columns
 from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.row_files import Row, open_rows
-from mmrm.data.video import ADVICE, COLUMNS, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_COLUMNS, is_video_name
 from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
     LoadedBenchmark,
@@ -253,12 +260,12 @@ class Published:
         """Raise UserError if any row names a video."""
         with_video = []
         for index, row in enumerate(rows):
-            if any(row.get(name) for name in COLUMNS):
+            if any(row.get(name) for name in VIDEO_COLUMNS):
                 with_video.append(index)
         if with_video:
             raise UserError(
                 f"{self.name}: {len(with_video)} rows name videos, the first is row "
-                f"{with_video[0]}. {ADVICE}"
+                f"{with_video[0]}. {VIDEO_ADVICE}"
             )
 
 
@@ -291,7 +298,7 @@ def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage,
             return (bytes(content),), content_digest(bytes(content))
         value = value.get("path") or None
     if isinstance(value, str) and is_video_name(value):
-        raise ImageError(f"{record}: the image {value!r} is a video. {ADVICE}")
+        raise ImageError(f"{record}: the image {value!r} is a video. {VIDEO_ADVICE}")
     if not isinstance(value, str):
         description = "null or missing" if value is None else f"a {type(value).__name__}"
         raise RecordError(
@@ -420,7 +427,9 @@ def _forged_token(example: Example) -> str:
     """Return the problem with a control token in a row's texts; an empty text without one."""
     better = example.responses[example.better]
     other = example.responses[1 - example.better]
-    return next(forged(Preference(example.identity, example.prompt, better, other)), "")
+    return next(
+        control_token_faults(Preference(example.identity, example.prompt, better, other)), ""
+    )
 
 
 def check_images(name: str, examples: Sequence[Example]) -> None:

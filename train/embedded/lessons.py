@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmrm.data.preference import Message, text
-from mmrm.data.prompts import ask, with_critique
+from mmrm.data.prompts import judge_conversation, with_critique
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.wording import VERDICTS, compare_in_short
 from mmrm.data.synthetic.world import LESSON_WEIGHTS, ShapesWorld, Turn
@@ -102,9 +102,9 @@ class Lessons:
             return self.encoder.render(critique, loss=True)
         stated_first = form == 1
         if stated_first:
-            request = ask("turns", (question,), turn.answer, turn.other)
+            request = judge_conversation("turns", (question,), turn.answer, turn.other)
         else:
-            request = ask("turns", (question,), turn.other, turn.answer)
+            request = judge_conversation("turns", (question,), turn.other, turn.answer)
         verdict = text("assistant", compare_in_short(turn.right == stated_first))
         return self.encoder.render((*request, verdict), loss=True)
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
+from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, overlay
 from mmrm.data.errors import Problem, RecipeError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.eval.results.run_folder import HELD_OUT
@@ -103,7 +103,7 @@ def read_ablation(
     tree = reader.recipe(path)
     above = Located({}, COMMAND_LINE)
     for text in overrides:
-        above = lay(above, reader.override(text))
+        above = overlay(above, reader.override(text))
     sections: Any = tree.value
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
     wrong_list = list_problems(variants)
@@ -114,16 +114,16 @@ def read_ablation(
     whole = tree
     if first is not None and trees[first] is not tree:
         # The recipe that the first variant extends may have sections that the list lacks.
-        whole = lay(trees[first], for_seed(undotted(patches[first]), seeds[0]))
-    base = required(path, lay(whole, above), [*reader.problems, *wrong_list])
+        whole = overlay(trees[first], for_seed(undotted(patches[first]), seeds[0]))
+    base = required(path, overlay(whole, above), [*reader.problems, *wrong_list])
     runs = []
     problems: list[Problem] = []
     for seed in seeds:
         for name, patch in patches.items():
             own = located_settings(name, seed, base)
-            with_changes = lay(trees[name], for_seed(undotted(patch), seed))
+            with_changes = overlay(trees[name], for_seed(undotted(patch), seed))
             try:
-                recipe = required(path, lay(lay(with_changes, above), own), [])
+                recipe = required(path, overlay(overlay(with_changes, above), own), [])
                 runs.append(Run(name, seed, recipe))
                 wrong = evaluation_problems(recipe, base, patch)
             except RecipeError as error:
@@ -229,7 +229,7 @@ def over_its_own(reader: Reader, path: Path, tree: Located, patch: Located) -> L
     if extended is None:
         return tree
     extended_path = path.parent / str(extended.plain())
-    return lay(reader.recipe(extended_path, (path.resolve(),), extended.where), tree)
+    return overlay(reader.recipe(extended_path, (path.resolve(),), extended.where), tree)
 
 
 def for_seed(tree: Located, seed: int) -> Located:
@@ -251,7 +251,7 @@ def undotted(patch: Located) -> Located:
     for key, value in changes.items():
         for name in reversed(key.split(".")):
             value = Located({name: value}, value.where)
-        tree = lay(tree, value)
+        tree = overlay(tree, value)
     return tree
 
 
