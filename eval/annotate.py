@@ -20,7 +20,7 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from mmrm.data.config.validation import read_section
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import section_of
@@ -60,7 +60,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     journal = journal_of(options.out)
-    with command(), locked_file(journal):
+    with exit_on_user_error(), locked_file(journal):
         config = read_section(options.endpoint, EndpointConfig)
         mixture = Mixture(section_of(options.recipe))
         num_records = len(mixture)

@@ -29,7 +29,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.mixing import CACHE
@@ -137,7 +137,7 @@ def main() -> None:
         )
     console = plain_console(width=max(160, plain_console().width))
     # Outputs that differ only in their endings share the file of details.
-    with command(), locked_file(details):
+    with exit_on_user_error(), locked_file(details):
         section = section_of(options.recipe)
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]

@@ -32,7 +32,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import PredictionsError, UserError
 from mmrm.data.storage.files import write_json
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(arguments)
     console = plain_console(width=max(plain_console().width, 125), highlight=False)
-    with command():
+    with exit_on_user_error():
         if options.score:
             score(options, console)
         elif options.compare:

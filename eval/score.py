@@ -48,7 +48,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.config.validation import format_validation_error
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command():
+    with exit_on_user_error():
         score(options, plain_console(stderr=True))
 
 

@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
@@ -74,7 +74,7 @@ def main() -> None:
         help="Smallest and largest share of right judgements of a selected pair.",
     )
     options = parser.parse_args()
-    with command(), locked_file(options.out):
+    with exit_on_user_error(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
         mixture = Mixture(section_of(options.recipe))

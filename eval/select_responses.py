@@ -31,7 +31,7 @@ from typing import Any, TypeVar, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.files import write_json_lines
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command(), locked_file(options.output):
+    with exit_on_user_error(), locked_file(options.output):
         refuse_existing(options.output)
         check_kind(options.output)
         file = open_records(options.scored, options.image_root)

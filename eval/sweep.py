@@ -23,7 +23,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import first_rank_console, plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.storage.files import write_json, write_whole
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     console = first_rank_console(highlight=False, soft_wrap=True)
     with (
-        command(),
+        exit_on_user_error(),
         rank_device() as device,
         locked_by_first_rank(locked_folder(options.output)),
     ):

@@ -22,13 +22,13 @@ from mmrm.data.preference import (
     Message,
     Preference,
     control_token,
-    forged,
-    placeholders,
+    control_token_faults,
+    num_image_parts,
     text,
     texts,
 )
 from mmrm.data.storage.files import read_json, write_json
-from mmrm.data.video import ADVICE, TOKEN
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
 from mmrm.models.families.registry import family_of
@@ -234,10 +234,10 @@ class Encoder:
                 "would take it for an image: write the place of an image as an image part, and "
                 "remove these tokens from the text."
             )
-            if TOKEN in vision_tokens:
-                message = f"{message} {ADVICE}"
+            if VIDEO_TOKEN in vision_tokens:
+                message = f"{message} {VIDEO_ADVICE}"
             raise RecordError(message)
-        if turn["role"] == "assistant" and placeholders([turn]):
+        if turn["role"] == "assistant" and num_image_parts([turn]):
             raise RecordError(
                 "an assistant turn contains an image. Images are allowed only in turns of the user."
             )
@@ -284,7 +284,7 @@ class Encoder:
         `mmrm.data.preference.validate` and the benchmarks check a fixed list only, so that all
         judges see the same rows.
         """
-        for fault in forged(record, self.control_tokens):
+        for fault in control_token_faults(record, self.control_tokens):
             raise RecordError(f"{record.identity}: {fault}")
 
     def encode_conversations(

@@ -121,7 +121,7 @@ def fractions(text: str) -> list[tuple[int, str, str]]:
 
 
 def released_judgement(text: str) -> prompts.Judgement | None:
-    """`mmrm.data.prompts.read` with the patterns of before; None if it reads nothing."""
+    """`mmrm.data.prompts.read_judgement` with the patterns of before; None if it reads nothing."""
     counts = [text.count(tag) for tag in prompts.TAGS]
     tag_like = re.findall(r"<\s*/?\s*(think|answer)\b[^>]*>", text, re.IGNORECASE)
     regular = max(counts) <= 1 and len(tag_like) == sum(counts)
@@ -138,7 +138,7 @@ def released_judgement(text: str) -> prompts.Judgement | None:
 
 
 def judgement(text: str) -> prompts.Judgement | None:
-    found = prompts.read(text)
+    found = prompts.read_judgement(text)
     return None if found == prompts.Judgement(None, None, False) else found
 
 

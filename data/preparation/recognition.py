@@ -25,7 +25,7 @@ from mmrm.data.sources.registry import SOURCES
 from mmrm.data.sources.shared.file_source import ODD_VALUES, FilesConfig, SourceRow
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.row_files import Rows
-from mmrm.data.video import COLUMNS
+from mmrm.data.video import VIDEO_COLUMNS
 
 TRIED = 32
 """Number of rows on which each type is tried."""
@@ -284,7 +284,7 @@ def _try(config: FilesConfig, rows: Rows, fit: Fit) -> None:
 
 def _convert(config: FilesConfig, number: int, columns: _Columns) -> Preference:
     """Return the record that a type makes of a row; raise RecordError if the row holds a video."""
-    if not config.VIDEOS and any(columns.get(name) for name in COLUMNS):
+    if not config.VIDEOS and any(columns.get(name) for name in VIDEO_COLUMNS):
         raise RecordError("the record holds a video.")
     row = SourceRow(f"row {number}", columns, _Anywhere(), limits=config.limits)
     return config.convert(row)

@@ -25,7 +25,7 @@ from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
-from mmrm.data.storage.files import digest, mapped, whole_file, write_whole
+from mmrm.data.storage.files import digest, parallel_results, whole_file, write_whole
 from mmrm.data.storage.output_lock import waiting_lock
 
 BLOCK = 8192
@@ -95,7 +95,9 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     faults: dict[str, int] = {}
     num_skipped = 0
     content_hash = hashlib.blake2b(digest_size=8)
-    with mapped(partial(_read_block, source, policy, folder), block_starts, workers) as blocks:
+    with parallel_results(
+        partial(_read_block, source, policy, folder), block_starts, workers
+    ) as blocks:
         progress = track(
             blocks,
             description=escape(f"reading {source.name}"),

@@ -21,7 +21,7 @@ from mmrm.data.preparation.row_index import (
 )
 from mmrm.data.preparation.sampling import Indices, Pool, quotas
 from mmrm.data.sources.shared.source import Source, SourceConfig
-from mmrm.data.storage.row_files import located
+from mmrm.data.storage.row_files import part_and_position
 
 KEPT = REASONS.index("kept")
 HELD_OUT_DRAW = 0x5EED
@@ -178,7 +178,7 @@ class SplitRecords(Sequence[Preference]):
         """Return the number of the source that holds record `index`, and its position there."""
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
-        return located(self.ends, index)
+        return part_and_position(self.ends, index)
 
     def __getitem__(self, index: int) -> Preference:  # type: ignore[override]  # an index, no slice
         """Return one record; raise RecordError if it cannot be used."""

@@ -23,8 +23,8 @@ from mmrm.data.sources.shared.file_source import (
     SourceRow,
     TableSource,
 )
-from mmrm.data.storage.archives import DAMAGED, Archive, Folder, Images
-from mmrm.data.storage.files import copy_limited, derived, whole_file
+from mmrm.data.storage.archives import ERRORS_OF_DAMAGED_ARCHIVES, Archive, Folder, Images
+from mmrm.data.storage.files import cached_path, copy_limited, whole_file
 from mmrm.data.storage.row_files import Concatenated, JsonLines
 from mmrm.data.storage.strict_json import parse_json
 
@@ -120,7 +120,7 @@ class MmprSource(TableSource):
 
     def record(self, index: int) -> Preference:
         """Return the record at `index`; its identity contains the name of the subset."""
-        subset_index, row_index = self.table.place(index)
+        subset_index, row_index = self.table.table_and_position(index)
         subset = self.subsets[subset_index]
         category = subset.name.removeprefix(f"{self.name}:")
         return replace(subset.record(row_index), category=category)
@@ -207,7 +207,7 @@ def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[
     Raises:
         UserError: If the archive is damaged or has two files of a name.
     """
-    folder = derived(archive, cache, "mmpr", "")
+    folder = cached_path(archive, cache, "mmpr", "")
     files: dict[str, Path] = {}
     try:
         with open_regular(archive) as opened, zipfile.ZipFile(opened) as zipped:
@@ -227,7 +227,7 @@ def _unpacked_annotations(archive: Path, cache: Path, wanted: set[str]) -> dict[
                         copy_limited(zipped.open(entry), unpacked, archive)
     except UserError:
         raise
-    except DAMAGED as error:
+    except ERRORS_OF_DAMAGED_ARCHIVES as error:
         raise UserError(
             f"{archive} cannot be read ({error}). It may be incomplete: fetch it again."
         ) from error

@@ -16,7 +16,7 @@ from mmrm.data.errors import UserError
 from mmrm.data.markers import stray_marker
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.prompts import JudgeTemplate, ask, read
+from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.project import as_row
 from mmrm.data.storage.content import record_key
@@ -69,7 +69,7 @@ class Annotator:
         chosen_index = draw(self.seed, record.identity, 0)
         responses = [record.rejected, record.rejected]
         responses[chosen_index] = record.chosen
-        question = ask(self.template, record.prompt, *responses)
+        question = judge_conversation(self.template, record.prompt, *responses)
         chat = messages(question, record.images, record.identity)
         for number, temperature in enumerate(self.temperatures, start=1):
             body = {
@@ -79,7 +79,7 @@ class Annotator:
                 "max_tokens": self.max_tokens,
             }
             reply = self.complete({**body, "seed": self.seed + number})
-            judgement = read(reply.text)
+            judgement = read_judgement(reply.text)
             rationale = (judgement.reasoning or "").strip()
             can_be_learned = bool(rationale) and stray_marker(rationale) is None
             if judgement.answer == chosen_index + 1 and can_be_learned:

@@ -15,16 +15,21 @@ from typing import Any
 
 from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
-from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
+from mmrm.data.preference import (
+    EncodedImage,
+    ImagePart,
+    Message,
+    Preference,
+    TextPart,
+    control_token_faults,
+)
 from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
-from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
+from mmrm.data.storage.arrow import CONVERSION_ERRORS, refuse_repeated_columns
 from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.row_files import Row, open_rows
-from mmrm.data.video import ADVICE as VIDEO_ADVICE
-from mmrm.data.video import COLUMNS as VIDEO_COLUMNS
-from mmrm.data.video import is_video_name
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_COLUMNS, is_video_name
 from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
     LoadedBenchmark,
@@ -146,7 +151,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
             refuse_repeated_columns(path, parquet.read_schema(path).names)
         try:
             return list(parquet.read_table(list(paths)).to_pylist())
-        except BEYOND_PYTHON as error:  # a value that no Python object can hold
+        except CONVERSION_ERRORS as error:  # a value that no Python object can hold
             names = ", ".join(map(str, paths))
             raise UserError(
                 f"{names}: the rows cannot be read ({error}). Fetch the files again."
@@ -457,7 +462,7 @@ def _control_token_problem(example: Example) -> str:
     """Return a message about the first control token in a row's texts; "" if there is none."""
     better = example.responses[example.better]
     worse = example.responses[1 - example.better]
-    messages = forged(Preference(example.identity, example.prompt, better, worse))
+    messages = control_token_faults(Preference(example.identity, example.prompt, better, worse))
     return next(messages, "")
 
 

@@ -18,7 +18,7 @@ from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.row_index import pair_key
 from mmrm.data.sources.shared.source import Source
-from mmrm.data.storage.files import mapped, write_whole
+from mmrm.data.storage.files import parallel_results, write_whole
 from mmrm.eval.contamination.index import Hit, OverlapIndex, excerpt, questions, table_of
 from mmrm.eval.contamination.overlap_report import Line
 
@@ -103,7 +103,7 @@ def run_search(search: Search, workers: int, console: Console) -> list[Path]:
     started = time.monotonic()
     # The bar has no thread, because worker processes are forked while it is shown.
     progress = Progress(*columns, console=console, auto_refresh=False)
-    with progress, mapped(search.search_block, missing, workers) as results:
+    with progress, parallel_results(search.search_block, missing, workers) as results:
         task = progress.add_task("looking for overlap", total=total, completed=num_before)
         for num_rows in results:
             num_done += num_rows

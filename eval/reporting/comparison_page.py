@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from mmrm.data.display.axis import Axis
-from mmrm.data.display.chart import CHARACTER, WIDTH, Chart, Dot, Series
+from mmrm.data.display.chart import CHARACTER_WIDTH, WIDTH, Chart, Dot, Series
 from mmrm.data.display.format import MISSING, interval, percent
 from mmrm.data.display.html import render
 from mmrm.data.display.table import Column, Table
@@ -277,7 +277,7 @@ def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
             ),
             Series("s1", "each seed", dots=tuple(seed_dots), shape="small"),
         ),
-        width=min(LARGEST_WIDTH, WIDTH + CHARACTER * num_extra_characters),
+        width=min(LARGEST_WIDTH, WIDTH + CHARACTER_WIDTH * num_extra_characters),
         height=FRAME_HEIGHT + ROW_HEIGHT * len(rows),
     )
 

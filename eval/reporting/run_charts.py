@@ -509,7 +509,10 @@ def calibration_error_text(calibration: Calibration) -> str:
     Results of earlier versions have no interval.
     """
     error = interval(
-        calibration.ece, calibration.low, calibration.high, form=lambda value: f"{value:.3f}"
+        calibration.ece,
+        calibration.low,
+        calibration.high,
+        format_number=lambda value: f"{value:.3f}",
     )
     return f"ECE {error}"
 

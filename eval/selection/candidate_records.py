@@ -159,7 +159,7 @@ def _answered(row: SourceRow, limits: Limits) -> Answered:
     if images is None:
         images = []
     for name, count in written_sizes(messages, responses, images).items():
-        limits.refuse(name, count, f"start with `--max-{name} N`")
+        limits.refuse_beyond(name, count, f"start with `--max-{name} N`")
     listed_images = images if isinstance(images, list) else [images]
     turns, images_in_order = read_conversation(messages, listed_images)
     refuse_markers(responses)

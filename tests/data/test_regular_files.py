@@ -13,7 +13,7 @@ import pytest
 
 from mmrm.data.config.layers import read_yaml
 from mmrm.data.errors import ImageError, RecordError, SpecialFileError, UserError
-from mmrm.data.frames import cut_all
+from mmrm.data.frames import extract_all
 from mmrm.data.images import data_uri, decode, grey_like, image_size
 from mmrm.data.preparation.filters import read_fingerprints
 from mmrm.data.preparation.recognition import configured
@@ -255,7 +255,7 @@ def test_an_archive_that_becomes_special_after_the_check_is_refused(
 def test_a_video_that_is_no_regular_file_is_reported(tmp_path: Path, kind: str) -> None:
     (tmp_path / "videos").mkdir()
     said = special(tmp_path / "videos" / "a.mp4", kind)
-    (problem,) = cut_all(tmp_path / "videos", tmp_path / "frames", 4, 1)
+    (problem,) = extract_all(tmp_path / "videos", tmp_path / "frames", 4, 1)
     assert said in problem
 
 

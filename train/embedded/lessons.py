@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmrm.data.preference import Message, text
-from mmrm.data.prompts import JudgeTemplate, ask, with_critique
+from mmrm.data.prompts import JudgeTemplate, judge_conversation, with_critique
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.wording import VERDICTS, compare_in_short
 from mmrm.data.synthetic.world import LESSON_WEIGHTS, ShapesWorld, Turn
@@ -134,9 +134,9 @@ class Lessons:
             return self.encoder.render(critique, loss=True)
         is_stated_first = num_asked % 4 == 1
         if is_stated_first:
-            request = ask(COMPARISON_TEMPLATE, (question,), turn.answer, turn.other)
+            request = judge_conversation(COMPARISON_TEMPLATE, (question,), turn.answer, turn.other)
         else:
-            request = ask(COMPARISON_TEMPLATE, (question,), turn.other, turn.answer)
+            request = judge_conversation(COMPARISON_TEMPLATE, (question,), turn.other, turn.answer)
         is_first_right = turn.right == is_stated_first
         verdict = text("assistant", compare_in_short(is_first_right))
         return self.encoder.render((*request, verdict), loss=True)

@@ -229,7 +229,7 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     if shape is not None:
         image_tokens = shape.image_tokens(backbone)
         fewest, most = image_tokens.bounds
-        tokens = f"{image_tokens.how}{fewest:,} to {most:,} tokens"
+        tokens = f"{image_tokens.description}{fewest:,} to {most:,} tokens"
     lines = [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
         f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {tokens} each",

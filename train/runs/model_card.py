@@ -11,7 +11,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from mmrm.data.preference import text
-from mmrm.data.prompts import ask
+from mmrm.data.prompts import judge_conversation
 from mmrm.data.storage.files import write_whole
 from mmrm.eval.judges.judge_card import judge_card
 from mmrm.eval.judges.judging_config import JudgingConfig
@@ -204,7 +204,7 @@ def use(recipe: Recipe) -> list[str]:
     template = recipe.method.judge_template
     if template is None:
         return [loading]
-    turns = ask(
+    turns = judge_conversation(
         template,
         [text("user", "{the question}", 1)],
         "{the first response}",

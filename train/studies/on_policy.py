@@ -453,7 +453,7 @@ def _auc_text(figures: dict[str, Any]) -> str:
     if "auc" not in figures:
         return MISSING
     mean, low, high = figures["auc"]
-    auc = interval(mean, low, high, form=lambda share: f"{share:.3f}")
+    auc = interval(mean, low, high, format_number=lambda share: f"{share:.3f}")
     return f"{auc} ({figures['asked']})"
 
 

@@ -8,21 +8,21 @@ from typing import Any, Literal, cast
 
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import (
-    PLACE,
+    IMAGE_MARKER,
     MarkerError,
     StrayMarkerError,
     marker_in_response,
     place_images,
     stray_marker,
 )
-from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
+from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, num_image_parts, text
 from mmrm.data.sources.shared.file_source import field
-from mmrm.data.video import ADVICE, PARTS
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_PART_TYPES
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 SHAREGPT_ROLES: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant"}
-MARKER = PLACE
+MARKER = IMAGE_MARKER
 """The marker by which most data sets write the position of an image in a text."""
 
 
@@ -100,7 +100,7 @@ def response(turns: Any) -> str:
             f"a response is a turn of the {message['role']}; required is a turn of the assistant. "
             "Correct the row, or remove it."
         )
-    num_images = placeholders([message])
+    num_images = num_image_parts([message])
     if num_images:
         raise RecordError(
             f"a response holds {num_images} image parts. Images in responses are not supported "
@@ -188,7 +188,7 @@ def _part(part: Any) -> TextPart | ImagePart:
         return {"type": "image"}
     if kind == "text":
         return {"type": "text", "text": field(part, "text", str)}
-    advice = ADVICE if kind in PARTS else "Correct the row, or remove it."
+    advice = VIDEO_ADVICE if kind in VIDEO_PART_TYPES else "Correct the row, or remove it."
     raise RecordError(
         f"a part of a turn is of type {kind!r}; required is 'text' or 'image'. {advice}"
     )

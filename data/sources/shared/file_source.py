@@ -30,13 +30,13 @@ from mmrm.data.storage.archives import (
     Archive,
     Folder,
     Images,
-    check_places,
+    check_image_paths,
     is_archive,
     open_images,
 )
 from mmrm.data.storage.row_files import Row, Rows, kind_of, open_rows
 from mmrm.data.storage.strict_json import parse_json
-from mmrm.data.video import ADVICE, COLUMNS, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_COLUMNS, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set on the hub, such as `test-00000-of-00003.parquet`."""
@@ -133,7 +133,7 @@ class SourceRow:
         if isinstance(value, bytes) and value:
             return value
         if isinstance(value, str) and is_video_name(value):
-            raise ImageError(f"{self.identity}: the image {value!r} is a video. {ADVICE}")
+            raise ImageError(f"{self.identity}: the image {value!r} is a video. {VIDEO_ADVICE}")
         if isinstance(value, str) and value.startswith("data:"):
             return from_data_uri(value, self.identity)
         if isinstance(value, str) and value:
@@ -170,7 +170,7 @@ class SourceRow:
         if values is None:
             return ()
         images = values if isinstance(values, list) else [values]
-        self.limits.refuse("images", len(images))
+        self.limits.refuse_beyond("images", len(images))
         return tuple(self.image(image) for image in images)
 
 
@@ -264,9 +264,9 @@ class FilesConfig(SourceConfig):
         Raises:
             RecordError: If the row names a video and this source cannot show videos.
         """
-        for name in COLUMNS:
+        for name in VIDEO_COLUMNS:
             if columns.get(name) and not self.VIDEOS:
-                raise RecordError(f"the record holds a video under {name!r}. {ADVICE}")
+                raise RecordError(f"the record holds a video under {name!r}. {VIDEO_ADVICE}")
 
     def open(self, cache: Path) -> TableSource:
         """Open the files as one table."""
@@ -361,7 +361,7 @@ class ImageFilesConfig(FilesConfig):
         """Check the files as `FilesConfig.look` does, and the images that the recipe names."""
         super().look()
         if self.images is not None:
-            check_places(_image_places(self.images))
+            check_image_paths(_image_places(self.images))
 
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
         """Return the folder or archive that the recipe names, or the data set's own."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import Message
-from mmrm.data.prompts import JudgeTemplate, ask, read
+from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from mmrm.eval.candidates import Candidates, Scores, Side, Usage, Vote
@@ -42,7 +42,9 @@ def by_template(template: JudgeTemplate) -> Ask:
 
 
 def _ask_by_template(template: JudgeTemplate, pair: Candidates, first: Side) -> tuple[Message, ...]:
-    return ask(template, pair.prompt, pair.responses[first], pair.responses[1 - first])
+    return judge_conversation(
+        template, pair.prompt, pair.responses[first], pair.responses[1 - first]
+    )
 
 
 def position(text: str) -> Side | None:
@@ -50,7 +52,7 @@ def position(text: str) -> Side | None:
 
     Returns None if the judgement names none.
     """
-    answer = read(text).answer
+    answer = read_judgement(text).answer
     if answer is None:
         return None
     return 0 if answer == 1 else 1

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmrm.data.preference import Message, placeholders, text
+from mmrm.data.preference import Message, num_image_parts, text
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between
 from mmrm.eval.candidates import Candidates, Side
@@ -43,7 +43,7 @@ class PairTemplate:
             "second": pair.responses[1 - first],
         }
         asked = filled(self.text, contents)
-        return (text("user", asked, placeholders(pair.prompt)),)
+        return (text("user", asked, num_image_parts(pair.prompt)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PointTemplate:
 
     def ask(self, candidates: Candidates, response: str) -> tuple[Message, ...]:
         """Return the conversation that shows one response to the prompt of `candidates`."""
-        num_images = placeholders(candidates.prompt)
+        num_images = num_image_parts(candidates.prompt)
         asked = question(candidates.prompt)
         if num_images and self.mark and self.mark.strip() not in asked:
             asked = self.mark + asked

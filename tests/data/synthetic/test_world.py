@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmrm.data.preference import placeholders
+from mmrm.data.preference import num_image_parts
 from mmrm.data.rationales import swapped
 from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
@@ -194,7 +194,7 @@ def test_a_record_shows_its_picture_before_its_question(level: str) -> None:
     world = ShapesWorld(level, 0, "train")
     for index in range(60):
         record = world.item(index).preference()
-        assert len(record.images) == placeholders(record.prompt)
+        assert len(record.images) == num_image_parts(record.prompt)
         content = record.prompt[-1]["content"]
         assert [part["type"] for part in content] == ["image"] * len(record.images) + ["text"]
         for image in record.images:

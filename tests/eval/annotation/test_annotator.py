@@ -13,7 +13,7 @@ from mmrm.data.errors import EndpointError, UserError
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import Answer, conclusion, question, write_judgement
-from mmrm.data.prompts import read as read_judgement
+from mmrm.data.prompts import read_judgement as read_judgement
 from mmrm.data.sources.project import ProjectConfig
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.annotation.annotator import Annotator, annotate, append, journal_of, read_journal

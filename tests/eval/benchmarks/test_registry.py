@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mmrm.data.preference import placeholders
+from mmrm.data.preference import num_image_parts
 from mmrm.eval.benchmarks.benchmark import PublishedEdition, row_count_notes
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.candidates import Example
@@ -50,7 +50,7 @@ def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
     found = load(BenchmarkConfig(name=name, location=place, limit=30))
     assert len(found.examples) == 30
     assert len({example.key for example in found.examples}) == 30
-    assert all(placeholders(example.prompt) == len(example.images) for example in found.examples)
+    assert all(num_image_parts(example.prompt) == len(example.images) for example in found.examples)
     verdicts = baseline("random", found.examples)
     result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
     assert result.micro == result.baselines["random"].micro

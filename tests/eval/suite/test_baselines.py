@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import placeholders
+from mmrm.data.preference import num_image_parts
 from mmrm.eval.suite.baselines import BASELINES, baseline
 from mmrm.eval.suite.image_ablation import ablate
 from tests.eval.make import example, png
@@ -39,7 +39,7 @@ def test_the_coin_depends_on_the_row_and_the_seed_alone() -> None:
 def test_without_images_the_prompt_has_no_place_for_one() -> None:
     (bare,) = ablate([example("a", images=(png(), png()))], "none")
     assert bare.images == ()
-    assert placeholders(bare.prompt) == 0
+    assert num_image_parts(bare.prompt) == 0
     assert bare.prompt[0]["content"] == [{"type": "text", "text": f"what? {bare.key}"}]
     assert bare.key == "a"
 

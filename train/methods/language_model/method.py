@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
-from mmrm.data.prompts import Answer, JudgeTemplate, ask, write_judgement
+from mmrm.data.prompts import Answer, JudgeTemplate, judge_conversation, write_judgement
 from mmrm.data.rationales import obstacle, swapped
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.models.distributed import rank
@@ -160,7 +160,7 @@ class JudgementEncoder:
                 "on them with train/rl.py, which needs none."
             )
         answer: Answer = 1 if side == 0 else 2
-        request = ask(self.template, record.prompt, *shown_responses(record, side))
+        request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
         conversation = (*request, text("assistant", write_judgement(rationale, answer)))
         group = self.encoder.encode_conversations(
             record.images, [conversation], None, record.identity, with_loss=1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from mmrm.data.preference import Preference
-from mmrm.data.prompts import JudgeTemplate, ask
+from mmrm.data.prompts import JudgeTemplate, judge_conversation
 from mmrm.train.methods.language_model.method import Indices, indices_with_sides, shown_responses
 from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
@@ -24,5 +24,5 @@ class PairPrompts(RunPrompts):
         return self.mixture.load(record, lambda pair: self._encode(pair, side, place))
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
-        request = ask(self.template, record.prompt, *shown_responses(record, side))
+        request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
         return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
+from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, overlay
 from mmrm.data.errors import Problem, RecipeError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.eval.results.run_folder import HELD_OUT
@@ -113,7 +113,7 @@ def read_ablation(
     list_settings = reader.recipe(path)
     command_line = Located({}, COMMAND_LINE)
     for text in overrides:
-        command_line = lay(command_line, reader.override(text))
+        command_line = overlay(command_line, reader.override(text))
     sections: Any = list_settings.value
     variants = sections.pop(VARIANTS, Located(None, f"{path}:1"))
     problems_of_list = list_problems(variants)
@@ -129,19 +129,21 @@ def read_ablation(
     first = next(iter(patches), None)
     if first is not None and settings_by_variant[first] is not list_settings:
         # The recipe that the first variant extends may have sections that the list lacks.
-        base_settings = lay(
+        base_settings = overlay(
             settings_by_variant[first], for_seed(undotted(patches[first]), seeds[0])
         )
-    base = required(path, lay(base_settings, command_line), [*reader.problems, *problems_of_list])
+    base = required(
+        path, overlay(base_settings, command_line), [*reader.problems, *problems_of_list]
+    )
 
     runs = []
     problems: list[Problem] = []
     for seed in seeds:
         for name, patch in patches.items():
             # Later settings replace earlier ones.
-            settings = lay(settings_by_variant[name], for_seed(undotted(patch), seed))
-            settings = lay(settings, command_line)
-            settings = lay(settings, located_settings(name, seed, base))
+            settings = overlay(settings_by_variant[name], for_seed(undotted(patch), seed))
+            settings = overlay(settings, command_line)
+            settings = overlay(settings, located_settings(name, seed, base))
             try:
                 recipe = required(path, settings, [])
                 runs.append(Run(name, seed, recipe))
@@ -150,7 +152,7 @@ def read_ablation(
                 problems_of_run = error.problems
             for problem in problems_of_run:
                 key = f"{name}: {problem.key}"
-                problems.append(Problem(problem.where, key, problem.found, problem.message))
+                problems.append(Problem(problem.where, key, problem.value, problem.message))
     if problems:
         # A problem usually occurs with every seed, and is reported once.
         raise RecipeError(str(path), list(dict.fromkeys(problems)))
@@ -285,7 +287,7 @@ def with_extended_recipe(
         return list_settings
     extended_path = path.parent / str(extended.plain())
     recipe = reader.recipe(extended_path, extended_by=(path.resolve(),), where=extended.where)
-    return lay(recipe, list_settings)
+    return overlay(recipe, list_settings)
 
 
 def for_seed(tree: Located, seed: int) -> Located:
@@ -308,7 +310,7 @@ def undotted(patch: Located) -> Located:
         nested = value
         for name in reversed(key.split(".")):
             nested = Located({name: nested}, value.where)
-        tree = lay(tree, nested)
+        tree = overlay(tree, nested)
     return tree
 
 

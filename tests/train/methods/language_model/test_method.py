@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.prompts import conclusion, read
+from mmrm.data.prompts import conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.train.methods.language_model.method import (
@@ -62,7 +62,7 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
         (continuation,) = group.continuations
         learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert learned.endswith("<|im_end|>")
-        found = read(learned.removesuffix("<|im_end|>"))
+        found = read_judgement(learned.removesuffix("<|im_end|>"))
         shown = tokenizer.decode(group.prompt_ids)
         record = records.mixture[index // 2]
         first, second = (
@@ -194,7 +194,7 @@ def test_an_epoch_shows_every_record_in_an_order_that_its_rationale_is_right_for
 def record_answer(records: JudgementRecords, index: int) -> int | None:
     (continuation,) = records[index].group.continuations
     learned = tiny.tokenizer().decode([continuation.ids[i] for i in continuation.loss_tokens])
-    return read(learned.removesuffix("<|im_end|>")).answer
+    return read_judgement(learned.removesuffix("<|im_end|>")).answer
 
 
 def test_the_cold_start_of_the_embedded_world_learns_what_it_learned() -> None:
