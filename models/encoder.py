@@ -446,7 +446,7 @@ class Encoder:
             if token == self.vision.image:
                 tokens = [token] * next(remaining_lengths)
                 if not self.template_writes_start_mark:
-                    tokens = self.vision.marked(tokens)
+                    tokens = self.vision.with_marks(tokens)
             ids += tokens
             offsets += [offset] * len(tokens)
 

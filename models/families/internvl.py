@@ -181,7 +181,9 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     from mmrm.models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
-    return VisionPlan(tensors={}, runs={}, tower={}, tile=(config.num_channels, side, side))
+    return VisionPlan(
+        tensors={}, runs={}, tower_settings={}, tile=(config.num_channels, side, side)
+    )
 
 
 def read_config(config: Any, found: Mapping[str, Any]) -> None:

@@ -118,12 +118,12 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
 
     from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
-    tower = {
+    tower_settings = {
         "spatial_merge_size": config.spatial_merge_size,
         "window_size": config.window_size,
         "patch_size": config.patch_size,
     }
-    window_index, window_ends = get_vision_window_index(grids, **tower)
+    window_index, window_ends = get_vision_window_index(grids, **tower_settings)
     return VisionPlan(
         tensors={
             "position_ids": get_vision_position_ids(grids, config.spatial_merge_size),
@@ -133,7 +133,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "cu_seqlens": PatchRuns.frames(grids),
             "cu_window_seqlens": PatchRuns.of(window_ends.diff().tolist()),
         },
-        tower=tower,
+        tower_settings=tower_settings,
     )
 
 

@@ -118,7 +118,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},
         runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower={
+        tower_settings={
             "spatial_merge_size": config.spatial_merge_size,
             "patch_size": config.patch_size,
         },

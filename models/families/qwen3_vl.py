@@ -155,7 +155,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "interp_weights": weights,
         },
         runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower={
+        tower_settings={
             "spatial_merge_size": config.spatial_merge_size,
             "patch_size": config.patch_size,
             "num_position_embeddings": config.num_position_embeddings,

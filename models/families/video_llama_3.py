@@ -138,7 +138,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, 1)},
         runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower={"patch_size": config.patch_size},
+        tower_settings={"patch_size": config.patch_size},
         per_image={"merge_sizes": 1},
     )
 

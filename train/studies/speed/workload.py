@@ -103,7 +103,7 @@ def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
     """Return a pair as a group whose continuations are read at their last token."""
     generator = torch.Generator().manual_seed(seed)
     tokens = [vision.image] * (size.height * size.width // vision.merge_size**2)
-    prompt = [*vision.marked(tokens), *_words(size.question, generator)]
+    prompt = [*vision.with_marks(tokens), *_words(size.question, generator)]
     responses = tuple(
         Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses
     )
