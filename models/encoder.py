@@ -183,8 +183,8 @@ class Encoder:
         special_token = control_token(config.system_prompt or "", self.control_tokens)
         if special_token:
             raise UserError(
-                f"backbone.system_prompt contains {special_token!r}, which the tokenizer reads as a "
-                "special token and not as text. Remove it from the system prompt."
+                f"backbone.system_prompt contains {special_token!r}, which the tokenizer reads as "
+                "a special token and not as text. Remove it from the system prompt."
             )
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:

@@ -100,7 +100,7 @@ class AttentionPlan:
 
     @property
     def shape(self) -> tuple[int]:
-        """The number of tokens in the row, as a shape, because transformers reads that of a mask."""
+        """The number of tokens in the row. Transformers reads the shape of every mask."""
         return (sum(self.query_lengths),)
 
     def calls(self, dtype: torch.dtype) -> SdpaCalls:
@@ -142,8 +142,8 @@ def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
             first_output = num_outputs + index_in_batch * queries.shape[1]
             output_index[positions] = first_output + torch.arange(len(positions))
         num_outputs += queries.numel()
-        # A segment that sees itself alone needs no mask: its padding comes after all of its queries,
-        # so plain causal attention hides it.
+        # A segment that sees itself alone needs no mask. Its padding comes after all of its
+        # queries, so plain causal attention hides it.
         mask = None
         if not sees_itself_alone:
             mask = _additive_mask(plan, segments, queries.shape[1], keys.shape[1], dtype).to(device)
