@@ -178,8 +178,9 @@ class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # ty
     released_layout = RELEASED_TILES
 
 
-class VideoLlama3LanguageModel(  # type: ignore[misc]
-    LabelModel, VideoLlama3ForConditionalGeneration
+class VideoLlama3LanguageModel(
+    LabelModel,
+    VideoLlama3ForConditionalGeneration,  # type: ignore[misc]
 ):
     """The language model on VideoLLaMA3."""
 
