@@ -234,7 +234,7 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     """
     check_transformers(model.config.model_type)
     register()
-    attends_in_runs = family_of(model.config.model_type).images.planned
+    attends_in_runs = family_of(model.config.model_type).images.attends_in_runs
     vision_attention = VISION[kernel] if attends_in_runs else "sdpa"
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": vision_attention})
 
@@ -321,7 +321,7 @@ def _read_config(config: BackboneConfig) -> Any:
         )
     family = family_of(content.get("model_type"), path)
     model_config = family.parts().config.from_dict(content)
-    family.read_config(model_config, content)
+    family.correct_config(model_config, content)
     if "sliding_attention" in model_config.text_config.to_dict().get("layer_types", ()):
         raise CheckpointError(
             f"{path}: config.json switches sliding-window attention on, for which packed rows are "

@@ -162,7 +162,7 @@ def _row_of_patches_is_one_call(model_type: str) -> bool:
     runs, such as InternVL's, nothing is required.
     """
     family = FAMILIES[model_type]
-    if not family.images.planned:
+    if not family.images.attends_in_runs:
         return True
     config = _tiny_config(model_type).vision_config
     side = 12

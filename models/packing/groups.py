@@ -135,7 +135,7 @@ class PackedBatch:
     image_grid_thw: Tensor
     """(I, 3) int64; stays on the CPU, because the model reads it only from there."""
     vision: VisionPlan
-    """What the vision tower would compute from the grids in every forward."""
+    """Arguments of the vision tower that are computed once from the grids."""
     read_positions: Tensor
     """(R,) int64: row positions whose hidden states give scores."""
     read_owners: Tensor
