@@ -201,9 +201,9 @@ def _assistant_turn(config: BackboneConfig, model_config: Any) -> dict[str, Any]
 
 
 def _read_value_head(config: BackboneConfig) -> torch.Tensor | None:
-    """Return the weight of LLaMA-Factory's value head, (1, hidden); None if it has not been saved.
+    """Return the weight of LLaMA-Factory's value head, (1, hidden); None if there is none.
 
-    It is a file of its own in the folder of the checkpoint.
+    It is in a file next to the weights of the model.
     """
     path = Path(resolve(config.path), VALUE_HEAD)
     if not path.is_file():

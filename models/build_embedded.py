@@ -104,8 +104,8 @@ def corpus() -> Iterable[str]:
                 f"{item.question}\nResponse 1: {item.chosen}\nResponse 2: {item.rejected}\n"
                 "Which response is better?"
             )
-            yield f"<think>{item.rationale(True)}</think><answer>1</answer>"
-            yield f"<think>{item.rationale(False)}</think><answer>2</answer>"
+            yield f"<think>{item.rationale(chosen_first=True)}</think><answer>1</answer>"
+            yield f"<think>{item.rationale(chosen_first=False)}</think><answer>2</answer>"
     yield from [CHAT_WORDS] * CHAT_WORDS_REPEATS
 
 

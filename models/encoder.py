@@ -50,7 +50,7 @@ WITH_IMAGE: tuple[Message, ...] = (
 
 
 class Patches(NamedTuple):
-    """The patches of a record's images, in the form of the two image fields of `Group`."""
+    """The patches of a record's images, as `Group` holds them in fields of the same names."""
 
     pixel_values: Tensor | None
     """(patches, patch_size) float32; None without an image."""
@@ -333,7 +333,8 @@ class Encoder:
         rendered = []
         for index, conversation in enumerate(conversations):
             stop_if_abandoned()
-            rendered.append(self.render(conversation, loss=index < with_loss))
+            carries_loss = index < with_loss
+            rendered.append(self.render(conversation, loss=carries_loss))
         return self._encode(patches, rendered, read)
 
     def encode(

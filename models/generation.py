@@ -58,7 +58,7 @@ class WritingCost:
         return cls(cached, sampling.max_new_tokens)
 
     def __call__(self, group: Group) -> int:
-        """Return the cost of computing a group and of caching it with texts of full length."""
+        """Return the cost of computing a group and of keeping its keys and values at full length."""
         num_generated = len(group.continuations) * self.new_tokens
         return group.cost + ceil(self.cached * (group.tokens + num_generated))
 
@@ -129,7 +129,7 @@ def generate(
     seeds: Sequence[str],
     penalty: float = 1.0,
 ) -> list[Generation]:
-    """Generate a text after every continuation of a packed row, and return the texts in its order.
+    """Generate a text after every continuation of a packed row, and return the texts.
 
     All ranks must call together, each with its own row. They run equally many steps, as ZeRO-3
     needs.
@@ -212,15 +212,16 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
     ]
     prompt_of_row_without_work = 0
     segments = continuation_segments or [prompt_of_row_without_work]
+    # Segment i ends at `ends[i + 1]`.
     query_ends = plan.cu_seqlens_q.tolist()
     key_ends = plan.cu_seqlens_k.tolist()
-    visible = [plan.key_index[key_ends[i] : key_ends[i + 1]] for i in segments]
+    visible_positions = [plan.key_index[key_ends[i] : key_ends[i + 1]] for i in segments]
     last_positions = torch.tensor([query_ends[i + 1] - 1 for i in segments], device=hidden.device)
     layers = [(layer.keys[0], layer.values[0]) for layer in cache.layers]
     del cache  # so that `layers` alone holds the keys and values, and `DecodePlan` can release them
     return _State(
         continuations=torch.arange(len(segments), device=hidden.device),
-        prompt=DecodePlan.of(layers, visible),
+        prompt=DecodePlan.of(layers, visible_positions),
         cache=DynamicCache(),
         positions=batch.position_ids[:, 0, last_positions] + 1,
         hidden=hidden[last_positions],

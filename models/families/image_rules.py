@@ -65,7 +65,7 @@ class ImageLayout(ABC):
 
     @abstractmethod
     def sizes(self, vision_config: Any) -> tuple[int, int]:
-        """Return the side of a token in patches, and how many numbers a patch has."""
+        """Return n if a token covers n x n patches, and the count of numbers in a patch."""
 
     @abstractmethod
     def smallest(self, vision_config: Any) -> tuple[int, int, int]:
@@ -116,6 +116,7 @@ class PatchLayout(ImageLayout):
         Processors of older versions of transformers save them under these names, and others under
         `size`.
         """
+        # Despite their names, these values of `size` are areas: numbers of pixels.
         size = saved.get("size") or {}
         return {
             "min_pixels": saved.get("min_pixels") or size["shortest_edge"],
@@ -123,7 +124,7 @@ class PatchLayout(ImageLayout):
         }
 
     def sizes(self, vision_config: Any) -> tuple[int, int]:
-        """Return the side of a token in patches, and how many numbers a patch has."""
+        """Return n if a token covers n x n patches, and the count of numbers in a patch."""
         patch = self.patch(vision_config)
         numbers = patch.channels * patch.temporal_patch_size * patch.patch_size**2
         return patch.merge_size, numbers
@@ -231,7 +232,7 @@ class TileLayout(ImageLayout):
         return num_tiles + 1 if num_tiles > 1 else num_tiles
 
     def sizes(self, vision_config: Any) -> tuple[int, int]:
-        """Return the side of a token in patches, and how many numbers a patch has."""
+        """Return n if a token covers n x n patches, and the count of numbers in a patch."""
         tile = Tile.of(vision_config)
         return self.MERGE, vision_config.num_channels * (tile.side // tile.patches) ** 2
 

@@ -298,8 +298,11 @@ def _sdpa(
 def _gather(x: Tensor, index: Tensor, start: int | None) -> Tensor:
     """Return the rows of `x` (S, heads, d) at `index` (n, length), as (n, heads, length, d).
 
-    If `index` counts the rows from `start` on, one by one, `start` is given, and the result is a
-    view of `x`. Else `start` is None, and the rows are copied.
+    Args:
+        x: The rows of a packed row's queries, keys or values.
+        index: Which of the rows are returned.
+        start: If `index` counts start, start + 1, and so on, the result is a view of `x`. Else
+            `start` is None, and the rows are copied.
     """
     if start is not None:
         rows = x[start : start + index.numel()]

@@ -634,6 +634,6 @@ def pooled(
     output = model.model(input_ids=input_ids, attention_mask=attention_mask, **inputs)
     hidden = output.last_hidden_state
     num_rows, length, _ = hidden.shape
-    # Rows are joined into one sequence, whose owners are the rows.
     rows, columns = is_read.nonzero(as_tuple=True)
-    return mean_by_owner(hidden.flatten(0, 1), rows * length + columns, rows, num_rows)
+    positions = rows * length + columns  # in all rows, one after another
+    return mean_by_owner(hidden.flatten(0, 1), positions, rows, num_rows)
