@@ -239,17 +239,17 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": vision_attention})
 
 
-def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
-    """Replace the 3D convolutions of a loaded model's vision tower by layers of the class `kind`.
+def embed_patches(model: Any, layer_class: type[nn.Conv3d] = PatchProjection) -> None:
+    """Replace the 3D convolutions of a loaded model's vision tower by layers of another class.
 
-    These convolutions embed patches. The parameters stay the same.
+    These convolutions embed patches. The new layers take over their parameters.
     """
     tower = model.model.get_submodule(family_of(model.config.model_type).tower)
     for name, module in list(tower.named_modules()):
         if not isinstance(module, nn.Conv3d):
             continue
-        patch: Any = module.kernel_size
-        moves_by_patches = module.stride == patch and not any(module.padding)
+        patch_size: Any = module.kernel_size
+        moves_by_patches = module.stride == patch_size and not any(module.padding)
         if not moves_by_patches:
             raise RuntimeError(
                 f"transformers {transformers.__version__}: {name} of the vision tower, {module}, "
@@ -257,8 +257,12 @@ def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
                 f"is tested with transformers {EXPECTED}; install one of these versions."
             )
         with torch.device("meta"):  # no memory: the parameters are replaced below
-            projection = kind(
-                module.in_channels, module.out_channels, patch, patch, bias=module.bias is not None
+            projection = layer_class(
+                module.in_channels,
+                module.out_channels,
+                kernel_size=patch_size,
+                stride=patch_size,
+                bias=module.bias is not None,
             )
         projection.weight = module.weight
         projection.bias = module.bias

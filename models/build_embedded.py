@@ -79,6 +79,7 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
     learner.train_from_iterator(texts, trainer)
     learned = json.loads(learner.to_str())["model"]
     merges = [tuple(pair) for pair in learned["merges"]]
+    # Qwen2Tokenizer adds the first special token itself.
     tokenizer = Qwen2Tokenizer(
         vocab=learned["vocab"], merges=merges, extra_special_tokens=list(SPECIAL[1:])
     )

@@ -127,7 +127,7 @@ def _tiny_config(model_type: str) -> Any:
     }
     vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
     family = FAMILIES[model_type]
-    family_text, family_vision = family.probe
+    family_text, family_vision = family.probe  # values that this family needs in addition
     return family.parts().config(
         text_config={**text, **family_text}, vision_config={**vision, **family_vision}
     )
@@ -169,11 +169,11 @@ def _row_of_patches_is_one_call(model_type: str) -> bool:
     grids = torch.tensor([[1, side, side]])  # one frame, large enough for several windows
     _, numbers_per_patch = family.images.sizes(config)
     patches = torch.zeros(side * side, numbers_per_patch)
-    per_image = {}
+    image_arguments = {}
     for name, number in family.tower_plan(config, grids).per_image.items():
-        per_image[name] = torch.tensor([number])
+        image_arguments[name] = torch.tensor([number])  # of the only image
     _, vision_tower = family.parts().stock
-    calls = _attention_calls(vision_tower, config, "probe_flash", patches, grids, **per_image)
+    calls = _attention_calls(vision_tower, config, "probe_flash", patches, grids, **image_arguments)
     if len(calls) != 1:
         return False
     return {"cu_seq_lens_q", "max_length_q"} <= calls[0].keywords.keys()

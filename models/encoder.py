@@ -372,7 +372,8 @@ class Encoder:
         The patches of the last call are kept and used again if its images were the same. `record`
         is the identity of the record, for messages.
         """
-        # Read once: a server encodes in several threads, and another may write it in between.
+        # Read only once: a server encodes in several threads, and another thread may replace the
+        # attribute in between.
         last_images, last_patches = self._last_patches
         if images == last_images:
             return last_patches
@@ -404,10 +405,11 @@ class Encoder:
             stop_if_abandoned()
             tokenised.append(self._tokenise(conversation, image_lengths, read))
         prompt_length = self._shared_prefix_length(tokenised)
-        continuations = [_without_prompt(whole, prompt_length) for whole in tokenised]
         return Group(
             prompt_ids=tokenised[0].ids[:prompt_length],
-            continuations=tuple(continuations),
+            continuations=tuple(
+                _without_prompt(conversation, prompt_length) for conversation in tokenised
+            ),
             pixel_values=patches.pixel_values,
             grids=patches.grids,
         )

@@ -58,7 +58,7 @@ class WritingCost:
         return cls(cached, sampling.max_new_tokens)
 
     def __call__(self, group: Group) -> int:
-        """Return the cost of computing a group and of keeping its keys and values at full length."""
+        """Return the cost of computing a group and of caching it with texts of full length."""
         num_generated = len(group.continuations) * self.new_tokens
         return group.cost + ceil(self.cached * (group.tokens + num_generated))
 
@@ -81,7 +81,7 @@ class _State:
 
     continuations: Tensor
     """(C,) int64: index of each of them among all continuations of the row."""
-    prompt: DecodePlan
+    plan: DecodePlan
     """Keys and values of the row, and which of them each continuation sees."""
     cache: Any
     """Keys and values of the generated tokens, equally many for each continuation."""
@@ -98,7 +98,7 @@ class _State:
         self.continuations = self.continuations[index]
         self.positions = self.positions[:, index]
         self.hidden = self.hidden[index]
-        self.prompt.keep(index)
+        self.plan.keep(index)
         self.cache.batch_select_indices(index)
         if self.seen is not None:
             self.seen = self.seen[index]
@@ -109,7 +109,7 @@ class _State:
             self.seen.scatter_(1, tokens[:, None], True)
         output = model.model(
             input_ids=tokens[:, None],
-            attention_mask=self.prompt,
+            attention_mask=self.plan,
             position_ids=without_single_axis(self.positions)[..., None],
             past_key_values=self.cache,
             use_cache=True,
@@ -221,7 +221,7 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
     del cache  # so that `layers` alone holds the keys and values, and `DecodePlan` can release them
     return _State(
         continuations=torch.arange(len(segments), device=hidden.device),
-        prompt=DecodePlan.of(layers, visible_positions),
+        plan=DecodePlan.of(layers, visible_positions),
         cache=DynamicCache(),
         positions=batch.position_ids[:, 0, last_positions] + 1,
         hidden=hidden[last_positions],

@@ -45,7 +45,7 @@ def with_adapters(base: nn.Module, folder: Path) -> nn.Module:
     refuse_other_numbers(folder, [folder / WEIGHTS])
     stored_tensors = load_file(folder / WEIGHTS)
     config = PeftConfig.from_pretrained(str(folder))
-    # The adapters then require gradients, which tells them from the parameters of the base below.
+    # Then only the adapters require gradients, by which the loop below finds them.
     config.inference_mode = False
     model: Any = get_peft_model(base, config, autocast_adapter_dtype=False)
     expected_tensors = get_peft_model_state_dict(model)

@@ -209,11 +209,12 @@ class TileLayout(ImageLayout):
 
         Released processors cut images into tiles only if `crop_to_patches` is set.
         """
-        tokens = self.tokens(vision_config, limits)
+        tile_tokens = self.tokens(vision_config, limits)
+        # These processors call tiles "patches".
         return {
             "crop_to_patches": True,
-            "min_patches": tokens.min_tiles,
-            "max_patches": tokens.max_tiles,
+            "min_patches": tile_tokens.min_tiles,
+            "max_patches": tile_tokens.max_tiles,
         }
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def parts() -> Parts:
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     """Return the plan of the vision tower for a row of images. All layers attend in whole images.
 
-    The tower divides the grids by the merge size of each image, so both stay on the host.
+    Every patch is a token, so the merge size of each image is 1.
 
     Args:
         config: The tower's configuration.

@@ -169,8 +169,9 @@ def _additive_mask(
         max_keys: Number of keys to which each segment is padded.
         dtype: Dtype of the mask.
     """
-    num_queries = torch.tensor([plan.query_lengths[i] for i in segments])[:, None]
+    num_queries = torch.tensor([plan.query_lengths[i] for i in segments])[:, None]  # (n, 1)
     num_keys = torch.tensor([plan.key_lengths[i] for i in segments])[:, None]
+    # (n, max_queries); the minimum is for padded queries.
     num_visible = torch.minimum(num_keys - num_queries + torch.arange(max_queries) + 1, num_keys)
     is_hidden = torch.arange(max_keys) >= num_visible[..., None]
     return torch.zeros(is_hidden.shape, dtype=dtype).masked_fill_(is_hidden, -torch.inf)[:, None]

@@ -196,6 +196,7 @@ class PackedBatch:
 
         They are those of the backbone, and the positions at which scores are read.
         """
+        # A row without read positions gets no scores.
         is_scored = len(self.read_owners) > 0
         return {
             **self.model_inputs(),

@@ -158,7 +158,7 @@ class VisionPlan:
     def model_inputs(self, pixels: Tensor, grids: Tensor) -> dict[str, Any]:
         """Return the backbone's keyword arguments for a row's images.
 
-        The backbone hands keywords that begin with `image_` on to its vision tower.
+        The backbone passes keywords that begin with `image_` on to its vision tower.
 
         Args:
             pixels: (patches, numbers) float32.
@@ -176,7 +176,7 @@ class VisionPlan:
             # For example `image_max_seqlen` for `image_cu_seqlens`.
             longest_run_keyword = f"image_max_{name.removeprefix('cu_').removesuffix('s')}"
             inputs[longest_run_keyword] = max(runs.lengths)
-        inputs["image_plan"] = self
+        inputs["image_plan"] = self  # the attention of the tower finds the runs in it
         return inputs
 
     def check(self, config: Any) -> None:

@@ -210,7 +210,8 @@ def refuse_wrong_images(config: Any, input_ids: Tensor, **given: Any) -> None:
         ValueError: The images do not fit, or a video is given.
     """
     is_image = input_ids == config.image_token_id
-    is_start = is_image & ~F.pad(is_image[:, :-1], (1, 0))
+    is_after_image_token = F.pad(is_image[:, :-1], (1, 0))
+    is_start = is_image & ~is_after_image_token
     # Successive image tokens, which are one image, get the same number.
     run_numbers = is_start.flatten().cumsum(0)[is_image.flatten()]
     _, counts = run_numbers.unique_consecutive(return_counts=True)

@@ -216,6 +216,7 @@ def hold_back_load_report() -> Iterator[list[logging.LogRecord]]:
     held: list[logging.LogRecord] = []
 
     def hold_load_report(record: logging.LogRecord) -> bool:
+        # The name of the function of transformers that logs the report.
         if record.funcName != "log_state_dict_report":
             return True
         held.append(record)
