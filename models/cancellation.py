@@ -15,7 +15,7 @@ _ABANDONED: ContextVar[Event | None] = ContextVar("abandoned", default=None)
 
 
 class AbandonedError(Exception):
-    """The work was stopped because its result is no longer needed."""
+    """Raised in work that is stopped because its result is no longer needed."""
 
 
 def run_abandonable(abandoned: Event, function: Callable[..., ResultT], *arguments: Any) -> ResultT:

@@ -1,4 +1,4 @@
-"""From messages and images to a group of tokens.
+"""The encoder, which turns messages and images into a group of tokens.
 
 `Encoder` renders conversations with the backbone's chat template, tokenises them, and splits them
 into a common prompt and the continuations that follow it. It holds a tokenizer and an image
@@ -60,7 +60,7 @@ class Patches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a rendered conversation with special tokens and one image token per image."""
+    """A piece of a conversation as the chat template renders it, with one token for each image."""
 
     text: str
     loss: bool = False

@@ -56,7 +56,7 @@ class Group:
 
     @property
     def cost(self) -> int:
-        """Cost of the group in a token budget.
+        """Cost of computing the group, in tokens; its vision patches count as parts of a token.
 
         It is rounded up, so a row may cost less than the sum of its groups.
         """
@@ -162,7 +162,7 @@ class PackedBatch:
 
     @property
     def cost(self) -> int:
-        """Cost of the row in a token budget."""
+        """Cost of computing the row, in tokens; its vision patches count as parts of a token."""
         return cost(self.tokens, len(self.pixel_values))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:

@@ -124,7 +124,7 @@ def refuse_markers(responses: Iterable[str]) -> None:
 
 
 def _turn(number: int, turn: Any, images_of_parts: list[Picture | None]) -> dict[str, Any]:
-    """Return a turn in the one form, and append the images of its image parts to a list.
+    """Return a turn as `read_conversation` returns it, and append its images to a list.
 
     Args:
         number: Index of the turn, for messages.

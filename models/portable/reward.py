@@ -502,6 +502,8 @@ class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type:
 def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int) -> Tensor:
     """Return the mean hidden state over the positions of each owner, (count, H) fp32.
 
+    An owner is a continuation of a packed row, or a row of a padded batch.
+
     Args:
         hidden: Hidden states, (T, H).
         positions: (R,) int64, indices into `hidden`.
