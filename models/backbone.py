@@ -165,7 +165,8 @@ def _load_with_head(
             stored_head = stored_head | {"read": "last_response_token"}
         model_config.assistant_turn = _assistant_turn(config, model_config)
     expected_head = (head or HeadConfig()).model_dump()
-    if stored_head is None and not fresh_head and head is None:
+    # `head` may describe a head of another trainer, which config.json does not name.
+    if stored_head is None and head is None and not fresh_head:
         raise CheckpointError(
             f"{config.path} is not a reward model: its config.json names no `reward_head`. Give a "
             "checkpoint that train/rm.py wrote, or start a fresh head on this backbone."
@@ -187,7 +188,7 @@ def _load_with_head(
     may_be_fresh = stored_head is None and (fresh_head or value_head is not None)
     model = _load(kind, config, model_config, nf4, fresh_head=may_be_fresh)
     if value_head is not None:
-        model.head.load_state_dict({"0.weight": value_head})
+        model.head.load_state_dict({"0.weight": value_head})  # a head with a single layer
     return model
 
 

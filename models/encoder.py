@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from mmrm.data import video
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import decode
 from mmrm.data.preference import (
@@ -28,7 +29,6 @@ from mmrm.data.preference import (
     texts,
 )
 from mmrm.data.storage.files import read_json, write_json
-from mmrm.data.video import ADVICE, TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
 from mmrm.models.families.registry import family_of
@@ -252,8 +252,8 @@ class Encoder:
                 "would take it for an image: write the place of an image as an image part, and "
                 "remove these tokens from the text."
             )
-            if TOKEN in vision_tokens:
-                message = f"{message} {ADVICE}"
+            if video.TOKEN in vision_tokens:
+                message = f"{message} {video.ADVICE}"
             raise RecordError(message)
         if turn["role"] == "assistant" and placeholders([turn]):
             raise RecordError(

@@ -261,6 +261,7 @@ def _choose(
     """
     logits = model.lm_head(state.hidden).float()
     if state.seen is not None:
+        # A penalty above 1 lowers the logit whether it is positive or negative.
         penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
         logits = torch.where(state.seen, penalised, logits)
     logits[:, list(forbidden)] = -torch.inf

@@ -579,6 +579,8 @@ def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tenso
     end_id = config.assistant_turn["end"]
     index = torch.arange(input_ids.shape[1], device=input_ids.device)
     is_end = is_token & (input_ids == end_id)
+    # True where all of `begin_ids` follow one another. (Everywhere if there are none, as in a
+    # checkpoint that was saved without a tokenizer.)
     is_begin = torch.ones_like(is_end)
     for offset, token in enumerate(begin_ids):
         is_begin &= input_ids.roll(-offset, 1) == token
