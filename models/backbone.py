@@ -113,8 +113,8 @@ def load_scalar(
 
     Args:
         config: The checkpoint, and how to load it.
-        head: What a head in the checkpoint must be, and what a new one is. None is the paper's
-            head, or any head if `fresh_head` is false.
+        head: A new head is made like this, and a head in the checkpoint must be like this. None
+            stands for the paper's head. If `fresh_head` is false, None accepts any head.
         fresh_head: A checkpoint without a head gets a new one. If false, it is refused.
         nf4: Load the language model's matrices in 4 bits onto the current CUDA device.
 

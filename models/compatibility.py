@@ -47,7 +47,7 @@ def check_transformers(model_type: str) -> None:
 
 
 def _incompatible(model_type: str, change: str) -> RuntimeError:
-    """Return the error for an installed transformers that packed rows cannot use.
+    """Return the error for an installed version of transformers that cannot compute packed rows.
 
     Args:
         model_type: The family whose check failed.

@@ -317,10 +317,13 @@ class Encoder:
     ) -> Group:
         """Return conversations about the images of a record as one group.
 
+        A group is a prompt that the conversations share, and a continuation for each of them.
+
         Args:
             images: The encoded images, in the order of their places in the conversations.
             conversations: Whole conversations that share a prompt.
-            read: Where scores are read; None if they are not.
+            read: The tokens from which scores are computed, as in `head.read` of a recipe; None if
+                no scores are computed.
             record: Identity of the record, for messages.
             with_loss: Number of conversations, from the first on, whose responses carry
                 language-model loss.
@@ -353,7 +356,8 @@ class Encoder:
         Args:
             images: Decoded images, in the order of their places in the conversations.
             conversations: Rendered conversations.
-            read: Where scores are read; None if they are not.
+            read: The tokens from which scores are computed, as in `head.read` of a recipe; None if
+                no scores are computed.
 
         Raises:
             RecordError: The numbers of images and of places for them differ, the conversations
@@ -424,7 +428,7 @@ class Encoder:
             image_lengths: Number of tokens of each image. The one image token in the text is
                 repeated as often. Start and end marks are put around it if the template writes
                 none.
-            read: Where the score is read; None if it is not.
+            read: The tokens from which the score is computed; None if no score is.
 
         Raises:
             RecordError: There are more or fewer image tokens in the text than images, or the
@@ -535,7 +539,7 @@ def _read_positions(
     Args:
         offsets: Character range of every token.
         response_ranges: Character ranges of the response.
-        read: Where the score is read; None if it is not, which gives no indices.
+        read: The tokens from which the score is computed; None if no score is.
 
     Raises:
         RecordError: The response is empty, and its own tokens are to be read.

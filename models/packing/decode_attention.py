@@ -87,16 +87,18 @@ class GroupBatch:
         """
         new_numbers = index.new_full((count,), -1)  # -1: the continuation is not kept
         new_numbers[index] = torch.arange(len(index), device=index.device)
-        members = new_numbers[self.members]
-        is_kept = members >= 0
+        new_members = new_numbers[self.members]
+        is_kept = new_members >= 0
         if not bool(is_kept.any()):
             return None
+        # Groups that are still seen, by their old numbers, and the new number of the group of each
+        # continuation.
         kept_groups, new_groups = torch.unique(self.groups[is_kept], return_inverse=True)
         if len(kept_groups) < len(self.members_by_group):
             # One layer after another, so that few layers are in memory twice.
             for layer, (keys, values) in enumerate(self.layers):
                 self.layers[layer] = (keys[kept_groups], values[kept_groups])
-        return GroupBatch.of(self.layers, self.mask[is_kept], members[is_kept], new_groups)
+        return GroupBatch.of(self.layers, self.mask[is_kept], new_members[is_kept], new_groups)
 
     def join_groups(self, x: Tensor) -> Tensor:
         """Stack the continuations of each group: (C', key heads, r, k) to (B, key heads, n * r, k).
@@ -174,7 +176,10 @@ class DecodePlan:
 
     @property
     def shape(self) -> tuple[int]:
-        """The number of row positions in memory, with padding, in the form of a mask's shape."""
+        """The number of row positions in memory, with padding.
+
+        Transformers reads the shape of every mask.
+        """
         total = 0
         for batch in self.batches:
             num_groups, _, num_positions, _ = batch.layers[0][0].shape
