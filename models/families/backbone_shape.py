@@ -29,9 +29,11 @@ def shape_of(path: str) -> Shape | None:
     Raises:
         CheckpointError: The folder has no config.json, or its model is not supported.
     """
+    if path in PUBLISHED:
+        return PUBLISHED[path]
     folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
-    if path in PUBLISHED or not folder.is_dir():
-        return PUBLISHED.get(path)
+    if not folder.is_dir():
+        return None
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} holds no config.json; required is {BACKBONES}.")

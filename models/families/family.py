@@ -52,7 +52,7 @@ class Parameters:
 
 
 class Tower(Protocol):
-    """The numbers of a `vision_config` from which memory and time are planned."""
+    """The sizes of a vision tower from which the memory and time of a run are estimated."""
 
     @property
     def depth(self) -> int:

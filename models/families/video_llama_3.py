@@ -78,7 +78,7 @@ class VideoLlama3Shape(Shape):
 
     @property
     def kept_for_backward(self) -> tuple[int, int]:
-        """Counts of numbers kept for the backward pass, per token and layer, per patch and block.
+        """Numbers kept for the backward pass: their count per token and layer, per patch and block.
 
         The factors were counted on released models, as train/planning/memory.py says.
         """

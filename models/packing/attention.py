@@ -124,6 +124,7 @@ def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
     lengths = zip(plan.query_lengths, plan.key_lengths, strict=True)
     for segment, (num_queries, num_keys) in enumerate(lengths):
         sees_itself_alone = num_queries == num_keys
+        # Lengths with the same bit length are at most a factor of two apart.
         bucket = (sees_itself_alone, (num_queries - 1).bit_length(), (num_keys - 1).bit_length())
         segments_by_bucket.setdefault(bucket, []).append(segment)
 

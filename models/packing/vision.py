@@ -259,8 +259,9 @@ def read_patches(processed: Any, vision: VisionTokens) -> tuple[Tensor, tuple[Gr
 def read_tiles(processed: Any, vision: VisionTokens) -> tuple[Tensor, tuple[Grid, ...]]:
     """Return an image processor's tiles as patches (patches, numbers), and the grid of each image.
 
-    Tiles (tiles, channels, side, side) are only reshaped into rows of as many numbers as a patch
-    has, so a row does not hold the numbers of one patch. `VisionPlan.model_inputs` reverses it.
+    Tiles (tiles, channels, side, side) are only reshaped. Each becomes as many rows as it has
+    patches, but the numbers of a row do not belong to one patch. `VisionPlan.model_inputs` restores
+    the tiles.
 
     Args:
         processed: The output of an image processor that makes tiles.

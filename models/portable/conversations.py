@@ -179,7 +179,7 @@ def _part_type(number: int, part: Any) -> str:
     """Return the `type` of a part of turn `number`.
 
     Raises:
-        ConversationError: The type is not a key of PARTS, or the part is no dictionary.
+        ConversationError: The part is no dictionary, or has another type than those in PARTS.
     """
     part_type = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if isinstance(part_type, str) and part_type in PARTS:

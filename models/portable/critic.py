@@ -24,7 +24,7 @@ from .reward import RewardHead, mean_by_owner, pooled
 
 
 class Critic(LabelModel):
-    """Backbone, LM head and reward head; the base of the classes of all families.
+    """A backbone with an LM head and a reward head; the base of the classes of all families.
 
     `config.reward_head` describes the reward head, as in `ScalarReward`. The score is computed from
     the hidden state at the end of the critique's turn.

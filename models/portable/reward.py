@@ -401,7 +401,7 @@ class ScalarReward(CompleteCheckpoint):
         Args:
             input_ids: (1, T) packed, or (B, T): whole conversations as the chat template writes
                 them, padded on either side.
-            attention_mask: The plan of a packed row, or (B, T).
+            attention_mask: The `AttentionPlan` of a packed row, or (B, T), 0 on padding.
             pixel_values: As the stock processor returns them.
             image_grid_thw: As the stock processor returns them.
             response_mask: (B, T), 1 on the response's own tokens; needed for a padded batch by a
@@ -620,7 +620,8 @@ def pooled(
 ) -> Tensor:
     """Return the hidden states of a padded batch that the reward head takes, (B, H) fp32.
 
-    For each conversation, it is the mean over the tokens at which its score is read.
+    For each conversation, this is the mean hidden state of the tokens from which its score is
+    computed.
 
     Args:
         model: A model of this folder with a reward head.
