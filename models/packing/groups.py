@@ -166,7 +166,7 @@ class PackedBatch:
         return cost(self.tokens, len(self.pixel_values))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
-        """Return the batch with its tensors on `device`, except the grids, which stay on the CPU."""
+        """Return the batch with its tensors on `device`; the grids stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedBatch:

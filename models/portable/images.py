@@ -122,7 +122,7 @@ class UnmergedGrids(PatchGrids):
 
     @staticmethod
     def token_kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
-        """Return no argument: these models count positions on one axis, whatever the token's kind."""
+        """Return no argument: these models count positions on one axis, whatever the kinds."""
         return {}
 
 
@@ -160,7 +160,7 @@ class Tiles:
 
     @staticmethod
     def token_kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
-        """Return no argument: these models count positions on one axis, whatever the token's kind."""
+        """Return no argument: these models count positions on one axis, whatever the kinds."""
         return {}
 
     @classmethod
