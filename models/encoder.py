@@ -78,8 +78,8 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
         UserError: The template writes nothing after an answer.
     """
     user_turn = ANSWERED[:1]
-    before_opening = _apply_template(tokenizer, user_turn, False)
-    opened = _apply_template(tokenizer, user_turn, True)
+    before_opening = _apply_template(tokenizer, user_turn, open_turn=False)
+    opened = _apply_template(tokenizer, user_turn, open_turn=True)
     begin = opened[len(before_opening) :].rstrip()
     begin_ids = tokenizer(begin, add_special_tokens=False)["input_ids"]
     end_ids = tokenizer(_written_after_answer(tokenizer), add_special_tokens=False)["input_ids"]
@@ -94,8 +94,8 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
 
 def _written_after_answer(tokenizer: Any) -> str:
     """Return the text that the chat template writes after an assistant's answer."""
-    opened = _apply_template(tokenizer, ANSWERED[:1], True)
-    closed = _apply_template(tokenizer, ANSWERED, False)
+    opened = _apply_template(tokenizer, ANSWERED[:1], open_turn=True)
+    closed = _apply_template(tokenizer, ANSWERED, open_turn=False)
     return closed[len(opened) + len(joined_text(ANSWERED[1])) :]
 
 
@@ -164,7 +164,7 @@ class Encoder:
         family.images.refuse(image_processor, vision_config)
         self.image_tokens = family.images.tokens(vision_config, config)
 
-        rendered_image = _apply_template(tokenizer, WITH_IMAGE, False)
+        rendered_image = _apply_template(tokenizer, WITH_IMAGE, open_turn=False)
         start_mark, image_mark, _ = family.marks
         num_image_marks = rendered_image.count(image_mark)
         if num_image_marks != 1:
@@ -233,14 +233,14 @@ class Encoder:
         if turns[-1]["role"] != "assistant":
             return self._spans_before_response(turns)
 
-        before = self._spans_before_response(turns[:-1])
-        opened = "".join(span.text for span in before)
-        closed = _apply_template(self.tokenizer, turns, False)
+        spans_before = self._spans_before_response(turns[:-1])
+        text_before = "".join(span.text for span in spans_before)
         response = joined_text(turns[-1])
-        if not closed.startswith(opened + response):
-            raise ValueError(rewriting_template_message(closed))
-        end_of_turn = closed[len(opened) + len(response) :].rstrip("\n")
-        return (*before, Span(response, loss, response=True), Span(end_of_turn, loss))
+        rendered = _apply_template(self.tokenizer, turns, open_turn=False)
+        if not rendered.startswith(text_before + response):
+            raise ValueError(rewriting_template_message(rendered))
+        end_of_turn = rendered[len(text_before) + len(response) :].rstrip("\n")
+        return (*spans_before, Span(response, loss, response=True), Span(end_of_turn, loss))
 
     def _refuse_vision_tokens(self, turn: Message) -> None:
         """Raise RecordError for a vision token in a text, or for an image in an assistant turn."""
@@ -272,7 +272,7 @@ class Encoder:
         Raises:
             ValueError: The template changes the text of an assistant turn.
         """
-        rendered = _apply_template(self.tokenizer, turns, True)
+        rendered = _apply_template(self.tokenizer, turns, open_turn=True)
         answers = [joined_text(turn) for turn in turns if turn["role"] == "assistant"]
         if not answers:
             return (Span(rendered),)
@@ -282,7 +282,7 @@ class Encoder:
         marked_turns = [
             text("assistant", marker) if turn["role"] == "assistant" else turn for turn in turns
         ]
-        marked = _apply_template(self.tokenizer, marked_turns, True)
+        marked = _apply_template(self.tokenizer, marked_turns, open_turn=True)
         first_piece, *pieces = marked.split(marker)
         if len(pieces) != len(answers):
             raise ValueError(rewriting_template_message(rendered))
@@ -478,7 +478,7 @@ class Encoder:
 
         Most templates write one. `render` drops it.
         """
-        closed = _apply_template(self.tokenizer, ANSWERED, False)
+        closed = _apply_template(self.tokenizer, ANSWERED, open_turn=False)
         return closed[len(closed.rstrip("\n")) :]
 
     def _shared_prefix_length(self, conversations: Sequence[Continuation]) -> int:

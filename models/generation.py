@@ -27,10 +27,10 @@ from mmrm.models.packing.positions import without_single_axis
 
 @dataclass(frozen=True, slots=True)
 class WritingCost:
-    """Computes what a group costs in a token budget while texts are generated from it.
+    """Computes the cost of a group while texts are generated from it.
 
-    It is called with the group. Costs are counted in tokens of a budget, as in
-    models/packing/bins.py.
+    It is called with the group. Costs are counted in tokens, as in models/packing/bins.py, and rows
+    of groups are filled up to a largest cost, the token budget.
     """
 
     cached: float
@@ -50,12 +50,12 @@ class WritingCost:
         head_size = family_of(config.model_type).head_size(text)
         # The cache keeps a key and a value for every key head of every layer.
         numbers_per_position = 2 * text.num_hidden_layers * text.num_key_value_heads * head_size
-        # A token of a budget stands for what the forward pass of one layer holds of a token: two
-        # hidden states and three vectors of the MLP. A training step holds more.
+        # The unit of cost, a token, stands for the memory that the forward pass of one layer takes
+        # for a token: two hidden states and three vectors of the MLP.
         numbers_per_token = 2 * text.hidden_size + 3 * text.intermediate_size
         # 0.45 for Qwen2.5-VL-7B (57 KB per position in bf16), and 0.50 for 3B.
-        cached = numbers_per_position / numbers_per_token
-        return cls(cached, sampling.max_new_tokens)
+        cost_per_position = numbers_per_position / numbers_per_token
+        return cls(cached=cost_per_position, new_tokens=sampling.max_new_tokens)
 
     def __call__(self, group: Group) -> int:
         """Return the cost of computing a group and of caching it with texts of full length."""

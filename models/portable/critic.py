@@ -39,12 +39,12 @@ class Critic(LabelModel):
         self.post_init()
 
     def packed_or_stock_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute both heads on a packed row with `read_positions`, else as a language model.
+        """Compute a packed row with both heads, or run the language model as `LabelModel` does.
 
-        Such a row has `read_positions`, `read_owners` (R,), `label_positions`, `labels` (L,), all
-        int64, and the number of `continuations`, in addition to the backbone's arguments. The
-        result is then scores (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
-        Without `read_positions`, see `LabelModel`.
+        An input with `read_positions` is a packed row for both heads. Besides the backbone's
+        arguments it has `read_positions` and `read_owners` (R,), `label_positions` and `labels`
+        (L,), all int64, and the number of `continuations`. The result is then scores
+        (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
         """
         if "read_positions" not in kwargs:
             return super().packed_or_stock_forward(*args, **kwargs)

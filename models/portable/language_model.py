@@ -92,11 +92,12 @@ class LabelModel(CompleteCheckpoint):
         self.post_init()
 
     def packed_or_stock_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute log-probabilities of a packed row with `label_positions`, else the stock forward.
+        """Compute the log-probabilities of a packed row's labels, or run the stock forward.
 
-        Such a row has `label_positions` and `labels`, (L,) int64 each, and possibly `temperature`
-        (1 by default), in addition to the backbone's arguments. The result is then (L,) fp32: the
-        log-probability of each label in sampling at that temperature.
+        An input with `label_positions` is a packed row. Besides the backbone's arguments it has
+        `label_positions` and `labels`, (L,) int64 each, and possibly `temperature` (1 by default).
+        The result is then (L,) fp32: the log-probability of each label in sampling at that
+        temperature.
 
         Raises:
             ValueError: In the stock forward, images do not fit their placeholders, or a video is
