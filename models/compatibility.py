@@ -93,7 +93,7 @@ def _attention_calls(
         **keywords: Any,
     ) -> tuple[Tensor, None]:
         calls.append(AttentionCall(attention_mask, keywords))
-        return query.transpose(1, 2), None
+        return query.transpose(1, 2), None  # the shape that attention returns
 
     model = model_class(config)
     ALL_ATTENTION_FUNCTIONS.register(attention_name, probe)

@@ -58,7 +58,7 @@ class WritingCost:
         return cls(cached=cost_per_position, new_tokens=sampling.max_new_tokens)
 
     def __call__(self, group: Group) -> int:
-        """Return the cost of computing a group and of caching it with texts of full length."""
+        """Return the cost of a group, with the keys and values of texts of full length."""
         num_generated = len(group.continuations) * self.new_tokens
         return group.cost + ceil(self.cached * (group.tokens + num_generated))
 
@@ -286,11 +286,14 @@ def sample(logits: Tensor, top_p: float, points: Tensor) -> Tensor:
             (nucleus sampling, arXiv 1904.09751).
         points: (C,), random numbers from [0, 1). Each decides the token of its row.
     """
-    probabilities, order = logits.softmax(1).sort(1, descending=True)
-    reached = probabilities.cumsum(1)
-    kept = probabilities.masked_fill(reached - probabilities >= top_p, 0.0)
+    probabilities, tokens = logits.softmax(1).sort(1, descending=True)  # likeliest tokens first
+    # A token is excluded if the likelier ones have `top_p` without it.
+    is_excluded = probabilities.cumsum(1) - probabilities >= top_p
+    kept = probabilities.masked_fill(is_excluded, 0.0)
     cumulative = kept.cumsum(1)
-    drawn = (cumulative <= points[:, None] * cumulative[:, -1:]).sum(1)
+    total = cumulative[:, -1:]
+    drawn_index = (cumulative <= points[:, None] * total).sum(1)
     # In fp32 a point just below 1 is 1, and would select an index beyond all kept tokens.
-    last_kept = (kept > 0).sum(1) - 1
-    return order.gather(1, torch.minimum(drawn, last_kept)[:, None])[:, 0]
+    last_kept_index = (kept > 0).sum(1) - 1
+    index = torch.minimum(drawn_index, last_kept_index)[:, None]
+    return tokens.gather(1, index)[:, 0]

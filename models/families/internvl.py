@@ -85,9 +85,10 @@ class InternVLTowerShape:
 
 @dataclass(frozen=True, slots=True)
 class InternVLShape(Shape):
-    """The sizes of a model on Qwen2, in which q, k and v have biases, or on Qwen3.
+    """The sizes of an InternVL.
 
-    In Qwen3, queries and keys have norms.
+    Its language model is Qwen2, in which q, k and v have biases, or Qwen3, in which queries and
+    keys have norms.
     """
 
     images: ClassVar[ImageLayout] = TILES

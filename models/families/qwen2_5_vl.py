@@ -22,7 +22,7 @@ class Qwen2_5_VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen2_5_VLShape(Shape):
-    """The sizes of a model whose q, k, v, vision tower and projector have biases."""
+    """The sizes of a Qwen2.5-VL. Its q, k, v, vision tower and projector have biases."""
 
     vision_config: Qwen2_5_VLTowerShape = Qwen2_5_VLTowerShape()
 

@@ -31,7 +31,7 @@ class Qwen2VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLShape(Shape):
-    """The sizes of a model whose q, k, v, vision tower and projector have biases."""
+    """The sizes of a Qwen2-VL. Its q, k, v, vision tower and projector have biases."""
 
     vision_config: Qwen2VLTowerShape = Qwen2VLTowerShape()
 

@@ -33,7 +33,7 @@ class Qwen3VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLShape(Shape):
-    """The sizes of a model whose language model has no biases, but norms of queries and keys."""
+    """The sizes of a Qwen3-VL. Its language model has no biases, but norms of queries and keys."""
 
     head_dim: Size = 128
     vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()

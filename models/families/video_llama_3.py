@@ -45,7 +45,7 @@ class VideoLlama3TowerShape:
 
 @dataclass(frozen=True, slots=True)
 class VideoLlama3Shape(Shape):
-    """The sizes of a model whose q, k, v, vision tower and projector have biases."""
+    """The sizes of a VideoLLaMA3. Its q, k, v, vision tower and projector have biases."""
 
     images: ClassVar[ImageLayout] = UNMERGED
 

@@ -468,7 +468,7 @@ def plan_or_mask(*, attention_mask: Any = None, **rest: Any) -> Any:
 
 
 def register() -> None:
-    """Register both attention functions with transformers, under one name per choice of kernel."""
+    """Register the attention of both towers with transformers, under one name for each kernel."""
     for kernel in TEXT:
         text_attention = functools.partial(shared_prefix, kernel=kernel)
         vision_attention = functools.partial(flash_windows, kernel=kernel)

@@ -290,6 +290,7 @@ def decode(
     for batch in plan.batches:
         q, k, v = (tensor.index_select(0, batch.members) for tensor in (query, key, value))
         attended.append(_decode_batch(q, k, v, batch, layer, scaling))
+    # Back from the order of the batches to the order of the continuations.
     members = torch.cat([batch.members for batch in plan.batches])
     return torch.cat(attended).index_select(0, members.argsort())
 

@@ -33,8 +33,9 @@ CHUNK = 1024
 class LabelHead(nn.Linear):
     """An LM head that can also return log-probabilities of given labels without keeping logits.
 
-    All chunks are computed in one forward of the module that owns the weight, so that ZeRO-3
-    gathers the weight once.
+    Labels are divided into chunks, whose logits are computed one after another. All chunks are
+    computed in one forward of the module that owns the weight, so that ZeRO-3 gathers the weight
+    once.
     """
 
     def forward(

@@ -59,9 +59,9 @@ class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
         """
         hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         settings, _ = PreTrainedConfig.get_config_dict(path, **hub_arguments)
-        image_processor = images_of(settings["model_type"]).processor
+        image_processor_class = images_of(settings["model_type"]).processor
         return cls(
-            image_processor.from_pretrained(path, **hub_arguments),
+            image_processor_class.from_pretrained(path, **hub_arguments),
             AutoTokenizer.from_pretrained(path, **hub_arguments),
         )
 
