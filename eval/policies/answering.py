@@ -37,7 +37,7 @@ from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Encoder
 from mmrm.models.generation import WritingCost, generate
-from mmrm.models.packed_generation import to_write
+from mmrm.models.packed_generation import group_to_continue
 from mmrm.models.packing.groups import Continuation, Group, PackedBatch
 
 
@@ -88,7 +88,7 @@ class QuestionEncoder:
 
     def __call__(self, record: Preference) -> Group:
         """Return the encoded question; raise RecordError if it cannot be encoded."""
-        return to_write(self.prompt(record), self.count)
+        return group_to_continue(self.prompt(record), self.count)
 
     def prompt(self, record: Preference) -> Group:
         """Return the prompt as a group without continuations."""

@@ -198,7 +198,7 @@ def test_adapters_and_quantisation_take_the_language_models_projections_alone(
     assert shape is not None
     assert (
         sum(size for name, size in learned.items() if ".lora_" in name)
-        == 2 * shape.count().projections
+        == 2 * shape.count().parameters_per_lora_rank
     )
 
 
@@ -215,9 +215,9 @@ def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(
     )
     assert (
         images.limits(known) == {"min_pixels": 784, "max_pixels": 28 * 28 * 16}
-        or not images.planned
+        or not images.attends_in_runs
     )
-    if not images.planned:
+    if not images.attends_in_runs:
         return  # test_internvl.py
     older = {
         name: value for name, value in known.items() if name not in ("min_pixels", "max_pixels")

@@ -124,8 +124,8 @@ def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
     generator = torch.Generator().manual_seed(seed)
     num_image_tokens = size.height * size.width // vision.merge_size**2
     image_tokens = [vision.image] * num_image_tokens
-    # `marked` adds the tokens that the model expects around an image.
-    prompt = [*vision.marked(image_tokens), *_words(size.question, generator)]
+    # `with_marks` adds the tokens that the model expects around an image.
+    prompt = [*vision.with_marks(image_tokens), *_words(size.question, generator)]
     responses = tuple(
         Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses
     )
