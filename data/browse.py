@@ -26,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work wit
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
+from mmrm.data.preparation.recipe_section import pairs_together_of, read_data_section
 from mmrm.data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.split import SourceSplit
@@ -259,8 +259,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
-    with command():
-        section = section_of(options.recipe)
+    with exit_on_user_error():
+        section = read_data_section(options.recipe)
         if options.find:
             # Many records that cannot be used are a reason to list them, not to stop.
             section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})

@@ -26,7 +26,7 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.frames < 1:
         parser.error(f"--frames is {options.frames}; required is 1 or more")
-    with command(), locked_folder(options.out):
+    with exit_on_user_error(), locked_folder(options.out):
         problems = cut_all(options.videos, options.out, options.frames, options.workers)
     if problems:
         sys.exit("\n  ".join([f"error: {len(problems)} videos cannot be cut:", *problems[:LISTED]]))

@@ -17,14 +17,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import CACHE, Mixture
 from mmrm.data.preparation.recipe_section import (
     image_tokens_of_recipe,
     pairs_together_of,
-    section_of,
+    read_data_section,
 )
 
 MIN_WIDTH = 120
@@ -60,7 +60,7 @@ def main() -> None:
     is_recipe = options.recipe.suffix in (".yaml", ".yml")
     if is_recipe and not options.plan:
         parser.error("nothing to do: give --plan")
-    with command():
+    with exit_on_user_error():
         if options.plan:
             prepare(options.recipe, options.save)
             return
@@ -80,7 +80,7 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
         UserError: The recipe or a source cannot be used.
     """
     image_tokens, warning = image_tokens_of_recipe(recipe)
-    mixture = Mixture(section_of(recipe), image_tokens)
+    mixture = Mixture(read_data_section(recipe), image_tokens)
     card = mixture.card(pairs_together_of(recipe))
     if card_file is None:
         card_file = mixture.config.cache_folder / f"{recipe.stem}.card.json"

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
@@ -128,7 +128,7 @@ def main() -> None:
             "neither --sheet nor --write is given. Give --sheet FILE.png, --write FOLDER or both"
         )
 
-    with command():
+    with exit_on_user_error():
         if options.sheet is not None:
             write_sheet(options.sheet, options.level, options.seed)
         if options.write is not None:

@@ -20,13 +20,13 @@ from rich.progress import track
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
 from mmrm.data.config.validation import read_section
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import section_of
+from mmrm.data.preparation.recipe_section import read_data_section
 from mmrm.data.prompts import TEMPLATES
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.annotation.annotator import Annotator, annotate, journal_of, read_journal
+from mmrm.eval.annotation.annotator import Annotator, annotate, journal_file_of, read_journal
 from mmrm.eval.judges.endpoint.client import open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 
@@ -59,10 +59,10 @@ def main() -> None:
         "--limit", type=int, help="Annotate only this many records, from the first on."
     )
     options = parser.parse_args()
-    journal = journal_of(options.out)
-    with command(), locked_file(journal):
+    journal = journal_file_of(options.out)
+    with exit_on_user_error(), locked_file(journal):
         config = read_section(options.endpoint, EndpointConfig)
-        mixture = Mixture(section_of(options.recipe))
+        mixture = Mixture(read_data_section(options.recipe))
         num_records = len(mixture)
         if options.limit:
             num_records = min(num_records, options.limit)

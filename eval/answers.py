@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.studies.answer_accuracy import run, write
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1000, help="The number of questions.")
     parser.add_argument("--output", type=Path, help="The JSON file for the figures.")
     options = parser.parse_args()
-    with command():
+    with exit_on_user_error():
         result = run(options)
         result.show(plain_console(width=120))
         if options.output:

@@ -22,7 +22,7 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.console import is_first_rank
 from mmrm.data.errors import UserError
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import read_judge_card
 from mmrm.eval.protocol import Images, ProtocolConfig
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ class Task:
     """Whether the table of results also shows the baselines that ignore the content."""
 
 
-def add_benchmarks(parser: argparse.ArgumentParser, help_suffix: str = "", **settings: Any) -> None:
+def add_benchmarks_option(
+    parser: argparse.ArgumentParser, help_suffix: str = "", **settings: Any
+) -> None:
     """Add the option `--benchmarks` to a parser.
 
     Args:
@@ -121,9 +123,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_shared(parser: argparse.ArgumentParser) -> None:
+def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `eval/run.py` and `eval/sweep.py` share."""
-    add_benchmarks(parser, ". The default is the recipe's benchmarks.", default=[])
+    add_benchmarks_option(parser, ". The default is the recipe's benchmarks.", default=[])
     parser.add_argument(
         "--protocol",
         nargs="+",
@@ -178,7 +180,7 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
     """Return the task that the options describe, completed by the recipe of the judge's run.
 
     Args:
-        options: The parsed command line, with the options that `add_shared` adds.
+        options: The parsed command line, with the options that `add_evaluation_options` adds.
         judge: A checkpoint folder or the YAML file of a judge.
 
     Raises:
@@ -192,7 +194,7 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
             "of a judge."
         )
     recipe_task = Task((), ProtocolConfig())
-    card = recorded(judge) if judge.is_dir() else None
+    card = read_judge_card(judge) if judge.is_dir() else None
     if card is not None:
         recipe_task = Task(card.benchmarks, card.protocol, card.baselines)
     benchmarks = tuple(options.benchmarks) or recipe_task.benchmarks

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_model_options(parser)
     options = parser.parse_args(arguments)
     output = options.output or options.checkpoint / "eval" / "critique_ablation.json"
-    with command(), rank_device() as device, locked_by_first_rank(locked_file(output)):
+    with exit_on_user_error(), rank_device() as device, locked_by_first_rank(locked_file(output)):
         result = run(options, Runtime(device, options.token_budget))
         if rank() == 0:
             write(result, output)

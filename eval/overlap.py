@@ -29,19 +29,19 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.mixing import CACHE
-from mmrm.data.preparation.recipe_section import section_of
-from mmrm.data.preparation.scan import code as reading_code
+from mmrm.data.preparation.recipe_section import read_data_section
+from mmrm.data.preparation.scan import reading_code_digest
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from mmrm.eval.candidates import Example
-from mmrm.eval.cli import add_benchmarks
+from mmrm.eval.cli import add_benchmarks_option
 from mmrm.eval.contamination.index import OverlapIndex
 from mmrm.eval.contamination.overlap_report import Overlap, report
 from mmrm.eval.contamination.search import Search, run_search
@@ -74,7 +74,7 @@ def find(
     # The matches of an interrupted search are used again if the code that reads and searches, the
     # benchmarks and the sources are the same.
     search_code = code_digest("mmrm.eval.contamination.search", floors=("eval",))
-    identities = [reading_code(), search_code, index.fingerprint]
+    identities = [reading_code_digest(), search_code, index.fingerprint]
     for source in sources:
         identities.append(f"{source.fingerprint()} {len(source)}")
     folder = output.with_name(f"{output.name}.parts")
@@ -115,7 +115,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("recipe", type=Path, help="The recipe whose sources are searched.")
-    add_benchmarks(parser, required=True)
+    add_benchmarks_option(parser, required=True)
     parser.add_argument(
         "--output",
         type=Path,
@@ -137,8 +137,8 @@ def main() -> None:
         )
     console = plain_console(width=max(160, plain_console().width))
     # Outputs that differ only in their endings share the file of details.
-    with command(), locked_file(details):
-        section = section_of(options.recipe)
+    with exit_on_user_error(), locked_file(details):
+        section = read_data_section(options.recipe)
         cache = Path(section.cache).expanduser() if section.cache else CACHE
         sources = [source.open(cache) for source in section.sources]
         examples, remarks = load_examples(options.benchmarks, console)

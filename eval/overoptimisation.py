@@ -35,7 +35,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_model_options, rank_device
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.samples < 2 or options.questions < 2:
         parser.error("--samples and --questions must be at least 2")
     output = options.output or options.runs[0] / "overoptimisation"
-    with command(), rank_device() as device:
+    with exit_on_user_error(), rank_device() as device:
         # The study imports torch, which takes seconds that --help should not.
         from mmrm.eval.studies.overoptimisation import run, write
         from mmrm.models.distributed import locked_by_first_rank

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
@@ -135,7 +135,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"
-    with command():
+    with exit_on_user_error():
         if options.watch:
             for kind, file in (("sweep", SWEEP), ("list of runs", ABLATION)):
                 if (options.folder / file).is_file():

@@ -32,7 +32,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import PredictionsError, UserError
 from mmrm.data.storage.files import write_json
@@ -40,7 +40,7 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.benchmarks.registry import BENCHMARKS
-from mmrm.eval.cli import add_shared, benchmark, rank_device, task_of
+from mmrm.eval.cli import add_evaluation_options, benchmark, rank_device, task_of
 from mmrm.eval.journal import Journal
 from mmrm.eval.protocol import Images
 from mmrm.eval.results.official_scores import readers, score_predictions_file
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(arguments)
     console = plain_console(width=max(plain_console().width, 125), highlight=False)
-    with command():
+    with exit_on_user_error():
         if options.score:
             score(options, console)
         elif options.compare:
@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="JUDGE",
         help="Checkpoint folders or YAML files of judges.",
     )
-    add_shared(parser)
+    add_evaluation_options(parser)
     parser.add_argument(
         "--ablations",
         action="store_true",

@@ -30,7 +30,7 @@ from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.images import data_uri
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="The seed of the sampling.")
     add_model_options(parser)
     options = parser.parse_args(arguments)
-    with command():
+    with exit_on_user_error():
         sample(options)
 
 
@@ -125,7 +125,7 @@ def sample(options: argparse.Namespace) -> None:
         rows: list[dict[str, Any]] = []
         for question, answers in zip(questions, answers_by_question, strict=True):
             # The first answer is the greedy one. Only the sampled answers are written.
-            rows.append(as_row(question, answers.texts[1:], answers.right[1:]))
+            rows.append(answers_row(question, answers.texts[1:], answers.right[1:]))
         write_json_lines(options.output, rows)
         journal.remove()
         num_right = sum(sum(row["right"]) for row in rows)
@@ -135,7 +135,9 @@ def sample(options: argparse.Namespace) -> None:
         )
 
 
-def as_row(question: Preference, responses: Sequence[str], right: Sequence[bool]) -> dict[str, Any]:
+def answers_row(
+    question: Preference, responses: Sequence[str], right: Sequence[bool]
+) -> dict[str, Any]:
     """Return a question with its answers as a record that eval/score.py reads.
 
     `right` holds a verdict for each of the `responses`. The question must have a known answer.

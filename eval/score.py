@@ -48,7 +48,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
 from mmrm.data.config.validation import format_validation_error
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
@@ -58,7 +58,7 @@ from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
 from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import FORMS
-from mmrm.eval.selection.verifier_options import add_verifier, verifying
+from mmrm.eval.selection.verifier_options import add_verifier_options, verifier_from_options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command():
+    with exit_on_user_error():
         score(options, plain_console(stderr=True))
 
 
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             help=f"Largest number of {name} of a record. A larger record is refused before it is judged. "
             "The default is %(default)s.",
         )
-    add_verifier(parser)
+    add_verifier_options(parser)
     add_model_options(parser)
     options = parser.parse_args(arguments)
     needs_verdicts = "right" in FORMS[options.form].needs
@@ -163,12 +163,12 @@ def score(options: argparse.Namespace, console: Console) -> None:
                 f"{options.judge} has no reference_scores in a config.json, by which --form standardised standardises. "
                 "Merge an adapter first (train/merge.py), or take another form."
             )
-        scoring = Scoring(options.form, verifying(options), reference, options.clip)
+        scoring = Scoring(options.form, verifier_from_options(options), reference, options.clip)
         check_kind(options.output)
         file = open_records(options.input, options.image_root, limits_of(options))
         schema = schema_for(file.rows, options.output)
-        if scoring.verifying is not None:
-            file.refuse_contradiction(scoring.verifying)
+        if scoring.verifier is not None:
+            file.refuse_contradiction(scoring.verifier)
         judge = load_judge(options.judge, Runtime(device, options.token_budget))
         journal = LineJournal(
             options.output.with_name(f"{options.output.name}.journal"),

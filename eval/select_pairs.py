@@ -19,15 +19,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the clone, installed or not
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import section_of
-from mmrm.data.sources.project import as_row
+from mmrm.data.preparation.recipe_section import read_data_section
+from mmrm.data.sources.project import project_row
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.annotation.annotator import append, journal_of, read_journal
+from mmrm.eval.annotation.annotator import append_json_line, journal_file_of, read_journal
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import candidates_from_record
 from mmrm.eval.judges.checkpoint import Runtime
@@ -74,14 +74,14 @@ def main() -> None:
         help="Smallest and largest share of right judgements of a selected pair.",
     )
     options = parser.parse_args()
-    with command(), locked_file(options.out):
+    with exit_on_user_error(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
-        mixture = Mixture(section_of(options.recipe))
+        mixture = Mixture(read_data_section(options.recipe))
         select_indices = by_tries if options.by == "tries" else by_pass_rate
         num_selected = 0
         for index in select_indices(mixture, options):
-            append(options.out, as_row(mixture[index], rationale=None))
+            append_json_line(options.out, project_row(mixture[index], rationale=None))
             num_selected += 1
     plain_console().print(
         f"{num_selected:,} of {len(mixture):,} pairs selected; saved as {options.out}"
@@ -96,7 +96,7 @@ def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     Raises:
         UserError: If no record was annotated yet.
     """
-    journal = journal_of(options.annotated)
+    journal = journal_file_of(options.annotated)
     lines = read_journal(journal, mixture)
     if not lines:
         raise UserError(f"{journal} is empty or missing: annotate the pairs first.")

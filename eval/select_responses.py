@@ -31,7 +31,7 @@ from typing import Any, TypeVar, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.files import write_json_lines
@@ -48,8 +48,8 @@ from mmrm.eval.selection.selection import (
     preference_pairs,
     scored,
 )
-from mmrm.eval.selection.verifier_options import add_verifier, verifying
-from mmrm.eval.verifiers import Verifying
+from mmrm.eval.selection.verifier_options import add_verifier_options, verifier_from_options
+from mmrm.eval.verifiers import ResponseVerifier
 
 Made = TypeVar("Made")
 """What the command makes of one record: columns to add to it, or a list of training records."""
@@ -62,9 +62,9 @@ class Selection:
     cannot be read, with their row and the error. Both grow while `made` is iterated.
     """
 
-    def __init__(self, file: RecordFile, verifying: Verifying | None) -> None:
+    def __init__(self, file: RecordFile, verifier: ResponseVerifier | None) -> None:
         self.file = file
-        self.verifying = verifying
+        self.verifier = verifier
         self.reasons: Counter[str] = Counter()
         self.errors: list[dict[str, Any]] = []
 
@@ -79,7 +79,7 @@ class Selection:
                 row = self.file.row(number)
                 answered = self.file.answered(row)
                 try:
-                    scored_responses = scored(row.columns, answered.responses, self.verifying)
+                    scored_responses = scored(row.columns, answered.responses, self.verifier)
                 except RecordError as error:
                     raise RecordError(f"{row.identity}: {error}") from error
                 yield make(answered, scored_responses, row.identity)
@@ -97,12 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command(), locked_file(options.output):
+    with exit_on_user_error(), locked_file(options.output):
         refuse_existing(options.output)
         check_kind(options.output)
         file = open_records(options.scored, options.image_root)
         schema = schema_for(file.rows, options.output) if options.what == "best" else None
-        selection = Selection(file, verifying(options))
+        selection = Selection(file, verifier_from_options(options))
         if options.what == "best":
             columns = selection.made(best_of)
             write_with(options.output, file.rows, schema, ["response", "score"], columns)
@@ -135,7 +135,7 @@ def write_training_records(options: argparse.Namespace, selection: Selection) ->
                 num_records += len(made)
                 yield from made
 
-    is_verified = selection.verifying is not None
+    is_verified = selection.verifier is not None
     schema = writer.schema(options.what == "pairs", is_verified)
     write_records(options.output, records(), schema)
     return num_records
@@ -162,7 +162,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             help="The folder that paths of images are relative to. The default is the folder of "
             "SCORED.",
         )
-        add_verifier(subparser)
+        add_verifier_options(subparser)
         subparser.set_defaults(output_format="project")
         if name != "best":
             subparser.add_argument(

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without in
 from pydantic import ValidationError
 
 from mmrm.data.config.validation import format_validation_error
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
 from mmrm.eval.cli import add_model_options, rank_device
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command():
+    with exit_on_user_error():
         key = api_key(options.api_key_file)
         if options.media_root is not None and not options.media_root.is_dir():
             raise UserError(f"--media-root {options.media_root} is no folder.")

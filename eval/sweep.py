@@ -23,15 +23,15 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import first_rank_console, plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.cli import add_shared, rank_device, task_of
+from mmrm.eval.cli import add_evaluation_options, rank_device, task_of
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import read_judge_card
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.reporting.sweep_report import best_of, draw, in_full, log, markdown, rows
 from mmrm.eval.results.result_store import Standing, Store, Summary, step_of, summarise
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="JUDGE",
         help="Run folders, checkpoint folders, or YAML files of judges.",
     )
-    add_shared(parser)
+    add_evaluation_options(parser)
     parser.add_argument(
         "--wandb",
         metavar="PROJECT",
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     console = first_rank_console(highlight=False, soft_wrap=True)
     with (
-        command(),
+        exit_on_user_error(),
         rank_device() as device,
         locked_by_first_rank(locked_folder(options.output)),
     ):
@@ -148,7 +148,7 @@ def judge_with_task(judges: Sequence[Path]) -> Path:
     readable = []
     for judge in judges:
         try:
-            has_task = judge.is_dir() and recorded(judge) is not None
+            has_task = judge.is_dir() and read_judge_card(judge) is not None
         except UserError:
             continue  # `digests` reports it as broken
         if has_task:

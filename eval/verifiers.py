@@ -211,7 +211,7 @@ ANSWER_COLUMN = "answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Verifying:
+class ResponseVerifier:
     """The rule that verifies the responses of a record, or the record's own verdicts.
 
     A record may already have verdicts, as eval/sample.py writes them: `right`, a boolean for each

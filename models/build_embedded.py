@@ -29,7 +29,7 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.models.backbone import EMBEDDED
 
@@ -169,5 +169,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path, help="The folder of the checkpoint.")
     parser.add_argument("--seed", type=int, default=0, help="The seed of the weights.")
     options = parser.parse_args()
-    with command():
+    with exit_on_user_error():
         print(f"{options.folder}: {build(options.folder, options.seed):,} parameters, untrained")

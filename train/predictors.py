@@ -50,7 +50,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import wide_console
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error that a user can correct ends the process with status 2.
     """
     options = parse(arguments)
-    with command(refusal=2):
+    with exit_on_user_error(user_error_status=2):
         ablation = read_list(options)
         folder = ablation.folder / "predictors"
         result = run(ablation, options)

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import wide_console
 from mmrm.train.runs.environment import silence
 from mmrm.train.studies.speed.throughput import run, write
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     silence()
     leave_to_libraries(options.device)
     console = wide_console(150)
-    with command():
+    with exit_on_user_error():
         result = run(options, console)
         result.show(console)
         if options.json:

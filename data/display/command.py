@@ -22,16 +22,16 @@ IN_USE = 2
 
 
 @contextmanager
-def command(*, refusal: int = 1) -> Iterator[None]:
+def exit_on_user_error(*, user_error_status: int = 1) -> Iterator[None]:
     """Run the block; if it raises an error that a user can correct, print it and end the process.
 
     The message has no traceback, and names the rank if there are several. Other errors are faults
     of this project and keep their traceback.
 
     Args:
-        refusal: The exit status for a `UserError`. `InUseError` always ends with status 2: another
-            process is writing the output, so that nothing is wrong with it. All other errors end
-            with status 1.
+        user_error_status: The exit status for a `UserError`. `InUseError` always ends with status
+            2: another process is writing the output, so that nothing is wrong with it. All other
+            errors end with status 1.
     """
     try:
         yield
@@ -41,7 +41,7 @@ def command(*, refusal: int = 1) -> Iterator[None]:
         if isinstance(error, InUseError):
             status = IN_USE
         elif isinstance(error, UserError):
-            status = refusal
+            status = user_error_status
         if status == 1:
             sys.exit(message)
         print(message, file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ from mmrm.data.sources.shared.file_source import (
 from mmrm.data.sources.trl import split_pair
 from mmrm.data.storage.archives import Folder
 from mmrm.data.storage.row_files import Rows, open_rows
-from mmrm.eval.verifiers import Verifying
+from mmrm.eval.verifiers import ResponseVerifier
 from mmrm.models.portable.conversations import ConversationError, read_conversation, refuse_markers
 
 RESPONSES = ("responses", "response", "completion")
@@ -81,8 +81,8 @@ class RecordFile:
             message = f"{row.identity}: it cannot be read as a prompt with responses ({type(error).__name__}: {error})"
             raise RecordError(message[:MESSAGE]) from error
 
-    def refuse_contradiction(self, verifying: Verifying) -> None:
-        """Raise UserError if `verifying` contradicts the verdicts or the rule that a record holds.
+    def refuse_contradiction(self, verifier: ResponseVerifier) -> None:
+        """Raise UserError if `verifier` contradicts the verdicts or the rule that a record holds.
 
         Commands call this first, so that they do not judge for hours before they find such a record.
         Records that cannot be read are skipped, because the commands report them later.
@@ -90,9 +90,9 @@ class RecordFile:
         for number in range(len(self.rows)):
             try:
                 row = self.row(number)
-                verifying.refuse_other_rule(row.columns)
+                verifier.refuse_other_rule(row.columns)
                 if isinstance(row.columns.get("right"), list):
-                    verifying.right(row.columns, self.answered(row).responses)
+                    verifier.right(row.columns, self.answered(row).responses)
             except RecordError:
                 continue
 

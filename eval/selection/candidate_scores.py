@@ -29,7 +29,7 @@ from mmrm.eval.selection.candidate_files import New
 from mmrm.eval.selection.candidate_records import RecordFile
 from mmrm.eval.selection.score_forms import FORMS
 from mmrm.eval.suite.fingerprint import SCORES, shared_digest
-from mmrm.eval.verifiers import Verifying
+from mmrm.eval.verifiers import ResponseVerifier
 from mmrm.models.distributed import gather, rank, world_size
 
 CHUNK = 128
@@ -45,7 +45,7 @@ class Scoring:
     """The settings by which columns are made of the scores of a record's responses."""
 
     form: str
-    verifying: Verifying | None
+    verifier: ResponseVerifier | None
     reference: Mapping[str, Any] | None
     """`mean` and `std` of the checkpoint's scores (`reference_scores` in its config.json)."""
     clip: float | None
@@ -60,8 +60,8 @@ class Scoring:
         answered = file.answered(row)
         line: Line = {}
         try:
-            if self.verifying is not None:
-                line["right"] = self.verifying.right(row.columns, answered.responses)
+            if self.verifier is not None:
+                line["right"] = self.verifier.right(row.columns, answered.responses)
             reference_answer = [row.text("reference")] if self.form == "relative" else []
         except RecordError as error:
             raise RecordError(f"{row.identity}: {error}") from error
@@ -102,7 +102,7 @@ def fingerprint(judge: Path, scoring: Scoring) -> str:
     The lines of a journal are used again only if the digest is the same. The records are not part of
     it, because each line is stored under the content of its own record.
     """
-    settings = [str(scoring.form == "relative"), str(scoring.verifying)]
+    settings = [str(scoring.form == "relative"), str(scoring.verifier)]
     code = code_digest("mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
     return digest("\n".join([shared_digest(judge), code, *settings]))
 

@@ -15,7 +15,7 @@ from mmrm.data.preference import visible
 from mmrm.data.regular_files import read_bytes
 from mmrm.eval.candidates import Scores
 from mmrm.eval.selection.candidate_records import Answered
-from mmrm.eval.verifiers import Verifying
+from mmrm.eval.verifiers import ResponseVerifier
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -46,14 +46,14 @@ class ScoredResponses:
 
 
 def scored(
-    columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None
+    columns: Mapping[str, Any], responses: Sequence[str], verifier: ResponseVerifier | None
 ) -> ScoredResponses:
     """Return the responses of a record with their scores and verdicts.
 
     Args:
         columns: The columns of the record.
         responses: The responses of the record.
-        verifying: The verifier of the responses; None if they are not verified.
+        verifier: The verifier of the responses; None if they are not verified.
 
     Raises:
         RecordError: If the column `scores` does not hold one finite number for each response.
@@ -67,7 +67,7 @@ def scored(
         raise RecordError(
             f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as eval/score.py writes it."
         )
-    right = verifying.right(columns, responses) if verifying else None
+    right = verifier.right(columns, responses) if verifier else None
     return ScoredResponses(responses, scores, right)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from mmrm.data.errors import UserError
-from mmrm.eval.verifiers import RECORDED, VERIFIERS, Verifying
+from mmrm.eval.verifiers import RECORDED, VERIFIERS, ResponseVerifier
 
 
-def add_verifier(parser: argparse.ArgumentParser) -> None:
+def add_verifier_options(parser: argparse.ArgumentParser) -> None:
     """Add the options `--verifier`, `--answer` and `--tolerance` to a parser."""
     parser.add_argument(
         "--verifier",
@@ -31,8 +31,8 @@ def add_verifier(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def verifying(options: argparse.Namespace) -> Verifying | None:
-    """Return the verifier that the options of `add_verifier` name, or None if they name none.
+def verifier_from_options(options: argparse.Namespace) -> ResponseVerifier | None:
+    """Return the verifier that the options of `add_verifier_options` name, or None if they name none.
 
     Raises:
         UserError: If a tolerance is given for a verifier that has none.
@@ -41,4 +41,4 @@ def verifying(options: argparse.Namespace) -> Verifying | None:
         raise UserError("--tolerance is for --verifier numeric.")
     if not options.verifier:
         return None
-    return Verifying(options.verifier, options.answer, options.tolerance)
+    return ResponseVerifier(options.verifier, options.answer, options.tolerance)
