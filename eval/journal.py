@@ -89,7 +89,7 @@ class Journal:
             if is_first and self.file is not None:
                 file = stack.enter_context(self.file.open("a", encoding="ascii"))
             if is_first and self.console is not None:
-                progress = stack.enter_context(showing(self.title, self.console, rows))
+                progress = stack.enter_context(progress_bar(self.title, self.console, rows))
             yield Judging(names, adapter, rows, file, progress, found)
 
     def _known(self, wanted: set[str]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class ProgressBar:
 
 
 @contextmanager
-def showing(title: str, console: Console, rows: int) -> Iterator[ProgressBar]:
+def progress_bar(title: str, console: Console, rows: int) -> Iterator[ProgressBar]:
     """Provide the progress bar for the judging of `rows` rows while the block runs."""
     started = time.monotonic()
     if not console.is_terminal:

@@ -55,7 +55,11 @@ from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
-from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
+from mmrm.eval.selection.candidate_files import (
+    parquet_schema_of,
+    require_jsonl_or_parquet,
+    write_with_added_columns,
+)
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import FORMS
 from mmrm.eval.selection.verifier_options import add_verifier_options, verifier_from_options
@@ -148,10 +152,10 @@ def score(options: argparse.Namespace, console: Console) -> None:
         from mmrm.eval.selection.candidate_scores import (
             LineJournal,
             Scoring,
-            added,
-            errors,
-            fingerprint,
+            columns_to_add,
+            record_errors,
             score_candidates_file,
+            scoring_fingerprint,
         )
         from mmrm.models.distributed import locked_by_first_rank, rank
 
@@ -164,34 +168,36 @@ def score(options: argparse.Namespace, console: Console) -> None:
                 "Merge an adapter first (train/merge.py), or take another form."
             )
         scoring = Scoring(options.form, verifier_from_options(options), reference, options.clip)
-        check_kind(options.output)
+        require_jsonl_or_parquet(options.output)
         file = open_records(options.input, options.image_root, limits_of(options))
-        schema = schema_for(file.rows, options.output)
+        schema = parquet_schema_of(file.rows, options.output)
         if scoring.verifier is not None:
             file.refuse_contradiction(scoring.verifier)
         judge = load_judge(options.judge, Runtime(device, options.token_budget))
         journal = LineJournal(
             options.output.with_name(f"{options.output.name}.journal"),
-            fingerprint(options.judge, scoring),
+            scoring_fingerprint(options.judge, scoring),
         )
         keys = score_candidates_file(judge.judge, file, scoring, journal, console)
         if rank():
             return
         errors_file = options.output.with_name(f"{options.output.name}.errors.jsonl")
         errors_file.unlink(missing_ok=True)
-        num_errors = sum(1 for _ in errors(journal, keys))
+        num_errors = sum(1 for _ in record_errors(journal, keys))
         remark = ""
         if num_errors:
-            write_json_lines(errors_file, errors(journal, keys))
+            write_json_lines(errors_file, record_errors(journal, keys))
             remark = f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} says why"
         added_columns = (
-            columns for columns in added(journal, scoring, keys) if columns is not None
+            columns for columns in columns_to_add(journal, scoring, keys) if columns is not None
         )
         first_columns = next(added_columns, None)
         if first_columns is None:
-            raise UserError(f"{remark}. The first: {next(errors(journal, keys))['error']}")
+            raise UserError(f"{remark}. The first: {next(record_errors(journal, keys))['error']}")
         names = list(first_columns)
-        write_with(options.output, file.rows, schema, names, added(journal, scoring, keys))
+        write_with_added_columns(
+            options.output, file.rows, schema, names, columns_to_add(journal, scoring, keys)
+        )
         journal.path.unlink()
         message = f"{len(file.rows) - num_errors:,} records: {options.output}"
         if remark:
