@@ -18,7 +18,7 @@ Side = Literal[0, 1]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A multimodal prompt and any number of responses to it."""
+    """A prompt with its images and any number of responses to it, which a judge scores or compares."""
 
     key: str
     """The label that, together with the seed, decides every random draw about these responses. It is
@@ -37,7 +37,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Example(Candidates):
-    """A row of a benchmark: a prompt and two responses, one of them known to be better."""
+    """A row of a benchmark: a prompt and two responses, one of which is known to be better."""
 
     responses: tuple[str, str]
     better: Side
@@ -56,7 +56,7 @@ class Example(Candidates):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One comparison of responses by a judge."""
+    """A judge's verdict in one comparison of responses, with its text."""
 
     shown: tuple[int, ...]
     """Indices of the responses, in the order in which the judge saw them."""
@@ -68,7 +68,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cost of judging."""
+    """The cost of judging: counts of texts and tokens, and the time."""
 
     judgements: int = 0
     """Comparisons, or written scores. Scores that a head read from the model are not counted."""
@@ -83,7 +83,7 @@ class Usage:
     seconds: float = field(default=0.0, compare=False)
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sum of both."""
+        """Return the sums of all counts, and of the seconds."""
         return Usage(
             judgements=self.judgements + other.judgements,
             unread=self.unread + other.unread,
@@ -99,7 +99,7 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A judge's result for the responses to one prompt."""
+    """A judge's result for the responses to one prompt, with the texts that the judge wrote."""
 
     values: tuple[float, ...] = ()
     """One number for each response; higher is better. If there are votes, the share of its
@@ -123,26 +123,26 @@ class Scores:
 
     @property
     def margin(self) -> float | None:
-        """Best score minus second best: 0 is a tie; None for a single response."""
+        """The best score minus the second best. 0 is a tie; None means that there is one response."""
         if len(self.values) < 2:
             return None
         best, second_best = self.order[:2]
         return self.values[best] - self.values[second_best]
 
 
-def total_usage(scores: Iterable[Scores]) -> Usage:
-    """Return the sum of the costs of all judgements."""
+def total_usage(results: Iterable[Scores]) -> Usage:
+    """Return the sum of the costs of several results of a judge."""
     total = Usage()
-    for score in scores:
-        total += score.usage
+    for scores in results:
+        total += scores.usage
     return total
 
 
 def candidates_from_record(record: Preference) -> Candidates:
-    """Return a preference record as candidates, the chosen response first.
+    """Return the prompt and the two responses of a preference record, the chosen response first.
 
-    The key of the candidates is the record's identity. Other records may share it, so results are
-    stored under `journal_key` or `record_key`.
+    The key, which decides random draws, is the record's identity. Other records may have the same
+    identity, so results are never stored under it.
     """
     return Candidates(
         key=record.identity,

@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
         Standing(judge, name, mark, store.result(mark, name)) for judge, name, mark in entries
     ]
     # Only judges that compare have orders and votes: a sweep of both kinds has two protocols.
-    protocols = dict.fromkeys(standing.result.done for standing in standings)
+    protocols = dict.fromkeys(standing.result.evaluation_in_words for standing in standings)
     protocol = "; ".join(protocols) or suite.protocol.label
     summary = summarise(standings, broken, store, protocol)
     write_summary(summary, folder, console)

@@ -499,7 +499,7 @@ OWN_TEXTS = {
     "mmrm.data.preparation.recognition.in_yaml": "a path on the command line",
     "mmrm.data.prompts.filled": "a template of this project",
     "mmrm.data.sources.shared.file_source.FilesConfig._matching_files": "fnmatch's own patterns on file names",
-    "mmrm.eval.cli.SETTING": "the command line",
+    "mmrm.eval.cli.SETTING_SEPARATOR": "the command line",
     "mmrm.eval.reporting.run_content.LOGGED": "names in a log of this project",
     "mmrm.eval.reporting.run_charts.EVALUATED": "names in a log of this project",
     "mmrm.eval.results.official_scores.NUMBERED": "an id, matched from its beginning",

@@ -22,7 +22,7 @@ from mmrm.data.sources.project import project_row
 from mmrm.data.storage.content import record_key
 from mmrm.data.storage.files import digest
 from mmrm.eval.judges.endpoint.client import Answer, messages
-from mmrm.eval.protocol import draw
+from mmrm.eval.protocol import draw_side
 
 Failures = Literal["drop", "keep"]
 """Whether a record that no try got right is left out, or written without a rationale."""
@@ -66,7 +66,7 @@ class Annotator:
         Raises:
             EndpointError: If the endpoint does not reply.
         """
-        chosen_index = draw(self.seed, record.identity, 0)
+        chosen_index = draw_side(self.seed, record.identity, 0)
         responses = [record.rejected, record.rejected]
         responses[chosen_index] = record.chosen
         question = ask(self.template, record.prompt, *responses)

@@ -252,7 +252,7 @@ class Result(Frozen):
         return chance_of_votes(protocol.judgements, protocol.ties)
 
     @property
-    def done(self) -> str:
+    def evaluation_in_words(self) -> str:
         """The judgements that were made, in one line; `label` describes the protocol instead."""
         is_limited = any(note.startswith(LIMITED) for note in self.notes)
         rows = "all rows"
@@ -264,7 +264,7 @@ class Result(Frozen):
             num_rows = self.micro.n + len(self.unavailable)
             rows = f"{rows} of {num_rows}, the others cannot be shown"
         protocol = ProtocolConfig.model_validate(self.protocol)
-        return protocol.done(rows, pairwise=self.votes is not None)
+        return protocol.in_words(rows, pairwise=self.votes is not None)
 
 
 def read_result(path: Path) -> Result:

@@ -271,7 +271,7 @@ def score_candidates_file(
     keys: list[str] = []
     num_judged = 0
     chunk_file = journal.path.with_name(f"{journal.path.name}.chunk")
-    chunk_journal = Journal(file=chunk_file, mark=journal.fingerprint)
+    chunk_journal = Journal(file=chunk_file, fingerprint=journal.fingerprint)
     is_first_rank = rank() == 0
     if is_first_rank:
         journal.begin(console)
