@@ -24,14 +24,17 @@ from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.studies.critique_ablation import run, write
+from mmrm.eval.studies import critique_ablation
 from mmrm.models.distributed import locked_by_first_rank, rank
+
+MIN_WIDTH = 110
+"""The fewest columns of the printed tables, also on a narrower terminal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, measure the critic on all ranks, and print and write the figures.
+    """Measure the accuracy of a critic's scores without critiques, after its own and after true ones.
 
-    The first rank prints and writes.
+    All ranks judge. The first rank prints the figures and writes them as JSON.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -65,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     output = options.output or options.checkpoint / "eval" / "critique_ablation.json"
     with exit_on_user_error(), rank_device() as device, locked_by_first_rank(locked_file(output)):
-        result = run(options, Runtime(device, options.token_budget))
+        result = critique_ablation.run(options, Runtime(device, options.token_budget))
         if rank() == 0:
-            write(result, output)
-            console = plain_console(width=max(plain_console().width, 110))
+            critique_ablation.write(result, output)
+            console = plain_console(width=max(plain_console().width, MIN_WIDTH))
             result.show(console)
             console.print(f"saved as {output}")
 

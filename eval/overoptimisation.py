@@ -40,11 +40,15 @@ from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_model_options, rank_device
 
+MIN_WIDTH = 150
+"""The fewest columns of the printed tables, also on a narrower terminal."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, measure the policies on all ranks, and print and write the figures.
+    """Measure the accuracy, the score and the KL divergence of all checkpoints of policy runs.
 
-    The first rank prints and writes.
+    All ranks measure. The first rank prints the figures, and writes figures and a picture to the folder
+    `--output`.
     """
     parser = argparse.ArgumentParser(
         "eval/overoptimisation.py",
@@ -79,15 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output = options.output or options.runs[0] / "overoptimisation"
     with exit_on_user_error(), rank_device() as device:
         # The study imports torch, which takes seconds that --help should not.
-        from mmrm.eval.studies.overoptimisation import run, write
+        from mmrm.eval.studies import overoptimisation
         from mmrm.models.distributed import locked_by_first_rank
 
         with locked_by_first_rank(locked_folder(output)):
-            result = run(options, device, output)
-            if result is not None:  # only the first rank gets the result
-                result.show(plain_console(width=max(plain_console().width, 150)))
-                write(result, output)
-                plain_console().print(f"saved in {output}", soft_wrap=True)
+            result = overoptimisation.run(options, device, output)
+            if result is None:  # the result is returned on the first rank only
+                return
+            result.show(plain_console(width=max(plain_console().width, MIN_WIDTH)))
+            overoptimisation.write(result, output)
+            plain_console().print(f"saved in {output}", soft_wrap=True)
 
 
 if __name__ == "__main__":
