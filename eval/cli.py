@@ -44,7 +44,7 @@ def refuse_existing(output: Path) -> None:
         raise UserError(f"{output} exists already. Move it away, or name another file.")
 
 
-ABLATED_IMAGES = [images for images in get_args(Images) if images != "real"]
+ABLATED_IMAGES: list[Images] = [images for images in get_args(Images) if images != "real"]
 """The values of the protocol's `images` that replace the real images."""
 
 

@@ -1,4 +1,6 @@
-"""Sample answers of a policy to questions with known answers, for on-policy preference pairs, best-of-N and rejection sampling.
+"""Sample answers of a policy to questions with known answers, and verify them.
+
+They are for on-policy preference pairs, best-of-N and rejection sampling.
 
 python eval/sample.py runs/shapes/policy/best samples.jsonl --source '{type: shapes, level: demo, split: train, rows: 1000}'
 python eval/sample.py Qwen/Qwen2.5-VL-3B-Instruct samples.jsonl --source '{type: questions, path: /data/questions.parquet}'
@@ -47,7 +49,7 @@ from mmrm.models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample answers of a policy to questions, and write them; see the module's docstring.
+    """Sample answers of a policy to questions with known answers, and write them with their verdicts.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
@@ -80,7 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def sample(options: argparse.Namespace) -> None:
-    """Sample answers of a policy on all ranks. The first rank locks and writes the output.
+    """Sample the answers that the command line asks for on all ranks; the first rank writes them.
+
+    Args:
+        options: The parsed command line, as `main` describes its options.
 
     Raises:
         UserError: If a question has no known answer, or the output exists already.
@@ -102,22 +107,28 @@ def sample(options: argparse.Namespace) -> None:
         for question in questions:
             if question.truth is None:
                 raise UserError(
-                    f"{question.identity}: no known answer; take a source of type questions or shapes."
+                    f"{question.identity}: no known answer; take a source of type questions or "
+                    "shapes."
                 )
         sampling = SamplingConfig(
             temperature=options.temperature, max_new_tokens=options.max_new_tokens
         )
-        policy = Path(resolve(options.policy))
-        model, packed = load_policy(policy, Runtime(device, options.token_budget))
-        # Answers in the journal are used again only if policy, settings and code are the same.
-        # The questions need no fingerprint: each answer is stored under its question's content.
+        # The checkpoint folder of the policy, fetched from the hub if necessary.
+        policy_folder = Path(resolve(options.policy))
+        model, packed = load_policy(policy_folder, Runtime(device, options.token_budget))
+        # A killed command continues from the journal, the file of the answers so far. They are used
+        # again only if policy, settings and code are the same. The questions need no fingerprint,
+        # because each answer is stored under its question's content.
         settings = (options.samples, sampling, options.seed)
-        code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
-        fingerprint = digest(repr((policy_digest(policy), settings, code)))
-        journal_file = options.output.with_name(f"{options.output.name}.journal")
-        console = plain_console(stderr=True)
-        mark = gather(fingerprint)[0]
-        journal = Journal(options.output.name, console, journal_file, mark)
+        digest_of_code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
+        own_fingerprint = digest(repr((policy_digest(policy_folder), settings, digest_of_code)))
+        fingerprint_of_first_rank = gather(own_fingerprint)[0]
+        journal = Journal(
+            options.output.name,
+            plain_console(stderr=True),
+            options.output.with_name(f"{options.output.name}.journal"),
+            fingerprint_of_first_rank,
+        )
         answerer = Answerer(model, packed, sampling, options.samples, options.seed)
         answers_by_question = answerer.answer(questions, journal)
         if rank() != 0:
@@ -131,16 +142,20 @@ def sample(options: argparse.Namespace) -> None:
         num_right = sum(sum(row["right"]) for row in rows)
         share_right = num_right / (len(rows) * options.samples)
         print(
-            f"{len(rows):,} questions, {options.samples} answers each, {100 * share_right:.1f} % right: {options.output}"
+            f"{len(rows):,} questions, {options.samples} answers each, {100 * share_right:.1f} % "
+            f"right: {options.output}"
         )
 
 
 def answers_row(
     question: Preference, responses: Sequence[str], right: Sequence[bool]
 ) -> dict[str, Any]:
-    """Return a question with its answers as a record that eval/score.py reads.
+    """Return a question with its answers as a row of the output, which eval/score.py reads.
 
-    `right` holds a verdict for each of the `responses`. The question must have a known answer.
+    Args:
+        question: The question, which must have a known answer.
+        responses: The sampled answers.
+        right: Whether each of the sampled answers is right.
     """
     assert question.truth is not None
     return {

@@ -1,4 +1,4 @@
-"""Score files: any number of responses to each prompt, by a checkpoint of any kind or the YAML file of a judge.
+"""Score a file of prompts with any number of responses, by a checkpoint or the YAML file of a judge.
 
 python eval/score.py runs/mine/best samples.jsonl scored.jsonl
 deepspeed eval/score.py runs/mine/best samples.parquet scored.parquet --image-root /data/images
@@ -66,7 +66,7 @@ from mmrm.eval.selection.verifier_options import add_verifier_options, verifier_
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Score the responses in a file; see the module's docstring.
+    """Score the responses in a file with a judge, and write its records with columns of scores.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
@@ -113,8 +113,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             type=int,
             default=getattr(DEFAULTS, name),
             metavar="N",
-            help=f"Largest number of {name} of a record. A larger record is refused before it is judged. "
-            "The default is %(default)s.",
+            help=f"Largest number of {name} of a record. A larger record is refused before it is "
+            "judged. The default is %(default)s.",
         )
     add_verifier_options(parser)
     add_model_options(parser)
@@ -128,7 +128,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """Return the limits on a record's size.
+    """Return the limits on a record's size that the options `--max-…` set.
 
     Raises:
         UserError: If a limit has a value that is not allowed.
@@ -141,9 +141,17 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 
 def score(options: argparse.Namespace, console: Console) -> None:
-    """Score the records of a file on all ranks. The first rank locks and writes the output.
+    """Score the records of the file that the command line names, and write the scored file.
 
-    Errors and progress are printed on `console`.
+    All ranks judge. The first rank locks and writes the output.
+
+    Args:
+        options: The parsed command line, as `parse` returns it.
+        console: The console for the progress, for remarks and for the final message.
+
+    Raises:
+        UserError: If the output exists, the judge or the file cannot be used, or no record can be
+            judged.
     """
     with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
@@ -161,13 +169,14 @@ def score(options: argparse.Namespace, console: Console) -> None:
 
         stack.enter_context(locked_by_first_rank(locked_file(options.output)))
         refuse_existing(options.output)
-        reference = reference_of(options.judge)
-        if options.form == "standardised" and reference is None:
+        mean_and_std = reference_of(options.judge)
+        if options.form == "standardised" and mean_and_std is None:
             raise UserError(
-                f"{options.judge} has no reference_scores in a config.json, by which --form standardised standardises. "
-                "Merge an adapter first (train/merge.py), or take another form."
+                f"{options.judge} has no reference_scores in a config.json, by which --form "
+                "standardised standardises. Merge an adapter first (train/merge.py), or take another "
+                "form."
             )
-        scoring = Scoring(options.form, verifier_from_options(options), reference, options.clip)
+        scoring = Scoring(options.form, verifier_from_options(options), mean_and_std, options.clip)
         require_jsonl_or_parquet(options.output)
         file = open_records(options.input, options.image_root, limits_of(options))
         schema = parquet_schema_of(file.rows, options.output)
@@ -178,8 +187,9 @@ def score(options: argparse.Namespace, console: Console) -> None:
             options.output.with_name(f"{options.output.name}.journal"),
             scoring_fingerprint(options.judge, scoring),
         )
+        # The keys of the results in the journal, in the order of the file's records.
         keys = score_candidates_file(judge.judge, file, scoring, journal, console)
-        if rank():
+        if rank() != 0:
             return
         errors_file = options.output.with_name(f"{options.output.name}.errors.jsonl")
         errors_file.unlink(missing_ok=True)
@@ -187,14 +197,16 @@ def score(options: argparse.Namespace, console: Console) -> None:
         remark = ""
         if num_errors:
             write_json_lines(errors_file, record_errors(journal, keys))
-            remark = f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} says why"
-        added_columns = (
-            columns for columns in columns_to_add(journal, scoring, keys) if columns is not None
-        )
-        first_columns = next(added_columns, None)
-        if first_columns is None:
-            raise UserError(f"{remark}. The first: {next(record_errors(journal, keys))['error']}")
-        names = list(first_columns)
+            remark = (
+                f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} says "
+                "why"
+            )
+        if num_errors == len(file.rows):
+            first_error = next(record_errors(journal, keys))["error"]
+            raise UserError(f"{remark}. The first: {first_error}")
+        # All scored records get the same columns, so the names are those of the first one.
+        added_columns = columns_to_add(journal, scoring, keys)
+        names = list(next(columns for columns in added_columns if columns is not None))
         write_with_added_columns(
             options.output, file.rows, schema, names, columns_to_add(journal, scoring, keys)
         )
