@@ -4,11 +4,11 @@ python eval/annotate.py recipes/r1_reward_rl.yaml endpoint.yaml --out data/r1_re
 python eval/annotate.py RECIPE ENDPOINT --out FILE --temperatures 0 0.5 1 --failures keep --limit 1000
 
 The pairs are those of RECIPE's `data` section. ENDPOINT is a YAML file that describes the endpoint,
-with the keys of a judge of `type: endpoint`. Each pair is shown in a random order. The model is asked
-once for each temperature, until its answer is right. FILE holds ordinary preference records with
-rationales. The journal beside it (FILE with the ending .journal.jsonl) holds the number of tries of
-every record, which eval/select_pairs.py takes as the record's difficulty. The same command continues
-an interrupted annotation.
+with the keys of a judge of `type: endpoint`. Each pair is shown in a random order. The model is
+asked once for each temperature, until its answer is right. FILE holds ordinary preference records
+with rationales. The journal beside it (FILE with the ending .journal.jsonl) holds the number of
+tries of every record, which eval/select_pairs.py takes as the record's difficulty. The same command
+continues an interrupted annotation.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from mmrm.eval.judges.endpoint.config import EndpointConfig
 def main() -> None:
     """Let a model behind an endpoint write rationales for the preference pairs of a recipe.
 
-    A rationale is a text that compares the two responses of a pair. The pairs with their rationales go
-    to the file `--out`, and the number of tries for each pair to a journal, a JSON-lines file next to
-    it. Pairs that the journal holds already are skipped.
+    A rationale is a text that compares the two responses of a pair. The pairs with their rationales
+    go to the file `--out`, and the number of tries for each pair to a journal, a JSON-lines file
+    next to it. Pairs that the journal holds already are skipped.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

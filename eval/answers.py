@@ -19,6 +19,9 @@ from mmrm.data.display.console import plain_console
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.studies import answer_accuracy
 
+TABLE_WIDTH = 120
+"""Columns of the printed table, also on a narrower terminal."""
+
 
 def main() -> None:
     """Measure how many questions about generated pictures a backbone answers right.
@@ -37,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     with exit_on_user_error():
         result = answer_accuracy.run(options)
-        result.show(plain_console(width=120))
+        result.show(plain_console(width=TABLE_WIDTH))
         if options.output:
             answer_accuracy.write(result, options.output)
 

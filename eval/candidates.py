@@ -18,18 +18,19 @@ Side = Literal[0, 1]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A prompt with its images and any number of responses to it, which a judge scores or compares."""
+    """A prompt with its images, and the responses to it that a judge scores or compares."""
 
     key: str
-    """The label that, together with the seed, decides every random draw about these responses. It is
-    mostly a digest of prompt, responses and image reference. Rows of equal content get the suffixes
-    -2, -3 … in file order. Results are never stored under it; see `journal_key`."""
+    """The label that, together with the seed, decides every random draw about these responses. It
+    is mostly a digest of prompt, responses and image reference. Rows of equal content get the
+    suffixes -2, -3 … in file order. Results are never stored under it; see `journal_key`."""
     images: tuple[EncodedImage, ...]
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
     responses: tuple[str, ...]
     identity: str
-    """The benchmark and row of the candidates, for messages. It is never a key, because ids repeat."""
+    """The benchmark and row of the candidates, for messages. It is never a key, because ids
+    repeat."""
     presentations: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     """The orders in which a judge that compares is shown the responses, one judgement for each:
     indices into `responses`. Empty: every two responses are shown in both orders."""
@@ -68,7 +69,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cost of judging: counts of texts and tokens, and the time."""
+    """The cost of judging one prompt or several: counts of texts and tokens, and the time."""
 
     judgements: int = 0
     """Comparisons, or written scores. Scores that a head read from the model are not counted."""
@@ -108,10 +109,11 @@ class Scores:
     """Further numbers by name, one for each response, such as the scores of several heads or a
     standard deviation."""
     votes: tuple[Vote, ...] = ()
-    """Votes of a judge that compares. They are in the order of `presentations`, or if that is empty,
-    pair by pair in both orders."""
+    """Votes of a judge that compares. They are in the order of `presentations`, or if that is
+    empty, pair by pair in both orders."""
     texts: tuple[str, ...] = ()
-    """The judge's text of each vote, or about each response. Empty for a judge that does not write."""
+    """The judge's text of each vote, or about each response. Empty for a judge that does not
+    write."""
     usage: Usage = NO_USAGE
     members: tuple[Scores, ...] = ()
     """The scores of each member of an ensemble; empty for other judges."""
@@ -123,7 +125,7 @@ class Scores:
 
     @property
     def margin(self) -> float | None:
-        """The best score minus the second best. 0 is a tie; None means that there is one response."""
+        """The best score minus the second best; None if there is only one response. 0 is a tie."""
         if len(self.values) < 2:
             return None
         best, second_best = self.order[:2]

@@ -52,9 +52,10 @@ ABLATED_IMAGES: list[Images] = [images for images in get_args(Images) if images 
 def rank_device() -> Iterator[torch.device]:
     """Run the block on the device of this rank, together with the other ranks of the command.
 
-    The ranks are the processes that `deepspeed`, `torchrun` or `accelerate launch` started. At the end
-    of the block they wait for one another. A command that was started with `python` runs alone, without
-    a process group. The value of the block is the rank's GPU, or the CPU if there is no GPU.
+    The ranks are the processes that `deepspeed`, `torchrun` or `accelerate launch` started. At the
+    end of the block they wait for one another. A command that was started with `python` runs alone,
+    without a process group. The value of the block is the rank's GPU, or the CPU if there is no
+    GPU.
 
     If the block raises an error, this rank does not wait for the others: the launcher ends them.
     """
@@ -170,12 +171,12 @@ def benchmark(text: str) -> BenchmarkConfig:
     """
     name_and_location, *settings = SETTING_SEPARATOR.split(text)
     name, _, location = name_and_location.partition("=")
-    section: dict[str, Any] = {"name": name}
+    config: dict[str, Any] = {"name": name}
     if location:
-        section["location"] = location
-    section |= dict(map(setting, settings))
+        config["location"] = location
+    config |= dict(map(setting, settings))
     try:
-        return BenchmarkConfig.model_validate(section)
+        return BenchmarkConfig.model_validate(config)
     except ValidationError as error:
         raise argparse.ArgumentTypeError(f"{text}: {format_validation_error(error)}") from error
 
@@ -195,8 +196,8 @@ def setting(text: str) -> tuple[str, Any]:
 def task_of(options: argparse.Namespace, judge: Path) -> Task:
     """Return the benchmarks and the protocol that the options describe.
 
-    What the options leave open is taken from the recipe of the run that saved the judge's checkpoint,
-    or else is the default.
+    What the options leave open is taken from the recipe of the run that saved the judge's
+    checkpoint, or else is the default.
 
     Args:
         options: The parsed command line, with the options that `add_evaluation_options` adds.

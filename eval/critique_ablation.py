@@ -5,9 +5,9 @@ deepspeed eval/critique_ablation.py runs/shapes/critic/best --samples 4 --temper
 
 A critic is a judge that writes a critique of each response before it scores the response. The
 command prints the accuracy of the scores without a critique, after the critic's own critiques and
-after true ones, on generated scenes of coloured shapes. It also prints the share of written critiques
-that are true (their claims are compared with the scene), and the cost of a judgement compared with
-the scalar judge's. It writes the same figures as JSON, by default to
+after true ones, on generated scenes of coloured shapes. It also prints the share of written
+critiques that are true (their claims are compared with the scene), and the cost of a judgement
+compared with the scalar judge's. It writes the same figures as JSON, by default to
 CHECKPOINT/eval/critique_ablation.json.
 """
 
@@ -32,8 +32,9 @@ MIN_WIDTH = 110
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the accuracy of a critic's scores without critiques, after its own and after true ones.
+    """Measure how critiques change the accuracy of a critic's scores.
 
+    The scores are measured without critiques, after the critic's own critiques and after true ones.
     All ranks judge. The first rank prints the figures and writes them as JSON.
     """
     parser = argparse.ArgumentParser(

@@ -48,15 +48,16 @@ class Journal:
     file: Path | None = None
     """None keeps no results."""
     fingerprint: str = ""
-    """Fingerprint of judge, rows, protocol and code. Results under another fingerprint are ignored."""
+    """Fingerprint of judge, rows, protocol and code. Results under another fingerprint are
+    ignored."""
     key_prefix: str = ""
     """Beginning of every key. It names the part of the work if several parts share the file."""
 
     def of(self, part: str) -> Journal:
-        """Return the journal of one of several parts of the work that share the file.
+        """Return a journal for one part of the work, which keeps its results in the same file.
 
-        `part` is its name, such as that of a member of an ensemble. It is added to the title and to
-        the keys.
+        `part` is the name of the part, such as that of a member of an ensemble. It is added to the
+        title of the progress and to the keys in the file.
         """
         return replace(self, title=f"{self.title}, {part}", key_prefix=f"{self.key_prefix}{part}/")
 
@@ -69,9 +70,9 @@ class Journal:
     def judging(self, keys: Sequence[str], kind: Any, rows: int) -> Iterator[Judging[Any]]:
         """Open the journal for the block in which items are judged.
 
-        An item is a comparison or a response, so several items may belong to one row of a benchmark.
-        Items may have equal contents. All ranks must call together; each gets the results that the
-        file already holds.
+        An item is a comparison or a response, so several items may belong to one row of a
+        benchmark. Items may have equal contents. All ranks must call together; each gets the
+        results that the file already holds.
 
         Args:
             keys: A digest of each item's content.
@@ -103,8 +104,8 @@ class Journal:
     def _read_results(self, wanted_keys: Sequence[str]) -> dict[str, Any]:
         """Return the results in the file that have one of the keys, and print their number.
 
-        The file is repaired: afterwards it holds only complete lines. If it has another fingerprint,
-        it is emptied, and no result is returned.
+        The file is repaired: afterwards it holds only complete lines. If it has another
+        fingerprint, it is emptied, and no result is returned.
         """
         assert self.file is not None
         lines: list[str] = []
@@ -167,7 +168,8 @@ def numbered(keys: Sequence[str]) -> list[str]:
 class Judging(Generic[ResultT]):
     """An open journal, which takes the results of items while they are judged.
 
-    It writes new results to the journal's file and shows the progress, both on the first rank only.
+    An item is a comparison of two responses, or a response. The open journal writes new results to
+    the journal's file and shows the progress, both on the first rank only.
     """
 
     keys: Sequence[str]
@@ -189,7 +191,11 @@ class Judging(Generic[ResultT]):
         self.num_before = len(self.results)
 
     def add(self, new_results: Mapping[int, ResultT]) -> None:
-        """Add results of all ranks, by the index of the item, to the file and the progress bar."""
+        """Write new results to the journal's file, and show the progress.
+
+        Args:
+            new_results: The results that all ranks have computed, by the index of the item.
+        """
         self.results.update(new_results)
         if self.file is not None:
             for index, result in new_results.items():

@@ -11,9 +11,10 @@ To leave the records out, write `data: {filters: {leave_out: overlap.txt}}` into
 
 The command searches all rows of the recipe's sources, also rows that the recipe's filters, caps and
 weights leave out. eval/contamination/index.py describes which contents are equal or nearly equal. A
-record is to be left out if one of its images, one of its questions or its pair of responses occurs in
-a benchmark, unless that text is a common one (MIN_COMMON_CONTEXTS in eval/contamination/overlap_report.py). A
-question inside a longer instruction is not recognised, but the record's images and responses are.
+record is to be left out if one of its images, one of its questions or its pair of responses occurs
+in a benchmark, unless that text is a common one (MIN_COMMON_CONTEXTS in
+eval/contamination/overlap_report.py). A question inside a longer instruction is not recognised, but
+the record's images and responses are.
 
 Memory does not grow with the training data. The same command continues an interrupted search.
 """
@@ -58,7 +59,7 @@ def find_overlap(
     header: Sequence[str],
     console: Console,
 ) -> Overlap:
-    """Search training records for the rows of benchmarks, write all matches, and return their counts.
+    """Search training records for the rows of benchmarks, write the matches, and count them.
 
     The result depends neither on the number of workers nor on whether the search was interrupted.
 
@@ -76,7 +77,8 @@ def find_overlap(
     """
     index = OverlapIndex(examples)
     # The matches of an interrupted search are used again if the code that reads and searches, the
-    # benchmarks and the sources are the same.
+    # benchmarks and the sources are the same. The second digest covers the
+    # modules in eval/ that search.
     search_code_digest = code_digest("mmrm.eval.contamination.search", floors=("eval",))
     search_inputs = [reading_code_digest(), search_code_digest, index.fingerprint]
     for source in sources:
@@ -100,8 +102,8 @@ def load_examples(
     """Load the rows of all benchmarks, and print the benchmarks' notes.
 
     Returns:
-        The rows of all benchmarks, and for each benchmark a line with its name, location and number of
-        rows.
+        The rows of all benchmarks, and for each benchmark a line with its name, location and number
+        of rows.
     """
     examples: list[Example] = []
     remarks: list[str] = []

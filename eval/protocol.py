@@ -45,10 +45,10 @@ REVERSED: tuple[Side, Side] = (1, 0)
 def journal_key(candidates: Candidates) -> str:
     """Return the key under which a journal keeps the judge's result for `candidates`.
 
-    A journal is a file of the results so far, from which a killed evaluation continues. The key is a
-    digest (64 hexadecimal digits) of the prompt, the bytes of the images, the responses in their
-    order, and `candidates.key`, which decides random draws. The judge and the protocol are not in the
-    key, because the whole journal belongs to one judge and one protocol.
+    A journal is a file of the results so far, from which a killed evaluation continues. The key is
+    a digest (64 hexadecimal digits) of the prompt, the bytes of the images, the responses in their
+    order, and `candidates.key`, which decides random draws. The judge and the protocol are not in
+    the key, because the whole journal belongs to one judge and one protocol.
     """
     return shown_key(candidates.prompt, candidates.images, candidates.responses, candidates.key)
 
@@ -56,7 +56,8 @@ def journal_key(candidates: Candidates) -> str:
 class ProtocolConfig(Section):
     """Settings of the evaluation on a benchmark.
 
-    The defaults are the protocol at the head of eval/protocol.py. A result lists deviations from it.
+    The defaults are the protocol at the head of eval/protocol.py. A result lists deviations from
+    it.
     """
 
     order: Order = "both"
@@ -66,7 +67,8 @@ class ProtocolConfig(Section):
     votes: int = Field(default=1, ge=1, le=64)
     """Rounds of votes of a pairwise judge."""
     images: Images = "real"
-    """`none`, `grey` and `shuffled` are ablations that measure the accuracy without the right image."""
+    """`none`, `grey` and `shuffled` are ablations that measure the accuracy without the right
+    image."""
     ties: Ties = "wrong"
     """The number that a tie adds to the headline: 0 (wrong), 0.5 (half) or 1 (right)."""
     seed: int = 0
@@ -83,7 +85,7 @@ class ProtocolConfig(Section):
         return 2 * self.votes if self.order == "both" else self.votes
 
     def in_words(self, rows: str, pairwise: bool) -> str:
-        """Return a description of an evaluation under this protocol, which is printed with its figures.
+        """Return a description of an evaluation, which is printed with its figures.
 
         Args:
             rows: The evaluated rows in words, such as "all rows".
@@ -110,10 +112,10 @@ def presentations(example: Example, protocol: ProtocolConfig) -> tuple[tuple[Sid
         return (LISTED, REVERSED) * protocol.votes
     if protocol.order == "winner_first":
         return (_order_with_first(example.better),) * protocol.votes
-    # The order of the benchmark's own script.
+    # The remaining order is "official", that of the benchmark's own script.
     if example.official_first is not None:
         return (_order_with_first(example.official_first),) * protocol.votes
-    # The script draws the order for each judgement.
+    # The benchmark's script draws the order for each judgement, and so does this function.
     orders: list[tuple[Side, Side]] = []
     for vote in range(protocol.votes):
         orders.append(_order_with_first(draw_side(protocol.seed, example.key, vote)))

@@ -68,8 +68,8 @@ def watch(folder: Path, output: Path) -> None:
     """Write the page of a run whenever the run's files change, until the run has ended.
 
     A page that cannot be made, for example because a file changes while it is read, is tried again
-    after a pause. A run that was killed counts as not ended, because it may be resumed, so the function
-    then does not return.
+    after a pause. A run that was killed counts as not ended, because it may be resumed, so the
+    function then does not return.
 
     Args:
         folder: The folder of the run.
@@ -115,8 +115,8 @@ def file_states(folder: Path) -> dict[Path, tuple[int, int]]:
 def has_ended(folder: Path) -> bool:
     """Return True if the run in a folder has ended, and False if the folder does not exist yet.
 
-    The last line of the log of a run that has ended holds the Trainer's `train_runtime`. A run of an
-    earlier version without a log file counts as ended if it has a checkpoint.
+    The last line of the log of a run that has ended holds the Trainer's `train_runtime`. A run of
+    an earlier version without a log file counts as ended if it has a checkpoint.
     """
     log = folder / LOG
     if log.is_file():

@@ -11,10 +11,10 @@ python eval/run.py --compare runs/a/checkpoint-200 runs/b/checkpoint-200
 
 A judge is a checkpoint folder, or a YAML file with the keys that the files eval/judges/*/config.py
 describe. The results of a checkpoint are written to CHECKPOINT/eval/<benchmark>.json and
-CHECKPOINT/eval/<benchmark>/predictions.jsonl, with the official predictions files next to the latter.
-The results of judge.yaml are written to judge/eval. The same command continues an interrupted
-evaluation, on any number of ranks: the judgements are kept in <benchmark>/journal.jsonl until the
-command has ended.
+CHECKPOINT/eval/<benchmark>/predictions.jsonl, with the official predictions files next to the
+latter. The results of judge.yaml are written to judge/eval. The same command continues an
+interrupted evaluation, on any number of ranks: the judgements are kept in <benchmark>/journal.jsonl
+until the command has ended.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MIN_WIDTH = 125
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Evaluate judges, score a file of predictions (`--score`), or compare two judges (`--compare`).
+    """Evaluate judges, or score a file of predictions, or compare two evaluated judges.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed options; options that do not fit together end the process with status 2."""
+    """Return the parsed command line. A wrong command line ends the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "eval/run.py", description=__doc__, epilog=help_on_rules(), formatter_class=form
@@ -207,8 +207,9 @@ def score(options: argparse.Namespace, console: Console) -> None:
 def location_of_evaluated_rows(predictions: Path) -> Location | None:
     """Return the location of the benchmark rows to which the lines of a predictions file belong.
 
-    It is read from the result `<benchmark>.json`, which eval/run.py writes next to the folder of the
-    predictions file. Returns None if there is no such result, or if the rows are no longer there.
+    It is read from the result `<benchmark>.json`, which eval/run.py writes next to the folder of
+    the predictions file. Returns None if there is no such result, or if the rows are no longer
+    there.
     """
     result_file = predictions.resolve().parent.with_suffix(".json")
     if not result_file.is_file():
@@ -226,8 +227,8 @@ def location_of_evaluated_rows(predictions: Path) -> Location | None:
 def judge_all(options: argparse.Namespace, console: Console) -> None:
     """Evaluate every judge of the command line, print a table of its results, and write them.
 
-    All ranks judge, and the first one prints and writes. The first rank locks every folder of results
-    before anything is judged, so that no other command writes there meanwhile.
+    All ranks judge, and the first one prints and writes. The first rank locks every folder of
+    results before anything is judged, so that no other command writes there meanwhile.
     """
     # A run folder stands for its best checkpoint.
     judges = [Path(checkpoint_at(str(path))) for path in options.judges]
@@ -279,8 +280,8 @@ def judge_all(options: argparse.Namespace, console: Console) -> None:
 def refuse_results_of_fewer_rows(suite: Suite, folder: Path) -> None:
     """Raise UserError if a folder holds results of more rows than the suite would evaluate.
 
-    The new results would replace them, and the report and `--compare` would then read figures of fewer
-    rows.
+    The new results would replace them, and the report and `--compare` would then read figures of
+    fewer rows.
     """
     for name, (_, loaded_benchmark) in suite.benchmarks.items():
         file = folder / f"{name}.json"
@@ -291,8 +292,8 @@ def refuse_results_of_fewer_rows(suite: Suite, folder: Path) -> None:
         if num_stored > num_rows:
             raise UserError(
                 f"{file} holds the figures of {num_stored:,} rows, and those of {num_rows:,} would "
-                "take their place. For a quick look give another folder (--output FOLDER), or remove "
-                "the file first."
+                "take their place. For a quick look give another folder (--output FOLDER), or "
+                "remove the file first."
             )
 
 
@@ -300,8 +301,8 @@ def results_folder(options: argparse.Namespace, judge: Path) -> Path:
     """Return the folder to which the results of a judge are written.
 
     Without `--output` it is `eval` in the checkpoint folder, or `NAME/eval` next to NAME.yaml. With
-    `--output` it is that folder if the command has one judge, and otherwise a subfolder of it that is
-    named for the judge.
+    `--output` it is that folder if the command has one judge, and otherwise a subfolder of it that
+    is named for the judge.
     """
     if options.output is None:
         base = judge if judge.is_dir() else judge.with_suffix("")
@@ -343,16 +344,16 @@ def evaluate(
     """Evaluate a judge on the benchmarks of a suite, also without the images if asked to.
 
     Returns:
-        The results under the suite's protocol by the name of the benchmark, and for each replacement of
-        the images (`none`, `grey`, `shuffled`) the results with these. The latter are empty without
-        `ablations`.
+        The results under the suite's protocol by the name of the benchmark, and for each
+        replacement of the images (`none`, `grey`, `shuffled`) the results with these. The latter
+        are empty without `ablations`.
 
     Args:
         judge: The judge.
         digest: The digest of the judge's files, as `judge_digest` returns it.
         suite: The benchmarks with their rows, and the protocol.
-        folder: The folder for the results. Those of an ablation go to `ablations/<images>` in it, so
-            that they are never taken for the results with real images.
+        folder: The folder for the results. Those of an ablation go to `ablations/<images>` in it,
+            so that they are never taken for the results with real images.
         journals: A list to which the journals of the evaluations are appended. The caller removes
             the journals once everything is written.
         ablations: Evaluate also without images, with grey images and with shuffled images.

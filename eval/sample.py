@@ -5,14 +5,14 @@ They are for on-policy preference pairs, best-of-N and rejection sampling.
 python eval/sample.py runs/shapes/policy/best samples.jsonl --source '{type: shapes, level: demo, split: train, rows: 1000}'
 python eval/sample.py Qwen/Qwen2.5-VL-3B-Instruct samples.jsonl --source '{type: questions, path: /data/questions.parquet}'
 
-These commands then make preference pairs of the answers, labelled by the verifier. A reward model can be
-trained on the pairs as a source of `type: project`:
+These commands then make preference pairs of the answers, labelled by the verifier. A reward model
+can be trained on the pairs as a source of `type: project`:
 
 python eval/score.py runs/shapes/naive/best samples.jsonl scored.jsonl
 python eval/select_responses.py pairs scored.jsonl pairs.jsonl --verifier recorded --all
 
-POLICY is a checkpoint folder, the id of a model on the hub, or `embedded`. --source is a source as in
-a recipe. A line of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known
+POLICY is a checkpoint folder, the id of a model on the hub, or `embedded`. --source is a source as
+in a recipe. A line of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known
 answers), `verifier` (the rule that the source declares), `right` (the verdicts by this rule; an
 answer that was cut off is wrong) and `key`, which is equal for questions of equal content. The same
 command continues an interrupted one.
@@ -49,8 +49,9 @@ from mmrm.models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample answers of a policy to questions with known answers, and write them with their verdicts.
+    """Sample answers of a policy to questions, and write them with verdicts on them.
 
+    The questions have known answers, with which the sampled answers are compared.
     Errors that a user can correct end the command with a message and no traceback.
     """
     form = argparse.RawDescriptionHelpFormatter
@@ -117,8 +118,9 @@ def sample(options: argparse.Namespace) -> None:
         policy_folder = Path(resolve(options.policy))
         model, packed = load_policy(policy_folder, Runtime(device, options.token_budget))
         # A killed command continues from the journal, the file of the answers so far. They are used
-        # again only if policy, settings and code are the same. The questions need no fingerprint,
-        # because each answer is stored under its question's content.
+        # again only if policy, settings and code are the same. Of the code, the modules in models/
+        # and eval/ decide the answers. The questions need no fingerprint, because each answer is
+        # stored under its question's content.
         settings = (options.samples, sampling, options.seed)
         digest_of_code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
         own_fingerprint = digest(repr((policy_digest(policy_folder), settings, digest_of_code)))

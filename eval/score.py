@@ -1,37 +1,41 @@
-"""Score a file of prompts with any number of responses, by a checkpoint or the YAML file of a judge.
+"""Score a file of prompts with any number of responses, by a checkpoint or another judge.
 
 python eval/score.py runs/mine/best samples.jsonl scored.jsonl
 deepspeed eval/score.py runs/mine/best samples.parquet scored.parquet --image-root /data/images
 python eval/score.py runs/mine/best samples.jsonl scored.jsonl --form stratified --verifier multiple_choice
 
-IN is a file of JSON lines, a JSON list, parquet or Arrow, with one record in each row. OUT is a .jsonl
-or a .parquet file. A record looks like this:
+IN is a file of JSON lines, a JSON list, parquet or Arrow, with one record in each row. OUT is a
+.jsonl or a .parquet file. A record looks like this:
 
-    {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
+    {"prompt": "Which colour is the cat?", "images": ["cat.png"], "responses": ["Black.", "White."]}
 
-The prompt is in the column `prompt` (a text or turns) or `messages`. The responses are in `responses`,
-or a single one is in `response` or `completion`, or two are in `chosen` and `rejected`, as in this
-project's and TRL's preference records. Images are in the turns, in `images` or in `image`. They are
-paths inside IN's folder or --image-root, data URIs, or {bytes, path} as `datasets` stores them.
+The prompt is in the column `prompt` (a text or turns) or `messages`. The responses are in
+`responses`, or a single one is in `response` or `completion`, or two are in `chosen` and
+`rejected`, as in this project's and TRL's preference records. Images are in the turns, in `images`
+or in `image`. They are paths inside IN's folder or --image-root, data URIs, or {bytes, path} as
+`datasets` stores them.
 
-OUT holds the columns of the record unchanged, and these columns, which replace columns of the same name:
+OUT holds the columns of the record unchanged, and these columns, which replace columns of the same
+name:
 
     scores      the score of each response; higher is better. The score of a judge that compares two
                 responses at a time is the response's share of points in a tournament
-    order       the indices of the responses, best first; equal scores keep the order of the responses
+    order       the indices of the responses, best first; equal scores keep the order of the
+                responses
     margin      the best score minus the second best; null for one response
     normalised  (score - mean) / std, if the checkpoint's config.json has reference_scores
     rewards     the scores in the --form, if it is not raw (eval/selection/score_forms.py)
     right       whether each response is right by the --verifier, which compares it with the known
-                answer in the column --answer. Verdicts that a record holds already (`right`, written
-                by eval/sample.py) are kept; a rule that contradicts them is refused
+                answer in the column --answer. Verdicts that a record holds already (`right`,
+                written by eval/sample.py) are kept; a rule that contradicts them is refused
     judgements  the number of comparisons, for a judge that compares
     unread      the number of these comparisons that name no response
     critiques   the critiques that a critic wrote
 
 A record that cannot be judged is counted and left out of OUT; OUT.errors.jsonl gets its row and the
-reason. The same command continues an interrupted one, on any number of ranks: finished records are kept
-in OUT.journal until OUT is written. A second command for the same OUT is refused while the first runs.
+reason. The same command continues an interrupted one, on any number of ranks: finished records are
+kept in OUT.journal until OUT is written. A second command for the same OUT is refused while the
+first runs.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed options; options that do not fit together end the process with status 2."""
+    """Return the parsed command line. A wrong command line ends the process with status 2."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("eval/score.py", description=__doc__, formatter_class=form)
     parser.add_argument(
@@ -98,8 +102,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--form",
         choices=FORMS,
         default="raw",
-        help="Write the scores in this form as well, as column `rewards`. The form `relative` needs "
-        "the reference answer in a column `reference`. The default is raw, which adds no column.",
+        help="Write the scores in this form as well, as column `rewards`. The form `relative` "
+        "needs the reference answer in a column `reference`. The default is raw, which adds no "
+        "column.",
     )
     parser.add_argument(
         "--clip",
@@ -173,8 +178,8 @@ def score(options: argparse.Namespace, console: Console) -> None:
         if options.form == "standardised" and mean_and_std is None:
             raise UserError(
                 f"{options.judge} has no reference_scores in a config.json, by which --form "
-                "standardised standardises. Merge an adapter first (train/merge.py), or take another "
-                "form."
+                "standardised standardises. Merge an adapter first (train/merge.py), or take "
+                "another form."
             )
         scoring = Scoring(options.form, verifier_from_options(options), mean_and_std, options.clip)
         require_jsonl_or_parquet(options.output)
@@ -198,8 +203,8 @@ def score(options: argparse.Namespace, console: Console) -> None:
         if num_errors:
             write_json_lines(errors_file, record_errors(journal, keys))
             remark = (
-                f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} says "
-                "why"
+                f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} "
+                "says why"
             )
         if num_errors == len(file.rows):
             first_error = next(record_errors(journal, keys))["error"]

@@ -38,14 +38,15 @@ from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.protocol import LISTED, REVERSED, ProtocolConfig
 
 CHUNK = 256
-"""Number of pairs that are judged together. Selected pairs are written before the next are judged."""
+"""Number of pairs that are judged together. Selected pairs are written before the next are
+judged."""
 
 
 def main() -> None:
     """Select preference pairs of a recipe by their difficulty, and write them as records.
 
-    The difficulty is the number of tries of eval/annotate.py, or the share of a judge's votes that are
-    right.
+    The difficulty is the number of tries of eval/annotate.py, or the share of a judge's votes that
+    are right.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -99,8 +100,8 @@ def main() -> None:
 def indices_by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Return the indices of the records that were hard for the model of eval/annotate.py.
 
-    These are the records that took `--least` tries or more, and those that the model never got right.
-    R1-Reward takes 2 as `--least`.
+    These are the records that took `--least` tries or more, and those that the model never got
+    right. R1-Reward takes 2 as `--least`.
 
     Args:
         mixture: The records of the recipe.

@@ -6,17 +6,18 @@ python eval/select_responses.py pairs scored.parquet dpo.parquet --all --verifie
 python eval/select_responses.py rejection-sampling scored.jsonl sft.jsonl --verifier multiple_choice
 
 A --verifier compares responses with the known answer in the column --answer. With it, `best` and
-`rejection-sampling` take only right responses, and `pairs` pairs right responses with wrong ones. The
-best scored right response comes first. `--verifier recorded` takes the verdicts that the records hold
-(`right`, written by eval/sample.py). A rule that contradicts such verdicts is refused.
+`rejection-sampling` take only right responses, and `pairs` pairs right responses with wrong ones.
+The best scored right response comes first. `--verifier recorded` takes the verdicts that the
+records hold (`right`, written by eval/sample.py). A rule that contradicts such verdicts is refused.
 
-`pairs` and `rejection-sampling` write records for training. With --output-format project these are this
-project's preference records (`type: project` in a recipe), or {images, prompt, response}. With
+`pairs` and `rejection-sampling` write records for training. With --output-format project these are
+this project's preference records (`type: project` in a recipe), or {images, prompt, response}. With
 --output-format trl they are TRL's records of turns (`prompt`, `chosen`, `rejected`, or `prompt`,
-`completion`). JSON lines name images by their paths. Parquet holds the images, as `datasets` reads them.
+`completion`). JSON lines name images by their paths. Parquet holds the images, as `datasets` reads
+them.
 
-No model is needed. Prompts that give no record are counted by reason. Records that cannot be read are listed in
-OUT.errors.jsonl.
+No model is needed. Prompts that give no record are counted by reason. Records that cannot be read
+are listed in OUT.errors.jsonl.
 """
 
 from __future__ import annotations
@@ -103,10 +104,10 @@ class Selection:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the best responses or the preference pairs of a scored file.
+    """Write the best responses, the preference pairs or the SFT records of a scored file.
 
-    The module's docstring describes the command. Errors that a user can correct end it with a message
-    and no traceback.
+    The module's docstring describes the command. Errors that a user can correct end it with a
+    message and no traceback.
     """
     options = parse(arguments)
     with exit_on_user_error(), locked_file(options.output):
@@ -146,10 +147,10 @@ def write_best_responses(output: Path, selection: Selection) -> int:
 
 
 def write_training_records(options: argparse.Namespace, selection: Selection) -> int:
-    """Write the training records of `pairs` or `rejection-sampling`, and return their number.
+    """Write the training records that the command line asks for, and return their number.
 
     Args:
-        options: The parsed command line.
+        options: The parsed command line, of the command `pairs` or `rejection-sampling`.
         selection: The records of the scored file.
     """
     maker = TrainingRecordMaker(options.output_format, options.output.suffix)
@@ -207,7 +208,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             subparser.add_argument(
                 "--all",
                 action="store_true",
-                help="Write all pairs of a prompt, not only that of the best and the worst response.",
+                help="Write all pairs of a prompt, not only that of the best and the worst "
+                "response.",
             )
     return parser.parse_args(arguments)
 

@@ -3,23 +3,25 @@
 python eval/serve.py runs/mine/best                                          # http://127.0.0.1:8000
 python eval/serve.py runs/mine/best --host 0.0.0.0 --api-key-file key.txt --media-root /data/images
 
-The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative. Images
-are data URIs. With --media-root they may also be paths below that folder. Web addresses are never
-fetched. These routes take requests:
+The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative.
+Images are data URIs. With --media-root they may also be paths below that folder. Web addresses are
+never fetched. These routes take requests:
 
 /v1/rewards   groups of responses to a prompt: scores, order, margin, the tokens that were computed
   curl localhost:8000/v1/rewards -d '{"groups": [{"messages": "What is 2 + 2?", "responses": ["4", "5"], "images": []}]}'
-/classify     vLLM: a conversation that ends with the answer (or `input`: the same as text of the chat template)
+/classify     vLLM: a conversation that ends with the answer (or `input`: the same as text of the
+              chat template)
   curl localhost:8000/classify -d '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}'
 /rerank       vLLM, Jina, Cohere: the prompt is the query, the responses are the documents
   curl localhost:8000/rerank -d '{"query": "What is 2 + 2?", "documents": ["4", "5"]}'
-/get_reward   OpenRLHF: prompt and response in one text; images only in a label: {"images": ["data:…"]}
+/get_reward   OpenRLHF: prompt and response in one text; images only in a label, as
+              {"images": ["data:…"]}
   curl localhost:8000/get_reward -d '{"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2?"], "labels": [""]}'
 
-/health and /ready are for load balancers and need no key. /metrics is for Prometheus. /v1/models holds
-the checkpoint's fingerprint. A judge that compares two responses at a time ranks the responses of a
-group by a tournament. At SIGTERM the server answers the requests that it has accepted, refuses new
-ones, and ends. docker/serve.yaml serves from several GPUs.
+/health and /ready are for load balancers and need no key. /metrics is for Prometheus. /v1/models
+holds the checkpoint's fingerprint. A judge that compares two responses at a time ranks the
+responses of a group by a tournament. At SIGTERM the server answers the requests that it has
+accepted, refuses new ones, and ends. docker/serve.yaml serves from several GPUs.
 """
 
 from __future__ import annotations
@@ -206,8 +208,8 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
         )
         Server(service).run([listening_socket])
         if service.out_of_time.is_set():
-            # The model may still compute a row of an abandoned request. No thread can be interrupted,
-            # and the interpreter would wait for it.
+            # The model may still compute a row of an abandoned request. No thread can be
+            # interrupted, and the interpreter would wait for it.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)

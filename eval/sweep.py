@@ -6,9 +6,9 @@ python eval/sweep.py runs/shapes/naive --output runs/shapes/sweep --wandb reward
 A judge is a checkpoint folder or a YAML file, for example of an ensemble or of an endpoint. A run
 folder is replaced by all its checkpoints. The folder --output gets sweep.csv, sweep.json, sweep.md,
 sweep.png, and for each result the folder results/<fingerprint>/ with `<benchmark>.json` and
-`<benchmark>/predictions.jsonl`. The fingerprint is a digest of the weights, the benchmark's rows, the
-protocol and the scoring code. A stored result is not computed again. The same command continues an
-interrupted sweep, also in the middle of a result.
+`<benchmark>/predictions.jsonl`. The fingerprint is a digest of the weights, the benchmark's rows,
+the protocol and the scoring code. A stored result is not computed again. The same command continues
+an interrupted sweep, also in the middle of a result.
 """
 
 import argparse
@@ -153,6 +153,7 @@ def write_summary(summary: Summary, folder: Path, console: Console) -> None:
             f"Intervals of distances hold at 95 % for all {summary.comparisons} pairs of judges "
             "together."
         )
+    # The results themselves were stored in results/ while the judges were evaluated.
     console.print(f"written: {folder}/sweep.csv, sweep.json, sweep.md, sweep.png and results/")
 
 
@@ -217,8 +218,8 @@ class Sweep:
         Args:
             path: The checkpoint folder or the YAML file of the judge.
             digest: The digest of the judge's files.
-            fingerprint_by_benchmark: For each benchmark the fingerprint under which the result is or
-                will be stored. It is known before the judge is evaluated.
+            fingerprint_by_benchmark: For each benchmark the fingerprint under which the result is
+                or will be stored. It is known before the judge is evaluated.
 
         Returns:
             An empty text, or the message of the error if the judge cannot be loaded or asked. The
@@ -245,8 +246,8 @@ class Sweep:
         if judge is None or problems:
             return problems[0]
         for benchmark in missing_benchmarks:
-            # Raises an error, which ends the sweep, if the judge cannot be asked under the protocol.
-            # The protocol is then at fault, and it is the same for all judges.
+            # Raises an error, which ends the sweep, if the judge cannot be asked under the
+            # protocol. The protocol is then at fault, and it is the same for all judges.
             judge.under(self.suite.protocol, self.suite.benchmarks[benchmark][0])
             try:
                 self._evaluate(path, benchmark, judge, digest, fingerprint_by_benchmark[benchmark])

@@ -1,8 +1,8 @@
 r"""Rules that compare a response with a known answer, for rewards, preference pairs and selection.
 
 All rules read the response's final answer: the text in its last `<answer>…</answer>`, or else in
-its last `\boxed{…}`, or else the complete response. They fail closed: a response whose answer cannot
-be read is wrong.
+its last `\boxed{…}`, or else the complete response. They fail closed: a response whose answer
+cannot be read is wrong.
 """
 
 import math
@@ -23,8 +23,8 @@ BOXED = "\\boxed{"
 IGNORED_AT_ENDS = " \t\n.,;:!?\"'`*$()[]{}“”‘’"
 """Characters that may be around an answer without being part of it."""
 LETTER = r"[\s*_$\"'(\[{]*+(?:\\text\{)?+([A-Z])(?![\w'’])"
-"""A capital letter, with the characters that may be before it. All repetitions are possessive, because
-backtracking cannot help: the remaining pattern matches none of these characters."""
+"""A capital letter, with the characters that may be before it. All repetitions are possessive,
+because backtracking cannot help: the remaining pattern matches none of these characters."""
 STATED_CHOICE = re.compile(
     r"(?i:\b(?:answer|option|choice)\b\**+\s*+(?:is|:|=)?+\**+\s*+(?:(?:option|choice)\b)?+)"
     + LETTER
@@ -123,8 +123,8 @@ def numeric(response: str, answer: str, tolerance: float = 1e-6) -> bool:
 
     They may differ by `tolerance` times the size of the number in `answer`. Digits with or without
     thousands commas, decimals, exponents, fractions (`3/4`, `\frac{3}{4}`) and both minus signs are
-    read. Units, currencies and the percent sign are ignored, so that 50 % is 50. If one of the texts
-    has no number, the result is False.
+    read. Units, currencies and the percent sign are ignored, so that 50 % is 50. If one of the
+    texts has no number, the result is False.
     """
     stated_number = _last_number(final_answer(response))
     correct_number = _last_number(answer)
@@ -152,6 +152,7 @@ def _last_number(content: str) -> float | None:
     Returns None if the text has no number, or if the last one is longer than LONGEST_NUMBER, too
     large for a float, or a division by zero.
     """
+    # The typographic minus sign and fraction slash become a hyphen and an ordinary slash.
     text = compatibility_form(content).replace("−", "-").replace("⁄", "/")
     text = LATEX_FRACTION.sub(r" \1/\2 ", text)
     numbers = []
@@ -273,7 +274,7 @@ class ResponseVerifier:
         return verdicts
 
     def refuse_other_rule(self, columns: Mapping[str, Any]) -> None:
-        """Raise UserError if the column `verifier` of a record names another rule than `self.rule`."""
+        """Raise UserError if a record's column `verifier` names another rule than this one's."""
         declared = declared_rule(columns)
         if declared is None or self.rule in (RECORDED, declared):
             return
@@ -286,10 +287,10 @@ class ResponseVerifier:
         )
 
     def _is_as_declared(self, columns: Mapping[str, Any]) -> bool:
-        """Return True if eval/sample.py made the record's verdicts with the options of this verifier.
+        """Return True if the record's verdicts were made with the options of this verifier.
 
-        It verifies by the rule in the column `verifier`, with the answers in the column `answer` and
-        the default tolerance.
+        eval/sample.py verifies by the rule in the column `verifier`, with the answers in the column
+        `answer` and the default tolerance.
         """
         is_same_rule = declared_rule(columns) == self.rule
         is_same_answer = self.answer_column == ANSWER_COLUMN
@@ -315,7 +316,12 @@ class ResponseVerifier:
     def _verify(
         self, columns: Mapping[str, Any], responses: Sequence[str], rule: Rule
     ) -> list[bool]:
-        """Return the verdicts on responses by a rule and the known answers in the record.
+        """Return a verdict on each response by a rule and the known answers in the record.
+
+        Args:
+            columns: The values of the record by column.
+            responses: The responses of the record.
+            rule: The rule that compares a response with a known answer.
 
         Raises:
             RecordError: If the record has no known answer.
@@ -345,7 +351,7 @@ def _is_answer(value: Any) -> bool:
 
 
 def declared_rule(columns: Mapping[str, Any]) -> Rule | None:
-    """Return the rule that a record's column `verifier` names, or None if it names no known rule."""
+    """Return the rule in a record's column `verifier`, or None if it holds no rule's name."""
     declared = columns.get("verifier")
     for rule in VERIFIERS:
         if rule == declared:
@@ -357,7 +363,8 @@ def recorded_verdicts(columns: Mapping[str, Any], num_responses: int) -> list[bo
     """Return the verdicts in a record's column `right`, or None if it is missing or holds no list.
 
     Raises:
-        RecordError: If the list does not hold one boolean for each of the `num_responses` responses.
+        RecordError: If the list does not hold one boolean for each of the `num_responses`
+            responses.
     """
     recorded = columns.get("right")
     if not isinstance(recorded, list):

@@ -13,8 +13,8 @@ few bits and their colour thumbnails are highly correlated. The hash is the 64-b
 (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the imagehash package
 defines it. Its bits tell which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma are above
 their median. Re-encoding and scaling change a few bits. Crops, mirror images and rotations are not
-found. The thumbnails distinguish images that the hash cannot: charts of one template, drawings on one
-background, images that differ in colour.
+found. The thumbnails distinguish images that the hash cannot: charts of one template, drawings on
+one background, images that differ in colour.
 
 Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and
 locality-sensitive hashing (datasketch), and the Jaccard similarity of its proposals is computed
@@ -113,8 +113,8 @@ MAX_EXCERPT_LENGTH = 160
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case and the Unicode form NFKC.
 
-    Words are runs of letters and digits, and in Chinese and Japanese single characters. Image markers
-    that were left in the text are no words.
+    Words are runs of letters and digits, and in Chinese and Japanese single characters. Image
+    markers that were left in the text are no words.
     """
     folded = compatibility_form(LEFT_OVER_MARKER.sub(" ", text)).casefold()
     # Casefolding can undo the normal form, so the text is normalised again.
@@ -122,10 +122,10 @@ def words(text: str) -> list[str]:
 
 
 def shingles(text_words: Sequence[str]) -> Hashes:
-    """Return the shingles of a text: the distinct hashes of every three successive words, ascending.
+    """Return the shingles of a text: the hashes of every three successive words.
 
-    The text has two empty words before and after it, so that its first and last words are in three
-    shingles too.
+    They are distinct and ascending. The text has two empty words before and after it, so that its
+    first and last words are in three shingles too.
     """
     padded_text = " ".join([*EDGE_WORDS, *text_words, *EDGE_WORDS])
     padded_words = padded_text.encode(errors="surrogatepass").split(b" ")
@@ -174,8 +174,8 @@ def fingerprint_text(*texts: str) -> TextFingerprint | None:
 def similarity(left: TextFingerprint, right: TextFingerprint) -> float:
     """Return the Jaccard similarity of two questions, or of two pairs of responses, from 0 to 1.
 
-    Two pairs of responses are as similar as their less similar responses. The responses are compared
-    in both orders, and the larger similarity counts.
+    Two pairs of responses are as similar as their less similar responses. The responses are
+    compared in both orders, and the larger similarity counts.
     """
     in_same_order = min(map(jaccard, left.parts, right.parts))
     in_opposite_order = min(map(jaccard, left.parts, reversed(right.parts)))
@@ -246,8 +246,8 @@ def _centred(thumbnail: Thumbnail) -> npt.NDArray[np.float32]:
 def perceptual_hash(luma: npt.NDArray[np.float32]) -> int:
     """Return the perceptual hash (pHash) of a grey image of shape (32, 32), an integer of 64 bits.
 
-    Each bit tells whether one of the 8 x 8 lowest coefficients of the image's cosine transform (DCT)
-    is above their median. The bits are in the order of the coefficients, row by row.
+    Each bit tells whether one of the 8 x 8 lowest coefficients of the image's cosine transform
+    (DCT) is above their median. The bits are in the order of the coefficients, row by row.
     """
     lowest_coefficients = COSINES @ luma @ COSINES.T
     is_above_median = lowest_coefficients > np.median(lowest_coefficients)
@@ -272,7 +272,7 @@ def pixel_key(image: EncodedImage, record: str) -> str:
 
 
 class Hit(NamedTuple):
-    """A match of a text or an image of a training record with a content of a benchmark."""
+    """A text or an image of a training record that is equal or similar to one of a benchmark."""
 
     kind: str
     """One of KINDS."""
@@ -286,7 +286,7 @@ class Hit(NamedTuple):
 class TextIndex:
     """Finds, for a text, the equal or the most similar text in a set of distinct texts.
 
-    `kind` is `question` or `pair`, for texts that are pairs of responses.
+    `kind` is `question`, or `pair` if each of the texts is a pair of responses.
     """
 
     def __init__(self, kind: str, texts: Iterable[TextFingerprint]) -> None:
@@ -302,7 +302,7 @@ class TextIndex:
             self._has_shingle[_first_bits(text.shingles)] = True
 
     def find(self, text: TextFingerprint) -> Hit | None:
-        """Return the match of a text with the equal text of the index, or else the most similar one.
+        """Look up a text, and return the equal text of the index or else the most similar one.
 
         Of several equally similar texts it is the first. Returns None if no similarity is at least
         MIN_SIMILARITY.
@@ -310,8 +310,8 @@ class TextIndex:
         if text.key in self._index_by_key:
             return Hit(self.kind, self._index_by_key[text.key], 1.0)
         for part in text.parts:
-            # A quick test before the look-up: a similar text has most of these shingles, so at least
-            # as many of them occur in some text of the index.
+            # A quick test before the look-up: a similar text has most of these shingles, so at
+            # least as many of them occur in some text of the index.
             num_in_index = np.count_nonzero(self._has_shingle[_first_bits(part)])
             if num_in_index < MIN_SIMILARITY * len(part):
                 return None
@@ -361,7 +361,9 @@ class ImageIndex:
         self._hit_by_file: dict[str, Hit | None] = {}
 
     def find(self, image: EncodedImage, record: str) -> tuple[str, Hit | None]:
-        """Return the digest of an image's file, and the match with an image of the index, if any.
+        """Look up an image, and return the digest of its file and the image that was found.
+
+        The latter is None if the index has no equal or similar image.
 
         Args:
             image: The image, not decoded.
@@ -383,7 +385,7 @@ class ImageIndex:
         return file, self._hit_by_file[file]
 
     def _look_up(self, file: str, image: EncodedImage, record: str) -> Hit | None:
-        """Return the match of an image with an image of the index, or None if there is none.
+        """Return the image of the index that is equal or similar to an image, or None.
 
         Args:
             file: The digest of the image's file.
@@ -428,13 +430,13 @@ class IndexEntry:
     """The contexts of the content in the benchmarks, as an ordered set. See `TextContent`."""
 
     def add(self, row: str, context: str) -> None:
-        """Add a row that holds the content, and the context of the content in this row."""
+        """Add a row that holds the content, with its context: the images or questions beside it."""
         self.rows[row] = None
         self.contexts[context] = None
 
 
 class TextContent(NamedTuple):
-    """A question or a pair of responses, with its context: the images or the questions beside it."""
+    """A question or a pair of responses, with the images or the questions beside it as context."""
 
     table: str
     """`question` or `pair`."""
@@ -512,7 +514,9 @@ class OverlapIndex:
 def _text_contents(
     prompt: Sequence[Message], responses: Sequence[str], images: Sequence[str]
 ) -> list[TextContent]:
-    """Return the user turns and the pair of responses of a record; those without words are left out.
+    """Return the user turns and the pair of responses of a record.
+
+    Texts without words are left out.
 
     Args:
         prompt: The prompt of the record.

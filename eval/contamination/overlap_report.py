@@ -70,7 +70,7 @@ class Overlap:
 
 
 def _example_text(detail: Detail) -> Text:
-    """Return the text that is printed for a match: its kind, record, benchmark rows and excerpts."""
+    """Return the text that is printed for a match: kind, record, benchmark rows and excerpts."""
     text = (
         f"{detail['kind']} {detail['similarity']:.2f}: {detail['record']} is "
         f"{detail['benchmark_rows'][0]}"
@@ -88,8 +88,8 @@ def write_overlap_report(
 ) -> Overlap:
     """Write the records to leave out and the details of all matches, and return their counts.
 
-    The fingerprints of the records to leave out go to `output`, and the details to the file of the same
-    name that ends in .jsonl. Each file is written completely or not at all.
+    The fingerprints of the records to leave out go to `output`, and the details to the file of the
+    same name that ends in .jsonl. Each file is written completely or not at all.
 
     Args:
         match_files: The files that the search wrote. Each begins with a line {source, records,
@@ -157,8 +157,8 @@ def _details(
 ) -> Iterator[Detail]:
     """Count the matches of one record into `overlap`, and yield the details of each match.
 
-    If a match is not with a common text, the record is to be left out, and its fingerprint is added to
-    `overlap`.
+    The record is to be left out if one of its matches is not a common text. Its fingerprint is then
+    added to `overlap`.
 
     Args:
         matches: All matches of the record; there is at least one.
@@ -199,7 +199,7 @@ def _details(
 
 
 def _entry_of(match: Match) -> Entry:
-    """Return the benchmark content of a match as the name of its table and its position there."""
+    """Return the benchmark's image or text of a match: its table in the index, and its position."""
     return table_of(match["kind"]), match["entry"]
 
 

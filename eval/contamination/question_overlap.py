@@ -41,7 +41,7 @@ remaining questions are a selection."""
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The properties of a question by which it is compared."""
+    """A question, with the properties by which it is compared with training data."""
 
     key: int
     """The key of its content, as `prompt_key` returns it."""
@@ -52,7 +52,7 @@ class Question:
 
     @classmethod
     def of_record(cls, record: Preference) -> Question:
-        """Return the properties of a record's question by which it is compared.
+        """Return the question of a preference record or of a record without responses.
 
         Raises:
             ImageError: If an image cannot be read.
@@ -85,9 +85,9 @@ class TrainingPrompts:
     """Digests of the `data` sections that were added."""
 
     def add(self, source: str, keys: Sequence[int] | Keys) -> None:
-        """Add the keys of prompts to those of a source.
+        """Add prompts by their keys, which `prompt_key` computes.
 
-        `source` is the name of the source, or of a round of on-policy pairs, in messages.
+        `source` is a name for messages: of a source, or of a round of on-policy pairs.
         """
         earlier_keys = self.keys_by_source.get(source, np.empty(0, np.uint64))
         self.keys_by_source[source] = np.union1d(earlier_keys, np.asarray(keys, np.uint64))
@@ -100,8 +100,9 @@ class TrainingPrompts:
         Args:
             data: The `data` section of the recipe.
             name: The name of the recipe in messages.
-            fetch: Fetch sources that are on the hub, and raise an error if a source cannot be opened.
-                Without it, such sources become notes.
+            fetch: Fetch sources that are on the hub, and raise an error if a source cannot be
+                opened. Otherwise such
+                sources are not compared, and `notes` gets the reason.
         """
         if data.digest in self._seen:
             return
@@ -121,10 +122,10 @@ class TrainingPrompts:
     def add_model(self, path: str) -> None:
         """Add the prompts that a checkpoint and the models before it were trained on.
 
-        The data are those of the recipe in the checkpoint's run folder. The recipe's backbone is the
-        model that the training started from, and its data are added in the same way. A model without
-        a recipe becomes a note. For the embedded backbone (`path` is "embedded") nothing is added,
-        because its scenes are in a split of their own.
+        The data are those of the recipe in the checkpoint's run folder. The recipe's backbone is
+        the model that the training started from, and its data are added in the same way. A model
+        without a recipe becomes a note. For the embedded backbone (`path` is "embedded") nothing is
+        added, because its scenes are in a split of their own.
         """
         added_recipes: set[Path] = set()
         while path != "embedded":
@@ -158,7 +159,7 @@ class TrainingPrompts:
         self.notes[reason] = None
 
     def repeated(self, questions: Sequence[Question]) -> dict[int, str]:
-        """Return the indices of the questions that were trained on, each with the name of a source."""
+        """Return the indices of the questions that were trained on, each with a source's name."""
         keys = np.array([question.key for question in questions], np.uint64)
         source_by_index: dict[int, str] = {}
         for source, trained_keys in self.keys_by_source.items():
@@ -239,7 +240,7 @@ def _key_of_content(row: Mapping[str, Any]) -> int:
 
 
 class _Backbone(BaseModel):
-    """The part of a recipe's section `backbone` that is read: the model that training started from."""
+    """The key of a recipe's section `backbone` that is read: the model that a run starts from."""
 
     path: str = "embedded"
 

@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for the contents of benchmarks in the records of some sources.
+    """A search for the images, questions and responses of benchmarks in training records.
 
     Worker processes receive a copy of it.
     """
@@ -51,8 +51,9 @@ class Search:
         return self.folder / f"{block.source}-{block.rows.start}.jsonl"
 
     def search_block(self, block: Block) -> int:
-        """Write the matches of a block's records to the block's file, and return the number of rows.
+        """Search the records of a block, write their matches, and return the number of rows.
 
+        The matches are written to the block's file (`match_file`).
         The first line of the file has the counts of rows and of records that cannot be used.
         """
         source = self.sources[block.source]
@@ -133,7 +134,7 @@ def run_search(search: Search, workers: int, console: Console) -> list[Path]:
 
 
 def _blocks(sources: Sequence[Source]) -> list[Block]:
-    """Return the rows of all sources in blocks of BLOCK rows, the last of a source being shorter."""
+    """Return the rows of all sources in blocks of at most BLOCK rows."""
     blocks = []
     for source_index, source in enumerate(sources):
         for start in range(0, len(source), BLOCK):

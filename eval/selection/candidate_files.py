@@ -20,6 +20,7 @@ from mmrm.data.storage.row_files import Row, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 ROWS_PER_GROUP = 1000
 """A row group of parquet is written once it has this many rows."""
@@ -127,8 +128,8 @@ def write_with_added_columns(
     Args:
         path: The file to write.
         rows: The records of the input file.
-        schema: The schema of the records, as `parquet_schema_of` returned it for `path`. None writes
-            JSON lines.
+        schema: The schema of the records, as `parquet_schema_of` returned it for `path`. None
+            writes JSON lines.
         names: The names of the added columns. They replace the record's own columns of these names.
         added_by_record: The values of the added columns for each record, in the order of `rows`. A
             record with None instead of values is left out, as is a record that cannot be read.
@@ -143,7 +144,7 @@ def write_with_added_columns(
     added_fields = [pa.field(name, type_by_name[name]) for name in names]
     output_schema = pa.schema([*kept_fields, *added_fields], metadata=schema.metadata)
     remaining_added = iter(added_by_record)
-    with parquet_writer(path, output_schema) as write:
+    with parquet_writer(path, output_schema) as writer:
         for batch in _batches(rows, schema):
             added_in_batch = list(islice(remaining_added, batch.num_rows))
             is_kept = [columns is not None for columns in added_in_batch]
@@ -153,7 +154,7 @@ def write_with_added_columns(
             for field in added_fields:
                 values = [columns[field.name] for columns in added_to_kept_rows]
                 arrays.append(pa.array(values, field.type))
-            write(pa.record_batch(arrays, schema=output_schema))
+            writer.write(pa.record_batch(arrays, schema=output_schema))
 
 
 def _merged_rows(rows: Rows, added_by_record: Iterable[AddedColumns]) -> Iterator[dict[str, Any]]:
@@ -184,38 +185,46 @@ def _batches(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
-@contextmanager
-def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """Open a parquet file, and yield a function that writes record batches to it.
+class RowGroupWriter:
+    """Collects record batches, and writes them to a parquet file in row groups.
 
-    The function collects batches until they have ROWS_PER_GROUP rows or BYTES_PER_GROUP bytes, and
-    writes them as one row group of the parquet file.
+    A row group is written once it has ROWS_PER_GROUP rows or BYTES_PER_GROUP bytes.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    collected: list[pa.RecordBatch] = []
-    num_rows = 0
-    num_bytes = 0
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
+        self.writer = writer
+        self.schema = schema
+        self.collected: list[pa.RecordBatch] = []
+        self.num_rows = 0
+        self.num_bytes = 0
 
-    def write(batch: pa.RecordBatch) -> None:
-        nonlocal num_rows, num_bytes
-        collected.append(batch)
-        num_rows += batch.num_rows
-        num_bytes += batch.nbytes
-        if num_rows >= ROWS_PER_GROUP or num_bytes >= BYTES_PER_GROUP:
-            flush()
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch, and write a row group if enough rows are collected."""
+        self.collected.append(batch)
+        self.num_rows += batch.num_rows
+        self.num_bytes += batch.nbytes
+        if self.num_rows >= ROWS_PER_GROUP or self.num_bytes >= BYTES_PER_GROUP:
+            self.flush()
 
-    def flush() -> None:
-        nonlocal num_rows, num_bytes
-        writer.write_table(pa.Table.from_batches(collected, schema))
-        collected.clear()
-        num_rows = 0
-        num_bytes = 0
+    def flush(self) -> None:
+        """Write the collected batches as a row group."""
+        import pyarrow as pa
 
-    with whole_file(path, "wb") as file, pq.ParquetWriter(file, schema) as writer:
-        yield write
-        flush()
+        self.writer.write_table(pa.Table.from_batches(self.collected, self.schema))
+        self.collected.clear()
+        self.num_rows = 0
+        self.num_bytes = 0
+
+
+@contextmanager
+def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
+    """Open a parquet file for the block, and yield the object that writes record batches to it."""
+    import pyarrow.parquet as pq
+
+    with whole_file(path, "wb") as file, pq.ParquetWriter(file, schema) as parquet_file:
+        writer = RowGroupWriter(parquet_file, schema)
+        yield writer
+        writer.flush()
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -239,6 +248,6 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]], schema: pa.S
     if path.suffix == ".jsonl":
         write_lines(path, records)
         return
-    with parquet_writer(path, schema) as write:
+    with parquet_writer(path, schema) as writer:
         for record in records:
-            write(pa.RecordBatch.from_pylist([record], schema=schema))
+            writer.write(pa.RecordBatch.from_pylist([record], schema=schema))

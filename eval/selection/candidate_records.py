@@ -1,13 +1,13 @@
 """Read files of prompts with responses, one record in each row: JSON lines, JSON, parquet or Arrow.
 
-    {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
+    {"prompt": "Which colour is the cat?", "images": ["cat.png"], "responses": ["Black.", "White."]}
 
 The prompt is in `prompt` (a text or turns) or `messages` (turns), in the forms that
 `mmrm.models.portable.conversations` reads. The responses are in `responses`, or a single one is in
-`response` or `completion`, or the two of a preference record are in `chosen` and `rejected`. In TRL's
-forms these two may contain the prompt. Each response is a text or one assistant turn. Images are in the
-turns, in `images` or in `image`: as paths below the image folder, data URIs, or structs {bytes, path}.
-Other columns are allowed.
+`response` or `completion`, or the two of a preference record are in `chosen` and `rejected`. In
+TRL's forms these two may contain the prompt. Each response is a text or one assistant turn. Images
+are in the turns, in `images` or in `image`: as paths below the image folder, data URIs, or structs
+{bytes, path}. Other columns are allowed.
 """
 
 import os
@@ -45,7 +45,8 @@ class AnsweredPrompt:
     turns: list[dict[str, Any]]
     """The turns of the prompt. Their contents are lists of parts; an image is {"type": "image"}."""
     references: tuple[bytes | Path, ...]
-    """The images in the order of their parts: a path as the record names it, or the bytes of a file."""
+    """The images in the order of their parts: a path as the record names it, or the bytes of a
+    file."""
     images: tuple[EncodedImage, ...]
     """The same images, with resolved paths."""
     responses: tuple[str, ...]
@@ -90,11 +91,11 @@ class RecordFile:
             raise RecordError(message[:MESSAGE]) from error
 
     def refuse_contradiction(self, verifier: ResponseVerifier) -> None:
-        """Raise UserError if `verifier` contradicts the verdicts or the rule in a record of the file.
+        """Raise UserError if a record of the file contradicts a verifier.
 
-        A record has verdicts in its column `right`, and names a rule in its column `verifier`.
-        Commands call this first, so that they do not judge for hours before they find such a record.
-        Records that cannot be read are skipped, because the commands report them later.
+        A record may have verdicts in its column `right`, and name a rule in its column `verifier`.
+        Commands call this first, so that they do not judge for hours before they find such a
+        record. Records that cannot be read are skipped, because the commands report them later.
         """
         for number in range(len(self.rows)):
             try:
@@ -154,7 +155,8 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         value = row.value(column, list | str)
         if column == "responses" and isinstance(value, str):
             raise RecordError(
-                "'responses' is one text; required is a list. A single response is named `response`."
+                "'responses' is one text; required is a list. A single response is named "
+                "`response`."
             )
         # A list in another column than `responses` holds the turns of a single response.
         texts_or_turns: list[Any] = list(value) if column == "responses" else [value]

@@ -1,10 +1,10 @@
 """Score a file of prompts with responses on all ranks, and continue after a kill.
 
-The results go to a journal, a JSON-lines file, from which a killed command continues. The records are
-judged chunk by chunk. The first line of the journal is the fingerprint of judge, settings and code.
-Each further line is the result of one record, with a digest of the record's content as its key, so
-that a line is never used for another record, even if the file changes between two calls. The
-judgements of an unfinished chunk are kept in a journal of the judge.
+The results go to a journal, a JSON-lines file, from which a killed command continues. The records
+are judged chunk by chunk. The first line of the journal is the fingerprint of judge, settings and
+code. Each further line is the result of one record, with a digest of the record's content as its
+key, so that a line is never used for another record, even if the file changes between two calls.
+The judgements of an unfinished chunk are kept in a journal of the judge.
 """
 
 import json
@@ -36,17 +36,18 @@ from mmrm.models.distributed import gather, rank, world_size
 CHUNK = 128
 """Number of records for each rank that are judged together and written to the journal together."""
 ResultLine = dict[str, Any]
-"""The result of a record as the journal holds it: `scores` with the judge's texts and counts and the
-verdicts of a verifier, or only the message `error`."""
+"""The result of a record as the journal holds it: `scores` with the judge's texts and counts and
+the verdicts of a verifier, or only the message `error`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeableRecord:
-    """A record of a file that can be judged."""
+    """A record that can be judged: a prompt with responses, and the verdicts of a verifier."""
 
     candidates: Candidates
     verdicts: ResultLine
-    """The part of the record's result that needs no judge: `right`, or nothing without a verifier."""
+    """The part of the record's result that needs no judge: `right`, or nothing without a
+    verifier."""
 
 
 ReadRecord = JudgeableRecord | str
@@ -120,8 +121,8 @@ def scoring_fingerprint(judge: Path, scoring: Scoring) -> str:
     """Return a digest of the judge, the settings and the code; all ranks must call together.
 
     The lines of a journal (the results of an earlier call) are used again only if the digest is the
-    same. The digest does not depend on the records, because each line is stored under the content of
-    its own record.
+    same. The digest does not depend on the records, because each line is stored under the content
+    of its own record.
 
     Args:
         judge: A checkpoint folder or the YAML file of a judge.
@@ -146,8 +147,8 @@ def line_key(record: ReadRecord, digest_of_content: str, line: ResultLine) -> st
     """Return the key under which a record's result `line` is stored in the journal.
 
     The key is the digest of the record's content. If the result is an error, the name of the row is
-    appended: the error's message names the row, so it must not be used for an equal record in another
-    row.
+    appended: the error's message names the row, so it must not be used for an equal record in
+    another row.
     """
     if isinstance(record, str) or "error" not in line:
         return digest_of_content
@@ -156,11 +157,11 @@ def line_key(record: ReadRecord, digest_of_content: str, line: ResultLine) -> st
 
 @dataclass(slots=True)
 class LineJournal:
-    """The journal of a scored file, a JSON-lines file with the results of the records judged so far.
+    """The journal of a scored file: a JSON-lines file with the results of the records so far.
 
-    Its first line is a fingerprint, and each further line is the result of one record. Only the first
-    rank reads and writes it, while it holds the lock of the output. The lines may be in any order,
-    and there may be lines of records that the scored file no longer holds.
+    Its first line is a fingerprint, and each further line is the result of one record. Only the
+    first rank reads and writes it, while it holds the lock of the output. The lines may be in any
+    order, and there may be lines of records that the scored file no longer holds.
     """
 
     path: Path
@@ -172,7 +173,8 @@ class LineJournal:
     def begin(self, console: Console) -> None:
         """Read the keys of an existing journal, or begin a new one.
 
-        A journal with another fingerprint is replaced by a new one. Only the first rank may call this.
+        A journal with another fingerprint is replaced by a new one. Only the first rank may call
+        this.
         """
         head = json.dumps(self.fingerprint).encode() + b"\n"
         if not self.path.is_file():
@@ -263,8 +265,8 @@ def score_candidates_file(
     All ranks must call together.
 
     Returns:
-        The keys of the results in the journal, in the order of the file's records. On ranks other than
-        the first the list is empty.
+        The keys of the results in the journal, in the order of the file's records. On ranks other
+        than the first the list is empty.
     """
     num_records = len(file.rows)
     chunk_size = CHUNK * world_size()
@@ -286,8 +288,8 @@ def score_candidates_file(
             content_keys = shared_content_keys(records)
             held_keys = list(map(journal.held_key, records, content_keys))
             # Only the first rank knows the journal, so it decides for all ranks. All records of a
-            # chunk are judged again if one result is missing, so that the packed rows are the same as
-            # in an uninterrupted run. Finished judgements are read from the chunk's journal.
+            # chunk are judged again if one result is missing, so that the packed rows are the same
+            # as in an uninterrupted run. Finished judgements are read from the chunk's journal.
             is_incomplete = gather(None in held_keys)[0]
             if is_incomplete:
                 lines = judge_chunk(judge, records, chunk_journal)
@@ -407,7 +409,8 @@ def scores_or_messages(
 def _result_line(scores_or_message: Scores | str, verdicts: ResultLine) -> ResultLine:
     """Return the result of a record for the journal, from its scores or an error message.
 
-    `verdicts` is the part of the result that needs no judge: `right`, or nothing without a verifier.
+    `verdicts` is the part of the result that needs no judge: `right`, or nothing without a
+    verifier.
     """
     if isinstance(scores_or_message, str):
         return {"error": scores_or_message}

@@ -34,7 +34,8 @@ def standardised(
         scores: The scores of the responses to one prompt.
         mean: The mean of the checkpoint's scores (`reference_scores` in its config.json).
         std: Their standard deviation.
-        clip: The largest size of a reward. Larger rewards become equal to it. None does not clip.
+        clip: Rewards above `clip` become `clip`, and those below `-clip` become `-clip`. None
+            leaves them unchanged.
     """
     rewards = [(score - mean) / std for score in scores]
     if clip is None:
@@ -45,8 +46,8 @@ def standardised(
 def sigmoid(scores: Sequence[float]) -> list[float]:
     """Return 1 / (1 + exp(-score)) for each score, which is from 0 to 1.
 
-    An offset of the scores changes the rewards. Scores far from 0 get almost equal rewards near 0 or
-    1, so the offset decides which scores can be distinguished. Standardise the scores first.
+    An offset of the scores changes the rewards. Scores far from 0 get almost equal rewards near 0
+    or 1, so the offset decides which scores can be distinguished. Standardise the scores first.
     """
     return [_sigmoid(score) for score in scores]
 
@@ -55,13 +56,13 @@ def relative(scores: Sequence[float], reference: float) -> list[float]:
     """Return sigmoid(score - reference) for each score, which is from 0 to 1.
 
     This is the model's probability that the response is better than the reference answer, as in PAR
-    (arXiv 2502.18770). An offset of the scores has no effect. The larger the scale of the scores, the
-    closer are the rewards to 0 or 1.
+    (arXiv 2502.18770). An offset of the scores has no effect. The larger the scale of the scores,
+    the closer are the rewards to 0 or 1.
 
     Args:
         scores: The scores of the responses to one prompt.
-        reference: The score of the reference answer to the same prompt. In PAR this is the answer of
-            the policy before training.
+        reference: The score of the reference answer to the same prompt. In PAR this is the answer
+            of the policy before training.
     """
     return [_sigmoid(score - reference) for score in scores]
 
@@ -69,8 +70,8 @@ def relative(scores: Sequence[float], reference: float) -> list[float]:
 def rank(scores: Sequence[float]) -> list[float]:
     """Return for each response the share of the other responses with a lower score.
 
-    The worst response gets 0 and the best 1. An equal score counts half. A single response gets 0.5.
-    The ranks depend only on the order of the scores, so offset and scale have no effect.
+    The worst response gets 0 and the best 1. An equal score counts half. A single response gets
+    0.5. The ranks depend only on the order of the scores, so offset and scale have no effect.
     """
     ascending = sorted(scores)
     num_others = len(scores) - 1
@@ -87,9 +88,9 @@ def rank(scores: Sequence[float]) -> list[float]:
 def hybrid(scores: Sequence[float], right: Sequence[bool]) -> list[float]:
     """Return 1 for each response that is right, and sigmoid(score) for each that is wrong.
 
-    This is BaseReward's reward for GRPO (arXiv 2509.16127). `right` holds the verdict of a verifier on
-    each response. An offset of the scores changes the reward of wrong responses: with scores around
-    +3.4 a wrong one gets 0.97. Standardise the scores first, or use `stratified`.
+    This is BaseReward's reward for GRPO (arXiv 2509.16127). `right` holds the verdict of a verifier
+    on each response. An offset of the scores changes the reward of wrong responses: with scores
+    around +3.4 a wrong one gets 0.97. Standardise the scores first, or use `stratified`.
     """
     rewards: list[float] = []
     for score, is_right in zip(scores, right, strict=True):
@@ -100,17 +101,18 @@ def hybrid(scores: Sequence[float], right: Sequence[bool]) -> list[float]:
 def stratified(
     scores: Sequence[float], right: Sequence[bool], alpha: float = 0.1, beta: float = 0.1
 ) -> list[float]:
-    """Return rewards near 1 for right responses and near 0 for wrong ones, ordered by score in each kind.
+    """Return rewards near 1 for right responses and near 0 for wrong ones.
 
-    A right response gets a reward from 1 - beta to 1 + beta, and a wrong one from -alpha to alpha. In
-    these bounds the reward grows linearly from the lowest to the highest score of the responses of the
-    same kind. If these scores are equal, or there is one response of the kind, the reward is 1 or 0.
-    With alpha + beta < 1 every right response is above every wrong one. An offset and a scale of the
-    scores have no effect.
+    In each of the two kinds a higher score gives a higher reward. A right response gets a reward
+    from 1 - beta to 1 + beta, and a wrong one from -alpha to alpha. In these bounds the reward
+    grows linearly from the lowest to the highest score of the responses of the same kind. If these
+    scores are equal, or there is one response of the kind, the reward is 1 or 0. With alpha + beta
+    < 1 every right response is above every wrong one. An offset and a scale of the scores have no
+    effect.
 
-    The form is that of HERO (arXiv 2510.07242) with two differences. HERO adds a small number to the
-    denominator, so that equal scores get the lower bound. HERO also weights prompts by the spread of
-    their scores, which is not done here.
+    The form is that of HERO (arXiv 2510.07242) with two differences. HERO adds a small number to
+    the denominator, so that equal scores get the lower bound. HERO also weights prompts by the
+    spread of their scores, which is not done here.
 
     Args:
         scores: The scores of the responses to one prompt.
@@ -137,7 +139,10 @@ def stratified(
 
 
 def _position_in_range(score: float, scores: Sequence[float]) -> float:
-    """Return 0 for the lowest of the scores, 1 for the highest, and 0.5 if all of them are equal."""
+    """Return 0 if `score` is the lowest of the scores, 1 if it is the highest, and else between.
+
+    If all scores are equal, the result is 0.5.
+    """
     lowest = min(scores)
     highest = max(scores)
     if lowest == highest:

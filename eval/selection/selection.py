@@ -107,11 +107,11 @@ def preference_pairs(
 ) -> list[IndexPair]:
     """Return pairs of a better and a worse response to a prompt, as indices.
 
-    Without a verifier the pair is the best and the worst response by score. If `all_pairs` is True,
-    it is every two responses with different scores. With a verifier the pair is the best right
-    response and the worst wrong one. If `all_pairs` is True, it is every right response with every
-    wrong one, whatever their scores. Pairs with better responses come first. Responses with equal
-    texts, and responses without a visible character, make no pair.
+    Without a verifier there is one pair, the best and the worst response by score, or with
+    `all_pairs` all pairs of responses with different scores. With a verifier there is one pair, the
+    best right response and the worst wrong one, or with `all_pairs` all pairs of a right and a
+    wrong response, whatever their scores. Responses with equal texts, and responses without a
+    visible character, make no pair. Pairs with better responses come first.
 
     Args:
         scored_responses: The responses to the prompt.
@@ -154,8 +154,8 @@ def _pairs_by_score(
 ) -> tuple[list[IndexPair], str]:
     """Return the pairs of a better and a worse response by score, and the reason if there are none.
 
-    Without `all_pairs` the only pair is the best and the worst response. Responses with equal scores
-    make no pair.
+    Without `all_pairs` the only pair is the best and the worst response. Responses with equal
+    scores make no pair.
     """
     order = scored_responses.order
     scores = scored_responses.scores
@@ -193,9 +193,10 @@ def _pairs_by_verifier(
 class TrainingRecordMaker:
     """Makes training records of the responses to a prompt.
 
-    A record is a preference record with `chosen` and `rejected`, or an SFT record with one response.
-    In records for JSON lines, images are the paths that the scored file has, or data URIs if the
-    scored file contains the images. Records for parquet contain the images, as `datasets` stores them.
+    A record is a preference record with `chosen` and `rejected`, or an SFT record with one
+    response. In records for JSON lines, images are the paths that the scored file has, or data URIs
+    if the scored file contains the images. Records for parquet contain the images, as `datasets`
+    stores them.
     """
 
     form: Format
@@ -212,8 +213,8 @@ class TrainingRecordMaker:
     ) -> dict[str, Any]:
         """Return the preference record of two responses to a prompt.
 
-        The `margin` of the record is the difference of their scores. The record has no margin if the
-        responses were verified, because the pair was then not made by score.
+        The `margin` of the record is the difference of their scores. The record has no margin if
+        the responses were verified, because the pair was then not made by score.
 
         Args:
             answered: The prompt with all responses to it.
@@ -242,13 +243,16 @@ class TrainingRecordMaker:
         return self._prompt(answered, identity) | {column: response}
 
     def _response(self, content: str) -> Any:
-        """Return the value of a response in a training record: a text, or one assistant turn for TRL."""
+        """Return a response in the form of the training records.
+
+        It is a text in this project's form, and a list of one assistant turn in TRL's.
+        """
         if self.form != "trl":
             return content
         return [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})]
 
     def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the value of a turn in a training record.
+        """Return a turn of a prompt in the form of the training records.
 
         In TRL's JSON lines the content of a turn is one text, and otherwise a list of parts.
         """
@@ -262,7 +266,8 @@ class TrainingRecordMaker:
         """Return the columns `images` and `prompt` of a training record.
 
         Raises:
-            UserError: If a record for TRL's JSON lines has images. The message begins with `identity`.
+            UserError: If a record for TRL's JSON lines has images. The message begins with
+                `identity`.
         """
         images: list[Any] = []
         if self.suffix == ".parquet":
@@ -271,8 +276,8 @@ class TrainingRecordMaker:
                 images.append({"bytes": content})
         elif self.form == "trl" and answered.images:
             raise UserError(
-                f"{identity} has images, and TRL's trainers take them from parquet: name an OUT that "
-                "ends in .parquet."
+                f"{identity} has images, and TRL's trainers take them from parquet: name an OUT "
+                "that ends in .parquet."
             )
         else:
             for reference in answered.references:

@@ -9,7 +9,10 @@ from mmrm.eval.verifiers import RECORDED, VERIFIERS, ResponseVerifier
 
 
 def add_verifier_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that verifies responses: --verifier, --answer and --tolerance."""
+    """Add the options of a command that verifies responses to its parser.
+
+    They are `--verifier`, `--answer` and `--tolerance`.
+    """
     parser.add_argument(
         "--verifier",
         choices=[*VERIFIERS, RECORDED],
