@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works without in
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.filters import WRITER
-from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.preparation.recipe_section import read_data_section
 from mmrm.data.preparation.scan import reading_code_digest
 from mmrm.data.sources.shared.source import Source
@@ -106,14 +105,16 @@ def load_examples(
         of rows.
     """
     examples: list[Example] = []
-    remarks: list[str] = []
+    lines_on_benchmarks: list[str] = []
     for config in configs:
         benchmark = load(config)
         examples += benchmark.examples
-        remarks.append(f"{config.name}={benchmark.origin.location}: {len(benchmark.examples)} rows")
+        lines_on_benchmarks.append(
+            f"{config.name}={benchmark.origin.location}: {len(benchmark.examples)} rows"
+        )
         for note in (*benchmark.origin.notes, *benchmark.origin.unavailable):
             console.print(f"{config.name}: {note}", style="yellow")
-    return examples, remarks
+    return examples, lines_on_benchmarks
 
 
 def main() -> None:
@@ -150,10 +151,10 @@ def main() -> None:
     # The file of details is locked, because outputs that differ only in their endings share it.
     with exit_on_user_error(), locked_file(details_file):
         section = read_data_section(options.recipe)
-        cache = Path(section.cache).expanduser() if section.cache else CACHE
-        sources = [source.open(cache) for source in section.sources]
-        examples, remarks = load_examples(options.benchmarks, console)
-        header = [f"Records of {options.recipe} {WRITER} in", *remarks]
+        sources = [source.open(section.cache_folder) for source in section.sources]
+        examples, lines_on_benchmarks = load_examples(options.benchmarks, console)
+        # WRITER is a phrase by which a recipe's filter recognises the file.
+        header = [f"Records of {options.recipe} {WRITER} in", *lines_on_benchmarks]
         progress_console = plain_console(stderr=True)
         overlap = find_overlap(
             sources, examples, options.output, options.workers, header, progress_console

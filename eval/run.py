@@ -82,9 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    form = argparse.RawDescriptionHelpFormatter
+    formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "eval/run.py", description=__doc__, epilog=help_on_rules(), formatter_class=form
+        "eval/run.py", description=__doc__, epilog=help_on_rules(), formatter_class=formatter
     )
     parser.add_argument(
         "judges",
@@ -182,8 +182,10 @@ def score(options: argparse.Namespace, console: Console) -> None:
             `--partial` is not given. The figures are printed before.
     """
     name = options.benchmark.name
+    # The settings of a benchmark are also the location of its rows.
     location: Location | None = options.benchmark
-    if "location" not in options.benchmark.model_fields_set:
+    has_location = "location" in options.benchmark.model_fields_set
+    if not has_location:
         location = location_of_evaluated_rows(options.score)
     figures, coverage = score_predictions_file(
         options.score, BENCHMARKS[name], options.rules, options.k, location

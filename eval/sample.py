@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     The questions have known answers, with which the sampled answers are compared.
     Errors that a user can correct end the command with a message and no traceback.
     """
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/sample.py", description=__doc__, formatter_class=form)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "eval/sample.py", description=__doc__, formatter_class=formatter
+    )
     parser.add_argument(
         "policy", metavar="POLICY", help="A checkpoint folder, a hub id, or `embedded`."
     )

@@ -81,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/score.py", description=__doc__, formatter_class=form)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "eval/score.py", description=__doc__, formatter_class=formatter
+    )
     parser.add_argument(
         "judge",
         type=Path,

@@ -131,8 +131,9 @@ def indices_by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Itera
         options: The parsed command line, with the judge, the number of votes and the band.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    protocol = ProtocolConfig(votes=options.votes)
-    judge = load_judge(options.judge, Runtime(device)).judge.under(protocol, PREFERENCE_FOLDER)
+    loaded_judge = load_judge(options.judge, Runtime(device)).judge
+    # The records are judged like the rows of a benchmark that is a folder of preference records.
+    judge = loaded_judge.under(ProtocolConfig(votes=options.votes), PREFERENCE_FOLDER)
     low, high = options.band
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))

@@ -142,6 +142,7 @@ def write_best_responses(output: Path, selection: Selection) -> int:
     schema = parquet_schema_of(rows, output)
     added_by_record = selection.results(best_response_columns)
     write_with_added_columns(output, rows, schema, ["response", "score"], added_by_record)
+    # The counts are complete, because all results were written.
     num_left_out = sum(selection.reasons.values()) + len(selection.errors)
     return len(rows) - num_left_out
 
@@ -172,9 +173,9 @@ def write_training_records(options: argparse.Namespace, selection: Selection) ->
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    form = argparse.RawDescriptionHelpFormatter
+    formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "eval/select_responses.py", description=__doc__, formatter_class=form
+        "eval/select_responses.py", description=__doc__, formatter_class=formatter
     )
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("best", "pairs", "rejection-sampling"):

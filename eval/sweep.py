@@ -33,7 +33,14 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.reporting import sweep_report
+from mmrm.eval.reporting.sweep_report import (
+    best_judge_sentence,
+    flat_rows,
+    log_to_wandb,
+    markdown,
+    save_charts,
+    sweep_content,
+)
 from mmrm.eval.results.result_store import Standing, Store, Summary, step_of, summarise
 from mmrm.eval.results.summary_table import accuracy_text, write_rows
 from mmrm.eval.suite.fingerprint import fingerprint, judge_digest, rows_digest, scoring_version
@@ -131,7 +138,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     summary = summarise(standings, problem_by_broken_judge, store, protocol)
     write_summary(summary, folder, console)
     if options.wandb and summary.standings:
-        sweep_report.log(summary, options.wandb, folder)
+        log_to_wandb(summary, options.wandb, folder)
 
 
 def write_summary(summary: Summary, folder: Path, console: Console) -> None:
@@ -140,13 +147,13 @@ def write_summary(summary: Summary, folder: Path, console: Console) -> None:
     The files are sweep.json, sweep.csv and sweep.md in `folder`, and the picture sweep.png if the
     summary has results.
     """
-    write_json(folder / "sweep.json", sweep_report.in_full(summary))
-    write_rows(sweep_report.rows(summary), folder / "sweep.csv")
-    write_whole(folder / "sweep.md", sweep_report.markdown(summary))
+    write_json(folder / "sweep.json", sweep_content(summary))
+    write_rows(flat_rows(summary), folder / "sweep.csv")
+    write_whole(folder / "sweep.md", markdown(summary))
     if summary.standings:
-        sweep_report.draw(summary, folder / "sweep.png")
+        save_charts(summary, folder / "sweep.png")
     for benchmark, standings in summary.standings.items():
-        console.print(f"{benchmark}: {sweep_report.best_of(standings)}")
+        console.print(f"{benchmark}: {best_judge_sentence(standings)}")
     if summary.comparisons > 1:
         # A distance is the difference between the accuracies of the best judge and another one.
         console.print(

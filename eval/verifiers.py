@@ -257,7 +257,8 @@ class ResponseVerifier:
             if recorded is None:
                 return self._verify_by_declared_rule(columns, responses)
             return recorded
-        if recorded is not None and self._is_as_declared(columns):
+        # With other options the verdicts are computed again, and must equal the recorded ones.
+        if recorded is not None and self._made_recorded_verdicts(columns):
             return recorded
         verdicts = self._verify(columns, responses, self.rule)
         if recorded is None:
@@ -286,8 +287,8 @@ class ResponseVerifier:
             "declare, or declare another `verifier` in the source and sample the answers again."
         )
 
-    def _is_as_declared(self, columns: Mapping[str, Any]) -> bool:
-        """Return True if the record's verdicts were made with the options of this verifier.
+    def _made_recorded_verdicts(self, columns: Mapping[str, Any]) -> bool:
+        """Return True if the record's verdicts were made with the same options as this verifier's.
 
         eval/sample.py verifies by the rule in the column `verifier`, with the answers in the column
         `answer` and the default tolerance.

@@ -471,9 +471,9 @@ class OverlapIndex:
                     if fingerprint is None:
                         self.num_blank_images += 1
                         continue
-                    indexed = IndexedImage(file, pixel_key(image, row), fingerprint)
-                    tables["image"][file] = IndexEntry(indexed, "")
-                tables["image"][file].add(row, "")
+                    indexed_image = IndexedImage(file, pixel_key(image, row), fingerprint)
+                    tables["image"][file] = IndexEntry(indexed_image, excerpt="")
+                tables["image"][file].add(row, context="")
             for content in _text_contents(example.prompt, example.responses, files):
                 new_entry = IndexEntry(content.fingerprint, excerpt(content.text))
                 table = tables[content.table]

@@ -268,8 +268,9 @@ def _prompt_keys(source: SourceConfig, data: MixtureConfig) -> Keys:
 
     `data` is the recipe's `data` section, which decides where and how the source is read.
     """
-    opened = source.open(data.cache_folder)
-    workers = data.workers or os.cpu_count() or 1
-    rows = scan(opened, data.bad_records, data.cache_folder, workers).rows
-    keys: Keys = rows["prompt_key"][rows["reason"] == REASONS.index("kept")]
+    opened_source = source.open(data.cache_folder)
+    num_workers = data.workers or os.cpu_count() or 1
+    rows = scan(opened_source, data.bad_records, data.cache_folder, num_workers).rows
+    is_usable = rows["reason"] == REASONS.index("kept")
+    keys: Keys = rows["prompt_key"][is_usable]
     return keys

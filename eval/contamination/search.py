@@ -83,9 +83,10 @@ def _match(record: Preference, source: str, hit: Hit, context: str) -> Match:
         hit: The content of a benchmark that occurs in the record.
         context: The context of this content in the record.
     """
-    responses = f"{record.chosen} | {record.rejected}"
-    is_pair = table_of(hit.kind) == "pair"
-    text = responses if is_pair else questions(record.prompt)[-1]
+    # People recognise a record by its last question, or by its responses if these are the match.
+    text = questions(record.prompt)[-1]
+    if table_of(hit.kind) == "pair":
+        text = f"{record.chosen} | {record.rejected}"
     return {
         "record": record.identity,
         "source": source,

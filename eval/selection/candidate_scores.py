@@ -416,6 +416,7 @@ def _result_line(scores_or_message: Scores | str, verdicts: ResultLine) -> Resul
         return {"error": scores_or_message}
     scores = scores_or_message
     line: ResultLine = {"scores": list(scores.values), **verdicts}
+    # A judge that compares makes judgements. A critic's texts are critiques of each response.
     if scores.usage.judgements:
         line["judgements"] = scores.usage.judgements
         line["unread"] = scores.usage.unread
