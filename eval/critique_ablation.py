@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure how critiques change the accuracy of a critic's scores.
 
     The scores are measured without critiques, after the critic's own critiques and after true ones.
+
     All ranks judge. The first rank prints the figures and writes them as JSON.
     """
     parser = argparse.ArgumentParser(

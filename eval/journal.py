@@ -85,8 +85,9 @@ class Journal:
         journal_keys = [self.key_prefix + key for key in numbered(keys)]
         result_by_key: dict[str, Any] = {}
         if self.file is not None:
-            # Only the first rank reads the file.
-            result_by_key = gather(self._read_results(journal_keys) if is_first_rank else {})[0]
+            # Only the first rank reads the file, and all ranks get what it has read.
+            read_on_this_rank = self._read_results(journal_keys) if is_first_rank else {}
+            result_by_key = gather(read_on_this_rank)[0]
         adapter = TypeAdapter(kind)
         results: dict[int, Any] = {}
         for index, key in enumerate(journal_keys):
@@ -261,7 +262,7 @@ def progress_bar(title: str, console: Console, rows: int) -> Iterator[ProgressBa
     """Show the progress of judging `rows` rows during the block, which updates the yielded bar."""
     started = time.monotonic()
     if not console.is_terminal:
-        yield ProgressBar(title, console, rows, None, started, started)
+        yield ProgressBar(title, console, rows, bar=None, started=started, last_shown=started)
         return
     # The bar has no thread, because loader workers are forked while it is visible.
     with Progress(
@@ -272,7 +273,7 @@ def progress_bar(title: str, console: Console, rows: int) -> Iterator[ProgressBa
         auto_refresh=False,
     ) as bar:
         bar.add_task(title, total=rows)
-        yield ProgressBar(title, console, rows, bar, started, started)
+        yield ProgressBar(title, console, rows, bar, started=started, last_shown=started)
 
 
 SILENT = Journal()

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Sample answers of a policy to questions, and write them with verdicts on them.
 
     The questions have known answers, with which the sampled answers are compared.
+
     Errors that a user can correct end the command with a message and no traceback.
     """
     formatter = argparse.RawDescriptionHelpFormatter

@@ -189,13 +189,13 @@ def score(options: argparse.Namespace, console: Console) -> None:
         schema = parquet_schema_of(file.rows, options.output)
         if scoring.verifier is not None:
             file.refuse_contradiction(scoring.verifier)
-        judge = load_judge(options.judge, Runtime(device, options.token_budget))
+        judge = load_judge(options.judge, Runtime(device, options.token_budget)).judge
         journal = LineJournal(
             options.output.with_name(f"{options.output.name}.journal"),
             scoring_fingerprint(options.judge, scoring),
         )
         # The keys of the results in the journal, in the order of the file's records.
-        keys = score_candidates_file(judge.judge, file, scoring, journal, console)
+        keys = score_candidates_file(judge, file, scoring, journal, console)
         if rank() != 0:
             return
         errors_file = options.output.with_name(f"{options.output.name}.errors.jsonl")

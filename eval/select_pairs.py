@@ -90,6 +90,7 @@ def main() -> None:
         select_indices = indices_by_tries if options.by == "tries" else indices_by_pass_rate
         num_selected = 0
         for index in select_indices(mixture, options):
+            # Reinforcement learning needs no rationales, so they are left out of the records.
             append_json_line(options.out, project_row(mixture[index], rationale=None))
             num_selected += 1
     plain_console().print(

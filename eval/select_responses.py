@@ -27,6 +27,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -155,20 +156,12 @@ def write_training_records(options: argparse.Namespace, selection: Selection) ->
         selection: The records of the scored file.
     """
     maker = TrainingRecordMaker(options.output_format, options.output.suffix)
-    num_written = 0
-
-    def training_records() -> Iterator[dict[str, Any]]:
-        nonlocal num_written
-        for records in selection.results(training_record_function(options, maker)):
-            if records is not None:
-                num_written += len(records)
-                yield from records
-
     # With a verifier, pairs are right and wrong responses, and their scores need not differ.
     has_margin = selection.verifier is None
     schema = maker.schema(for_pairs=options.what == "pairs", with_margin=has_margin)
-    write_records(options.output, training_records(), schema)
-    return num_written
+    results = selection.results(training_record_function(options, maker))
+    lists_of_records = (records for records in results if records is not None)
+    return write_records(options.output, chain.from_iterable(lists_of_records), schema)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

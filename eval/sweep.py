@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="Log the figures to this wandb project as well. Without a login, the wandb run stays "
         "in the output folder.",
     )
+    # `add_evaluation_options` gives `--output` no default.
     parser.set_defaults(output=Path("runs/sweep"))
     options = parser.parse_args(arguments)
     console = first_rank_console(highlight=False, soft_wrap=True)

@@ -122,6 +122,7 @@ def _common_entries(match_files: Sequence[Path], index: OverlapIndex) -> set[Ent
     contexts_by_entry: dict[Entry, set[str]] = {}
     for table, entries in index.entries.items():
         for number, entry in enumerate(entries):
+            # More contexts than MIN_COMMON_CONTEXTS would only take memory.
             contexts_by_entry[table, number] = set(list(entry.contexts)[:MIN_COMMON_CONTEXTS])
     for matches in _matches_by_record(match_files, {}):
         shows_image = any(match["kind"] in IMAGE_KINDS for match in matches)
@@ -212,7 +213,7 @@ def _matches_by_record(
     """
     for path in match_files:
         with path.open(encoding="utf-8") as file:
-            head = json.loads(next(file))
+            head = json.loads(next(file))  # {"source": name, "records": count, "unusable": count}
             counts = counts_by_source.setdefault(head.pop("source"), Counter())
             counts.update(head)
             # The matches of a record follow one another in the file.

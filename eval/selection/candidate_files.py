@@ -227,27 +227,32 @@ def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
         writer.flush()
 
 
-def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as JSON lines.
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
+    """Write records as JSON lines, and return their number.
 
     Values that JSON does not have, such as dates, are written as text.
     """
+    num_records = 0
     with whole_file(path) as file:
-        file.writelines(
-            json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records
-        )
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+            num_records += 1
+    return num_records
 
 
-def write_records(path: Path, records: Iterable[Mapping[str, Any]], schema: pa.Schema) -> None:
-    """Write records as JSON lines if `path` ends in .jsonl, and as parquet otherwise.
+def write_records(path: Path, records: Iterable[Mapping[str, Any]], schema: pa.Schema) -> int:
+    """Write records to a file, and return their number.
 
-    All records have the columns of `schema`, which is used only for parquet.
+    They are written as JSON lines if `path` ends in .jsonl, and as parquet otherwise. All records
+    have the columns of `schema`, which is used only for parquet.
     """
     import pyarrow as pa
 
     if path.suffix == ".jsonl":
-        write_lines(path, records)
-        return
+        return write_lines(path, records)
+    num_records = 0
     with parquet_writer(path, schema) as writer:
         for record in records:
             writer.write(pa.RecordBatch.from_pylist([record], schema=schema))
+            num_records += 1
+    return num_records
