@@ -56,8 +56,7 @@ def journal_key(candidates: Candidates) -> str:
 class ProtocolConfig(Section):
     """Settings of the evaluation on a benchmark.
 
-    The defaults are the protocol at the head of eval/protocol.py. A result lists deviations from
-    it.
+    The defaults are the protocol at the head of eval/protocol.py. A result lists its deviations.
     """
 
     order: Order = "both"

@@ -152,7 +152,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def help_on_rules() -> str:
-    """Return the text of `--help` on the published rules by which `--score` scores a file.
+    """Return the part of `--help` that describes the published rules of scoring.
 
     For each benchmark it lists the formats of files, and the rules with their differences from the
     released script.

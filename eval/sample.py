@@ -49,9 +49,9 @@ from mmrm.models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample answers of a policy to questions, and write them with verdicts on them.
+    """Sample answers of a policy to questions, and write them with their verdicts.
 
-    The questions have known answers, with which the sampled answers are compared.
+    A verdict tells whether a sampled answer is right. The questions have known answers.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def sample(options: argparse.Namespace) -> None:
-    """Sample the answers that the command line asks for on all ranks; the first rank writes them.
+    """Sample and verify answers on all ranks, and write them on the first rank.
 
     Args:
         options: The parsed command line, as `main` describes its options.

@@ -140,7 +140,9 @@ def limits_of(options: argparse.Namespace) -> Limits:
     Raises:
         UserError: If a limit has a value that is not allowed.
     """
-    values = {name: vars(options)[f"max_{name}"] for name in Limits.model_fields}
+    values: dict[str, int] = {}
+    for name in Limits.model_fields:
+        values[name] = vars(options)[f"max_{name}"]  # such as --max-images
     try:
         return Limits(**values)
     except ValidationError as error:

@@ -150,7 +150,7 @@ def pass_rates(judge: Judge, records: Sequence[Preference], num_rounds: int) -> 
     A vote that cannot be read counts as a vote for the rejected response.
 
     Args:
-        judge: The judge, with the protocol of the command.
+        judge: A judge that compares two responses.
         records: The records to judge.
         num_rounds: The number of votes in each of the two orders.
     """

@@ -125,7 +125,9 @@ def limits_of(options: argparse.Namespace) -> RequestLimits:
     Raises:
         UserError: If a limit has a value that is not allowed, or contradicts another limit.
     """
-    values = {name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields}
+    values: dict[str, int] = {}
+    for name in RequestLimits.model_fields:
+        values[name] = vars(options)[f"max_{name}"]  # such as --max-groups
     try:
         limits = RequestLimits(**values)
     except ValidationError as error:

@@ -288,9 +288,9 @@ class ResponseVerifier:
         )
 
     def _made_recorded_verdicts(self, columns: Mapping[str, Any]) -> bool:
-        """Return True if the record's verdicts were made with the same options as this verifier's.
+        """Return True if eval/sample.py made a record's verdicts with the options of this verifier.
 
-        eval/sample.py verifies by the rule in the column `verifier`, with the answers in the column
+        It verifies by the rule in the column `verifier`, with the answers in the column
         `answer` and the default tolerance.
         """
         is_same_rule = declared_rule(columns) == self.rule

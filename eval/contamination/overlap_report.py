@@ -145,7 +145,14 @@ def _all_details(
     common_entries: set[Entry],
     overlap: Overlap,
 ) -> Iterator[Detail]:
-    """Count the matches in all files into `overlap`, and yield the details of each match."""
+    """Yield the details of all matches that the search found, and count the matches.
+
+    Args:
+        match_files: The files that the search wrote.
+        index: The index that the search used.
+        common_entries: The texts of the index that are common.
+        overlap: The counts, fingerprints and examples, to which those of all records are added.
+    """
     for matches in _matches_by_record(match_files, overlap.sources):
         yield from _details(matches, index, common_entries, overlap)
 
@@ -156,7 +163,7 @@ def _details(
     common_entries: set[Entry],
     overlap: Overlap,
 ) -> Iterator[Detail]:
-    """Count the matches of one record into `overlap`, and yield the details of each match.
+    """Yield the details of each match of one record, and count the matches.
 
     The record is to be left out if one of its matches is not a common text. Its fingerprint is then
     added to `overlap`.
@@ -207,9 +214,10 @@ def _entry_of(match: Match) -> Entry:
 def _matches_by_record(
     match_files: Iterable[Path], counts_by_source: dict[str, Counter[str]]
 ) -> Iterator[list[Match]]:
-    """Yield the list of the matches of each record that has any.
+    """Read the matches that the search wrote, and yield one list for each record with matches.
 
-    The counts at the head of each file are added to `counts_by_source`.
+    Each file begins with the number of rows of a source and the number of unusable ones. They are
+    added to `counts_by_source`.
     """
     for path in match_files:
         with path.open(encoding="utf-8") as file:

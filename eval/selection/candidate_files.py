@@ -199,7 +199,7 @@ class RowGroupWriter:
         self.num_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch, and write a row group if enough rows are collected."""
+        """Add a batch of rows, and write a row group once enough rows are collected."""
         self.collected.append(batch)
         self.num_rows += batch.num_rows
         self.num_bytes += batch.nbytes
@@ -207,7 +207,7 @@ class RowGroupWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the collected batches as a row group."""
+        """Write the batches that are collected so far to the file, as one row group."""
         import pyarrow as pa
 
         self.writer.write_table(pa.Table.from_batches(self.collected, self.schema))
