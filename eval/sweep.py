@@ -250,6 +250,7 @@ class Sweep:
             judge = load_judge(path, self.runtime).judge
         except UNUSABLE_JUDGE_ERRORS as error:
             problem = str(error)
+        # A judge that one rank cannot load is skipped on all ranks.
         problems = list(filter(None, gather(problem)))
         if judge is None or problems:
             return problems[0]

@@ -107,6 +107,7 @@ def _choice(content: str) -> str | None:
     """
     letter_alone = LETTER_ALONE.match(content)
     is_one_character = len(content.strip(IGNORED_AT_ENDS)) == 1
+    # A small letter is a choice only if the text holds nothing else.
     if letter_alone is None and is_one_character:
         letter_alone = LETTER_ALONE.match(content.upper())
     if letter_alone is not None:

@@ -409,6 +409,7 @@ class ImageIndex:
                 best_index = index
         if best_correlation < MIN_CORRELATION:
             return None
+        # Equal pixels have equal hashes, so an image with the same pixels is among the close ones.
         pixels = pixel_key(image, record)
         for index in close_indices:
             if self.images[index].pixels == pixels:
@@ -503,7 +504,7 @@ class OverlapIndex:
             file, hit = self._images.find(image, record.identity)
             files.append(file)
             if hit is not None:
-                matches[hit, ""] = None
+                matches[hit, ""] = None  # an image has no context
         for content in _text_contents(record.prompt, (record.chosen, record.rejected), files):
             hit = self._texts[content.table].find(content.fingerprint)
             if hit is not None:

@@ -128,9 +128,12 @@ def scoring_fingerprint(judge: Path, scoring: Scoring) -> str:
         judge: A checkpoint folder or the YAML file of a judge.
         scoring: The settings of the command.
     """
+    # The form `relative` judges the reference answer too. The other forms do not change the results.
     settings = [str(scoring.form == "relative"), str(scoring.verifier)]
-    code = code_digest("mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
-    return digest("\n".join([shared_digest(judge), code, *settings]))
+    digest_of_code = code_digest(
+        "mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval")
+    )
+    return digest("\n".join([shared_digest(judge), digest_of_code, *settings]))
 
 
 def content_key(record: ReadRecord) -> str:
