@@ -134,7 +134,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
             result = store.result(result_fingerprint, benchmark)
             standings.append(Standing(judge, benchmark, result_fingerprint, result))
     # Only judges that compare have orders and votes: a sweep of both kinds has two protocols.
-    protocols = dict.fromkeys(standing.result.evaluation_in_words for standing in standings)
+    protocols = dict.fromkeys(standing.result.description for standing in standings)
     protocol = "; ".join(protocols) or suite.protocol.label
     summary = summarise(standings, problem_by_broken_judge, store, protocol)
     write_summary(summary, folder, console)

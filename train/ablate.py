@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(arguments)
     console = wide_console(120, highlight=False)
-    with exit_on_user_error(user_error_status=2):
+    with exit_on_user_error(status=2):
         seeds = list(dict.fromkeys(options.seeds))
         ablation = read_ablation(options.list, options.overrides, seeds)
         refuse_other_recipes(ablation.runs)

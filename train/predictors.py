@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error that a user can correct ends the process with status 2.
     """
     options = parse(arguments)
-    with exit_on_user_error(user_error_status=2):
+    with exit_on_user_error(status=2):
         ablation = read_list(options)
         folder = ablation.folder / "predictors"
         result = run(ablation, options)

@@ -65,7 +65,7 @@ def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProt
             f"protocol {protocol.label!r}. The two are of different evaluations. Evaluate again, "
             "or move the file away from the result."
         )
-    return PredictionsProtocol(result.evaluation_in_words, _deviations(order, protocol.images))
+    return PredictionsProtocol(result.description, _deviations(order, protocol.images))
 
 
 DESCRIPTION = {

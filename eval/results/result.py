@@ -252,7 +252,7 @@ class Result(Frozen):
         return chance_of_votes(protocol.judgements, protocol.ties)
 
     @property
-    def evaluation_in_words(self) -> str:
+    def description(self) -> str:
         """The judgements that were made, in one line; `label` describes the protocol instead."""
         is_limited = any(note.startswith(LIMITED) for note in self.notes)
         rows = "all rows"

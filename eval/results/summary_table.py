@@ -110,7 +110,7 @@ def results_table(
 
 def _protocols(results: Mapping[str, Result]) -> str:
     """Return the protocol of the benchmarks: one line if it is the same for all, else a line for each."""
-    protocols = {name: result.evaluation_in_words for name, result in results.items()}
+    protocols = {name: result.description for name, result in results.items()}
     if len(set(protocols.values())) == 1:
         return next(iter(protocols.values()))
     return "; ".join(f"{name}: {words}" for name, words in protocols.items())

@@ -193,7 +193,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
         accuracy_by_name = {f"**{result.benchmark}**": result.micro, **result.groups}
         for name, accuracy in accuracy_by_name.items():
             lines.append(f"| {name} | {' | '.join(accuracy_cells(accuracy))} |")
-        conditions = "; ".join((result.evaluation_in_words, *result.notes))
+        conditions = "; ".join((result.description, *result.notes))
         notes.append(f"- {result.benchmark} ({result.origin}): {conditions}")
     return ["\n".join(lines), "\n".join(notes)]
 

@@ -52,7 +52,7 @@ def test_a_fault_of_ours_keeps_its_traceback() -> None:
 def test_a_refusal_and_an_output_in_use_have_their_own_status(
     error: Exception, refusal: int, status: int | str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end, exit_on_user_error(user_error_status=refusal):
+    with pytest.raises(SystemExit) as end, exit_on_user_error(status=refusal):
         raise error
     assert end.value.code == status
     assert status != 2 or capsys.readouterr().err == "error: why\n"
