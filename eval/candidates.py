@@ -133,7 +133,7 @@ class Scores:
 
 
 def total_usage(results: Iterable[Scores]) -> Usage:
-    """Return the sum of the costs of several results of a judge."""
+    """Return the cost of several results of a judge together."""
     total = Usage()
     for scores in results:
         total += scores.usage

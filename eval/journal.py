@@ -62,7 +62,7 @@ class Journal:
         return replace(self, title=f"{self.title}, {part}", key_prefix=f"{self.key_prefix}{part}/")
 
     def remove(self) -> None:
-        """Remove the file, which is not needed once the results are stored elsewhere."""
+        """Remove the journal's file, which is not needed once the results are stored elsewhere."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
 

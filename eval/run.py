@@ -346,9 +346,9 @@ def evaluate(
     """Evaluate a judge on the benchmarks of a suite, also without the images if asked to.
 
     Returns:
-        The results under the suite's protocol by the name of the benchmark, and for each
-        replacement of the images (`none`, `grey`, `shuffled`) the results with these. The latter
-        are empty without `ablations`.
+        Two dictionaries. The first holds the results under the suite's protocol by the name of the
+        benchmark. The second holds, for `none`, `grey` and `shuffled`, the same results with images
+        that are left out, grey or shuffled. It is empty without `ablations`.
 
     Args:
         judge: The judge.

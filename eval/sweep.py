@@ -211,7 +211,7 @@ def digests_of_judges(judges: Sequence[Path]) -> dict[Path, JudgeFiles]:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The evaluation of judges on the benchmarks of a suite, with the store of their results."""
+    """Evaluates judges on the benchmarks of a suite, and stores their results."""
 
     suite: Suite
     store: Store

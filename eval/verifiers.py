@@ -92,9 +92,10 @@ def _normalised(content: str) -> str:
 def multiple_choice(response: str, answer: str) -> bool:
     """Return True if the response chooses the letter of `answer` (`B`, `(B)`, `B. Paris`).
 
-    The choice is read in this order: a final answer that is a letter; the last `the answer is B`
-    (also with option, choice, or a colon); a letter that labels the beginning (`B. Paris`). A
-    letter elsewhere in a sentence is no choice, because `A` and `I` are words.
+    The final answer of the response is read. It chooses a letter if it is this letter alone, else by
+    the last `the answer is B` (also with option, choice, or a colon), else by a letter that labels
+    its beginning (`B. Paris`). A letter elsewhere in a sentence is no choice, because `A` and `I`
+    are words.
     """
     correct_letter = _choice(answer)
     return correct_letter is not None and _choice(final_answer(response)) == correct_letter
