@@ -33,7 +33,7 @@ from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
+from mmrm.data.preparation.recipe_section import pairs_together_of, read_data_section
 from mmrm.data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.split import SourceSplit
@@ -287,7 +287,7 @@ def main() -> None:
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
     with exit_on_user_error():
-        data_section = section_of(options.recipe)
+        data_section = read_data_section(options.recipe)
         if options.find:
             # Many records that cannot be used are a reason to list them, not to stop.
             no_limit = BadRecordConfig(limit=1.0)

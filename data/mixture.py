@@ -24,7 +24,7 @@ from mmrm.data.preparation.mixing import CACHE, Mixture
 from mmrm.data.preparation.recipe_section import (
     image_tokens_of_recipe,
     pairs_together_of,
-    section_of,
+    read_data_section,
 )
 
 MIN_WIDTH = 120
@@ -87,7 +87,7 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
     """
     # The warning is empty, unless the backbone's config.json could not be read.
     image_tokens, warning = image_tokens_of_recipe(recipe)
-    mixture = Mixture(section_of(recipe), image_tokens)
+    mixture = Mixture(read_data_section(recipe), image_tokens)
     card = mixture.card(pairs_together_of(recipe))
     if card_file is None:
         card_file = mixture.config.cache_folder / f"{recipe.stem}.card.json"

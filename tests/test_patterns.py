@@ -406,8 +406,8 @@ PATTERNS: dict[str, Pattern] = {
         released_final_answer,
         ("<Answer>7</ANSWER>", "<answer></answer>", "<answer>a</answer>"),
     ),
-    "mmrm.eval.verifiers.CONCLUDED": Pattern(
-        verifiers.CONCLUDED.findall,
+    "mmrm.eval.verifiers.STATED_CHOICE": Pattern(
+        verifiers.STATED_CHOICE.findall,
         (
             "answer",
             "option",
@@ -430,14 +430,14 @@ PATTERNS: dict[str, Pattern] = {
         ),
         ("the answer is (B)", "Answer: **C**", "option D", "choice is option \\text{A}"),
     ),
-    "mmrm.eval.verifiers.ONLY": Pattern(
-        matching(verifiers.ONLY),
+    "mmrm.eval.verifiers.LETTER_ALONE": Pattern(
+        matching(verifiers.LETTER_ALONE),
         ("B", " ", "*", "_", "(", ")", ".", "\\text{", "}", "x", "'"),
         matching(re.compile(rf"{RELEASED_LETTER}[\s*_$\"'.:)\]}}]*$")),
         ("B", "(C).", " **D**"),
     ),
-    "mmrm.eval.verifiers.LABEL": Pattern(
-        matching(verifiers.LABEL),
+    "mmrm.eval.verifiers.LETTER_LABEL": Pattern(
+        matching(verifiers.LETTER_LABEL),
         ("B", " ", "*", "(", ")", ".", ":", "[", "x"),
         matching(re.compile(r"[\s*(\[]*([A-Z])\**[.:)\]]")),
         ("B. Paris", "(C) x", "**D**: y"),
@@ -485,7 +485,7 @@ COVERED = {
     "mmrm.eval.serving.dialects.LEADING_PADDING": "mmrm.eval.serving.dialects.FINISHED_TURN",
     "mmrm.eval.serving.dialects.END_TOKEN": "mmrm.eval.serving.dialects.END_TOKENS_AND_BLANKS",
     "mmrm.eval.verifiers.CLOSING_TAG": "mmrm.eval.verifiers.OPENING_TAG",
-    "mmrm.eval.verifiers.NO_FRACTION": "mmrm.eval.verifiers.FRACTION",
+    "mmrm.eval.verifiers.TEXT_WITHOUT_FRACTION": "mmrm.eval.verifiers.FRACTION",
 }
 """Patterns that the reader of another row calls."""
 
@@ -499,7 +499,7 @@ OWN_TEXTS = {
     "mmrm.data.preparation.recognition.in_yaml": "a path on the command line",
     "mmrm.data.prompts.filled": "a template of this project",
     "mmrm.data.sources.shared.file_source.FilesConfig._matching_files": "fnmatch's own patterns on file names",
-    "mmrm.eval.cli.SETTING": "the command line",
+    "mmrm.eval.cli.SETTING_SEPARATOR": "the command line",
     "mmrm.eval.reporting.run_content.LOGGED": "names in a log of this project",
     "mmrm.eval.reporting.run_charts.EVALUATED": "names in a log of this project",
     "mmrm.eval.results.official_scores.NUMBERED": "an id, matched from its beginning",

@@ -53,7 +53,7 @@ class _DataKeys(BaseModel):
     method: _MethodKeys = _MethodKeys()
 
 
-def section_of(recipe: Path) -> MixtureConfig:
+def read_data_section(recipe: Path) -> MixtureConfig:
     """Return the `data` section of a recipe, laid over the sections of the recipes that it extends.
 
     Raises: RecipeError with everything that is wrong with the section.

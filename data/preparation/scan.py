@@ -57,7 +57,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
         UserError: More rows cannot be used than the policy allows.
         RecordError: The first record that cannot be used, under `strict`.
     """
-    key = digest(f"{code()} {source.fingerprint()} {len(source)}")
+    key = digest(f"{reading_code_digest()} {source.fingerprint()} {len(source)}")
     folder = cache / "row_index" / f"{source.name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with waiting_lock(folder / "lock"):
@@ -74,7 +74,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
     return index
 
 
-def code() -> str:
+def reading_code_digest() -> str:
     """Return a digest of the code that makes row indices: other code reads the data again."""
     source_files = sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
     source_modules = [f"mmrm.data.sources.{file.stem}" for file in source_files]

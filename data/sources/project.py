@@ -90,7 +90,7 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
     return "rejected" if first == "rejected" else "chosen"
 
 
-def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
+def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """Return a record in this project's own format, with its images inside.
 
     `rationale` replaces the record's own rationale. Keys without a value are left out.

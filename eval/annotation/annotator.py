@@ -18,11 +18,11 @@ from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.data.rationales import with_chosen_first
-from mmrm.data.sources.project import as_row
+from mmrm.data.sources.project import project_row
 from mmrm.data.storage.content import record_key
 from mmrm.data.storage.files import digest
 from mmrm.eval.judges.endpoint.client import Answer, messages
-from mmrm.eval.protocol import draw
+from mmrm.eval.protocol import draw_side
 
 Failures = Literal["drop", "keep"]
 """Whether a record that no try got right is left out, or written without a rationale."""
@@ -66,7 +66,7 @@ class Annotator:
         Raises:
             EndpointError: If the endpoint does not reply.
         """
-        chosen_index = draw(self.seed, record.identity, 0)
+        chosen_index = draw_side(self.seed, record.identity, 0)
         responses = [record.rejected, record.rejected]
         responses[chosen_index] = record.chosen
         question = judge_conversation(self.template, record.prompt, *responses)
@@ -88,7 +88,7 @@ class Annotator:
         return Annotation(None, len(self.temperatures))
 
 
-def journal_of(records: Path) -> Path:
+def journal_file_of(records: Path) -> Path:
     """Return the path of the journal of a file of annotated records.
 
     The journal has one line for each record: its index and identity, the digests of its content and of
@@ -162,8 +162,8 @@ def keep_written_lines(path: Path, written: int) -> None:
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if len(lines) < written:
         raise UserError(
-            f"{path} holds {len(lines):,} records, and its journal {journal_of(path)} knows of {written:,} that were written "
-            "there. Put the file back, or move the journal away to annotate everything again."
+            f"{path} holds {len(lines):,} records, and its journal {journal_file_of(path)} knows of "
+            f"{written:,} that were written there. Put the file back, or move the journal away to annotate everything again."
         )
     if path.exists():
         path.write_bytes(b"".join(lines[:written]))
@@ -193,7 +193,7 @@ def annotate(
     Raises:
         UserError: If the journal belongs to other records or other settings.
     """
-    journal = journal_of(path)
+    journal = journal_file_of(path)
     digest_of_settings = settings_digest({**settings, "failures": failures})
     cut_off_unfinished_line(journal)
     lines = read_journal(journal, records)
@@ -215,7 +215,7 @@ def annotate(
         is_right = annotation.rationale is not None
         if is_right or failures == "keep":
             annotated = replace(record, first_in_rationale=annotation.first)
-            append(path, as_row(annotated, annotation.rationale))
+            append_json_line(path, project_row(annotated, annotation.rationale))
             written += 1
         line = {
             "index": index,
@@ -226,12 +226,12 @@ def annotate(
             "right": is_right,
             "written": written,
         }
-        append(journal, line)
+        append_json_line(journal, line)
         num_annotated += 1
     return num_annotated
 
 
-def append(path: Path, row: Mapping[str, Any]) -> None:
+def append_json_line(path: Path, row: Mapping[str, Any]) -> None:
     """Append a record to a file of JSON lines."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")

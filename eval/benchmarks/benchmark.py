@@ -18,7 +18,7 @@ from mmrm.data.config.section import Count, Section
 from mmrm.data.preference import Message
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.candidates import Example, Scores, Side
-from mmrm.eval.protocol import draw
+from mmrm.eval.protocol import draw_side
 
 Record = dict[str, Any]
 """One line of an official predictions file."""
@@ -234,7 +234,7 @@ def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, 
     This is for files that always list the winner first. Without a drawn order, a judge that always
     names the first response would be right on every row.
     """
-    position_of_chosen = draw(0, f"{prompt}\n{chosen}\n{rejected}", "order")
+    position_of_chosen = draw_side(0, f"{prompt}\n{chosen}\n{rejected}", "order")
     if position_of_chosen == 0:
         return (chosen, rejected), 0
     return (rejected, chosen), 1

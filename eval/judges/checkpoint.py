@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from mmrm.data.errors import CheckpointError, HubError
 from mmrm.data.storage.files import read_json
 from mmrm.data.storage.manifest import COMPLETE, verify_settings
-from mmrm.eval.judges.judge_card import JudgeCard, recorded
+from mmrm.eval.judges.judge_card import JudgeCard, judge_card_of
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.models.backbone import compute_in_half, load_encoder
 from mmrm.models.config import HUB_ID, BackboneConfig
@@ -98,7 +98,7 @@ def load_checkpoint(
             adapted: Any = with_adapters(load(base, head=own.head, nf4=own.nf4), path)
             model = adapted.get_base_model()
         else:
-            card = recorded(path)
+            card = judge_card_of(path)
             config = base = backbone_of(path, card).model_copy(update=sees)
             model = load(config, fresh_head=False)
     except IncompleteCheckpointError as error:
@@ -154,7 +154,7 @@ def classes_of_judges() -> dict[str, str]:
 
 def card_of_adapters(path: Path) -> JudgeCard:
     """Return the judge card of adapters; raises CheckpointError if they have none."""
-    card = recorded(path)
+    card = judge_card_of(path)
     if card is None:
         raise CheckpointError(
             f"{path} holds adapters, and there is no recipe.yaml of a run in the folder above it, which names their base "

@@ -70,7 +70,7 @@ def run_packed(
 
     Raises: RecordError on all ranks if `encode` cannot encode an item on one of them.
     """
-    results: dict[int, ResultT] = {} if judging is None else judging.found
+    results: dict[int, ResultT] = {} if judging is None else judging.results
     done = frozenset(results)
     share = range(len(items))[rank() :: world_size()]
     chunks_of_share = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]

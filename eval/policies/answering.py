@@ -32,7 +32,7 @@ from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.policies.best_of import best_of, majority, pass_at
 from mmrm.eval.results.intervals import cluster_codes, share_interval
-from mmrm.eval.verifiers import final_answer, states
+from mmrm.eval.verifiers import final_answer, is_right_answer
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Encoder
@@ -151,7 +151,7 @@ class Answerer:
             text, is_whole = readable(encoder, ids, ended=not truncated)
             ids_with_end.append(ids if truncated else (*ids, encoder.end_of_turn))
             texts.append(text)
-            right.append(is_whole and states(text, question.truth))
+            right.append(is_whole and is_right_answer(text, question.truth))
             cut_off.append(not is_whole)
         return Answers(tuple(ids_with_end), tuple(texts), tuple(right), tuple(cut_off))
 

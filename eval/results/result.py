@@ -290,7 +290,7 @@ class Result(Frozen):
             num_rows = self.micro.n + len(self.unavailable)
             rows_description += f" of {num_rows}, the others cannot be shown"
         protocol = ProtocolConfig.model_validate(self.protocol)
-        return protocol.done(rows_description, pairwise=self.votes is not None)
+        return protocol.in_words(rows_description, pairwise=self.votes is not None)
 
 
 def read_result(path: Path) -> Result:

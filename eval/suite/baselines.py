@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mmrm.eval.candidates import Example, Scores
-from mmrm.eval.protocol import draw
+from mmrm.eval.protocol import draw_side
 
 
 def _longest(example: Example, seed: int) -> tuple[float, float]:
@@ -25,7 +25,7 @@ def _first(example: Example, seed: int) -> tuple[float, float]:
 
 def _random(example: Example, seed: int) -> tuple[float, float]:
     """Return a higher score for a random response, which is the same in every process."""
-    return (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
+    return (0.0, 1.0) if draw_side(seed, example.key, "random baseline") else (1.0, 0.0)
 
 
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {

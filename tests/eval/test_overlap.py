@@ -154,7 +154,7 @@ def test_another_benchmark_does_not_continue_an_interrupted_run(
     def stops(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(overlap, "report", stops)
+    monkeypatch.setattr(overlap, "write_overlap_report", stops)
     with pytest.raises(KeyboardInterrupt):
         find(tmp_path, [planted], benchmark)
     assert list(tmp_path.glob("overlap.txt.parts/*/*.jsonl"))

@@ -20,7 +20,7 @@ from mmrm.eval.reporting.sweep_report import curve_lines, log_to_wandb, markdown
 from mmrm.eval.results.predictions import write_predictions
 from mmrm.eval.results.result_store import Standing, Store, Summary, summarise
 from mmrm.eval.suite.suite import evaluate, write_result
-from mmrm.eval.sweep import expand, main
+from mmrm.eval.sweep import expand_run_folders, main
 from tests.eval import run_folders
 from tests.eval.make import example
 from tests.eval.suite.test_suite import PLAIN
@@ -175,7 +175,7 @@ def test_run_folders_stand_for_their_checkpoints_in_order(tmp_path: Path) -> Non
         tmp_path / "b" / "checkpoint-5",
         tmp_path / "judge.yaml",
     ]
-    found = [str(path.relative_to(tmp_path)) for path in expand(places)]
+    found = [str(path.relative_to(tmp_path)) for path in expand_run_folders(places)]
     assert found == ["a/checkpoint-20", "a/checkpoint-100", "b/checkpoint-5", "judge.yaml"]
 
 

@@ -360,7 +360,7 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
     if recipe.method.evaluated_on == "questions":
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
-        how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
+        how = f"protocol: {evaluation.protocol.in_words('all rows', pairwise=not recipe.has_head)}"
         if evaluation.baselines:
             best += "; content-blind baselines beside"
     return [*lines, f"at every save{start}; {how}", best]

@@ -17,7 +17,7 @@ from torch import nn
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.project import as_row
+from mmrm.data.sources.project import project_row
 from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from mmrm.eval.benchmarks.preference_folder import (
@@ -163,7 +163,7 @@ class HeldOutRecords:
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
-        rows = (as_row(record, record.rationale) for record in self.records)
+        rows = (project_row(record, record.rationale) for record in self.records)
         write_json_lines(folder / HELD_OUT_RECORDS, rows)
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:

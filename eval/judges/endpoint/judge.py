@@ -123,7 +123,7 @@ class EndpointJudge:
                 for number, answer in enumerate(pool.map(ask, questions)):
                     if answer is not None:
                         judging.add({number: answer})
-                return list(judging.found.values()), "".join(problems[:1])
+                return list(judging.results.values()), "".join(problems[:1])
         except EndpointError as error:
             return [], str(error)
 

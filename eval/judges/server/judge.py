@@ -45,7 +45,7 @@ class ServedJudge:
         """
         keys = list(map(journal_key, batch))
         with journal.judging(keys, tuple[float, ...], len(keys)) as judging:
-            missing = [index for index in range(len(keys)) if index not in judging.found]
+            missing = [index for index in range(len(keys)) if index not in judging.results]
             share = missing[rank() :: world_size()]
             values = self._values([batch[index] for index in share])
             own: dict[int, tuple[float, ...]] | str
@@ -54,7 +54,7 @@ class ServedJudge:
                 if isinstance(part, str):
                     raise EndpointError(part)
                 judging.add(part)
-        return [Scores(judging.found[index]) for index in range(len(keys))]
+        return [Scores(judging.results[index]) for index in range(len(keys))]
 
     def _values(self, batch: Sequence[Candidates]) -> list[tuple[float, ...]] | str:
         """Return the scores of each, or the reason why there are none."""

@@ -67,7 +67,7 @@ def test_scoring_of_files_refuses_the_same(name: str, tmp_path: Path) -> None:
     file.write_text(json.dumps(record) + "\n")
     records = open_records(file, None)
     with pytest.raises(RecordError, match=rf"row 0: [\d,]+ {name}; .*`--max-{name} N`"):
-        records.answered(records.row(0))
+        records.answered_prompt(records.row(0))
     options = score.parse(["judge", "in", "out", f"--max-{name}", "60000"])
     assert getattr(score.limits_of(options), name) == 60_000
 

@@ -6,7 +6,7 @@ from typing import Any
 from mmrm.data.config.registry import load
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.policies.answering import readable
-from mmrm.eval.verifiers import states
+from mmrm.eval.verifiers import is_right_answer
 from mmrm.models.encoder import Encoder
 from mmrm.train.reinforce.policy.config import PolicyConfig
 from mmrm.train.reinforce.policy.reward_terms import AnswerBatch, RewardTerm, TermSetting
@@ -100,5 +100,5 @@ class AnswerReward:
             truth = None if prompt.question is None else prompt.question.truth
             texts.append(text)
             is_whole.append(whole)
-            is_right.append(whole and truth is not None and states(text, truth))
+            is_right.append(whole and truth is not None and is_right_answer(text, truth))
         return AnswerBatch(prompts, completion_ids, texts, is_whole, is_right, self.group_size)

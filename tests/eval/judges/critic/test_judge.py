@@ -175,7 +175,7 @@ def test_what_judging_cost_is_counted(checkpoint: Path) -> None:
 @pytest.mark.numerics
 def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> None:
     journal, whole, first, rest = (
-        Journal(file=tmp_path / "journal.jsonl", mark="m"),
+        Journal(file=tmp_path / "journal.jsonl", fingerprint="m"),
         *(judge(checkpoint) for _ in range(3)),
     )
     verdicts = whole.judge(EXAMPLES)
