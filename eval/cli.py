@@ -22,7 +22,7 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.console import is_first_rank
 from mmrm.data.errors import UserError
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.protocol import Images, ProtocolConfig
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
             "of a judge."
         )
     recipe_task = Task((), ProtocolConfig())
-    card = recorded(judge) if judge.is_dir() else None
+    card = judge_card_of(judge) if judge.is_dir() else None
     if card is not None:
         recipe_task = Task(card.benchmarks, card.protocol, card.baselines)
     benchmarks = tuple(options.benchmarks) or recipe_task.benchmarks

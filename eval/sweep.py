@@ -31,7 +31,7 @@ from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_shared, rank_device, task_of
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.reporting.sweep_report import best_of, draw, in_full, log, markdown, rows
 from mmrm.eval.results.result_store import Standing, Store, Summary, step_of, summarise
@@ -148,7 +148,7 @@ def judge_with_task(judges: Sequence[Path]) -> Path:
     readable = []
     for judge in judges:
         try:
-            has_task = judge.is_dir() and recorded(judge) is not None
+            has_task = judge.is_dir() and judge_card_of(judge) is not None
         except UserError:
             continue  # `digests` reports it as broken
         if has_task:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from mmrm.data.errors import CheckpointError, HubError
 from mmrm.data.storage.files import read_json
 from mmrm.data.storage.manifest import COMPLETE, verify_settings
-from mmrm.eval.judges.judge_card import JudgeCard, recorded
+from mmrm.eval.judges.judge_card import JudgeCard, judge_card_of
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.models.backbone import compute_in_half, load_encoder
 from mmrm.models.config import HUB_ID, BackboneConfig
@@ -26,7 +26,7 @@ from mmrm.models.portable.reward import IncompleteCheckpointError
 KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """The `type` of judge of a checkpoint, by the name of its model class."""
 PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
-"""Files that are fetched of a checkpoint on the hub."""
+"""The files of a checkpoint on the hub that are downloaded."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
 """Tokens of one packed row if neither the command line nor the recipe sets a budget. Judging needs no
 gradients, so rows may be long."""
@@ -52,7 +52,7 @@ class LoadedCheckpoint:
     notes: tuple[str, ...]
 
 
-def fetched(path: Path) -> Path:
+def fetch_checkpoint(path: Path) -> Path:
     """Return the folder of a checkpoint: `path` itself, or the cache folder of a hub id's files.
 
     Raises: HubError if `path` is no folder, and the hub has no readable repository of this id.
@@ -86,7 +86,7 @@ def load_checkpoint(
         CheckpointError: The checkpoint is incomplete, or its files differ from those saved.
         HubError: The hub has no readable repository of this id.
     """
-    path = fetched(path)
+    path = fetch_checkpoint(path)
     if path.is_dir():
         verify_settings(path)
     card: JudgeCard | None
@@ -98,7 +98,7 @@ def load_checkpoint(
             adapted: Any = with_adapters(load(base, head=own.head, nf4=own.nf4), path)
             model = adapted.get_base_model()
         else:
-            card = recorded(path)
+            card = judge_card_of(path)
             config = base = backbone_of(path, card).model_copy(update=sees)
             model = load(config, fresh_head=False)
     except IncompleteCheckpointError as error:
@@ -125,7 +125,7 @@ def load_checkpoint(
     return LoadedCheckpoint(model.eval(), packed, card, notes)
 
 
-def kind_of(folder: Path) -> str:
+def judge_type_of(folder: Path) -> str:
     """Return the `type` of judge of a checkpoint, or the name of another kind of model.
 
     Raises: CheckpointError if `path` is no checkpoint.
@@ -154,7 +154,7 @@ def classes_of_judges() -> dict[str, str]:
 
 def card_of_adapters(path: Path) -> JudgeCard:
     """Return the judge card of adapters; raises CheckpointError if they have none."""
-    card = recorded(path)
+    card = judge_card_of(path)
     if card is None:
         raise CheckpointError(
             f"{path} holds adapters, and there is no recipe.yaml of a run in the folder above it, which names their base "

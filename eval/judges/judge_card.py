@@ -116,7 +116,7 @@ def card_of_earlier_run(recipe: Mapping[str, Any]) -> JudgeCard:
     return judge_card(recipe, JUDGE_OF_METHOD.get(method["type"]), critique)
 
 
-def recorded(checkpoint: Path) -> JudgeCard | None:
+def judge_card_of(checkpoint: Path) -> JudgeCard | None:
     """Return the card of a checkpoint, or of its run if an earlier version saved it.
 
     It is None if there is neither a `judge.json` in the checkpoint nor a run's `recipe.yaml` above

@@ -16,7 +16,7 @@ from mmrm.data.errors import CheckpointError
 from mmrm.data.regular_files import require_regular
 from mmrm.data.storage.files import read_json
 from mmrm.data.storage.manifest import verify_settings
-from mmrm.eval.judges.checkpoint import classes_of_judges, kind_of
+from mmrm.eval.judges.checkpoint import classes_of_judges, judge_type_of
 from mmrm.eval.judges.judging_config import JudgeConfig
 from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
 from mmrm.models.config import checkpoint_at
@@ -54,7 +54,7 @@ def judge_config(path: Path) -> JudgeConfig:
     folder = Path(checkpoint_at(str(path)))
     if folder.is_dir():
         verify_settings(folder)
-    kind = kind_of(folder)
+    kind = judge_type_of(folder)
     row = JUDGES.get(kind)
     if row is None or not _is_installed(row):
         classes = ", ".join(classes_of_judges())

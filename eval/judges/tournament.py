@@ -51,7 +51,9 @@ def comparisons(candidates: Candidates) -> list[Comparison]:
     return tournament
 
 
-def asked_about(ask_pair: Ask, candidates: Candidates, shown: Sequence[int]) -> tuple[Message, ...]:
+def pair_conversation(
+    ask_pair: Ask, candidates: Candidates, shown: Sequence[int]
+) -> tuple[Message, ...]:
     """Return the conversation that shows two of the responses, in the order of `shown`."""
     first, second = shown
     if len(candidates.responses) == 2:

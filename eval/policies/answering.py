@@ -100,7 +100,7 @@ class QuestionEncoder:
         )
 
 
-def readable(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
+def readable_text(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
     """Return the text of a policy's tokens for a judge, and whether the answer is complete.
 
     An answer is complete if the policy ended it (`ended`) and it holds no control token.
@@ -148,7 +148,7 @@ class Answerer:
         right: list[bool] = []
         cut_off: list[bool] = []
         for ids, truncated in generated:
-            text, is_whole = readable(encoder, ids, ended=not truncated)
+            text, is_whole = readable_text(encoder, ids, ended=not truncated)
             ids_with_end.append(ids if truncated else (*ids, encoder.end_of_turn))
             texts.append(text)
             right.append(is_whole and states(text, question.truth))
@@ -224,7 +224,7 @@ def encode_answers(encode: QuestionEncoder, item: SampledQuestion) -> Group:
     return replace(encode.prompt(question), continuations=tuple(continuations))
 
 
-def scored(
+def with_scores(
     questions: Sequence[Preference],
     answers: Sequence[Answers],
     judge: Judge,

@@ -26,7 +26,7 @@ from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.packed_inference import Packed
-from mmrm.eval.policies.answering import Answerer, Answers, credits_of, scored, stored_answers
+from mmrm.eval.policies.answering import Answerer, Answers, credits_of, stored_answers, with_scores
 from mmrm.eval.policies.policy_runs import PolicyRun, load_policy
 from mmrm.eval.suite.fingerprint import policy_digest
 from mmrm.models.backbone import load_encoder, load_language_model, resolve
@@ -117,7 +117,7 @@ class Measurement:
                     stored = stored_answers(file_of_run, self.questions, self.samples)
                 stored = gather(stored)[0]
             answers = stored or answerer.answer(self.questions, journal)
-            answers = scored(self.questions, answers, self.judge, journal.of("scored"))
+            answers = with_scores(self.questions, answers, self.judge, journal.of("scored"))
             own = answerer.log_probabilities(self.questions, answers)
             before = (
                 own if checkpoint is None else self.start.log_probabilities(self.questions, answers)

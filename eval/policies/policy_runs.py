@@ -63,7 +63,7 @@ class PolicyRun:
     """The first judge of the reward."""
 
     @classmethod
-    def all_in(cls, folder: Path) -> list[PolicyRun]:
+    def in_folder(cls, folder: Path) -> list[PolicyRun]:
         """Return the run in a folder, or the complete ones of a list of `train/ablate.py` there, FOLDER/VARIANT/SEED."""
         if not (table := folder / ABLATION).is_file():
             return [cls.read(folder, folder.name)]

@@ -17,7 +17,7 @@ from mmrm.data.config.layers import read_yaml
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import read_json
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.results.predictions import OWN, read_predictions
 from mmrm.eval.results.result import Result, read_result
 from mmrm.eval.results.result_store import step_of
@@ -159,7 +159,7 @@ def read_run(folder: Path) -> Content:
     """
     problems: list[str] = []
     title = folder.resolve().name
-    run = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
+    run = judge_card_of(folder / "checkpoint") if (folder / RECIPE).is_file() else None
     benchmarks = run.benchmarks if run else ()
     saved = sorted(
         filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> StudyResult:
     )
     world = ShapesWorld(options.level, seed=0, split="validation")
     items = [world.item(index) for index in range(options.items)]
-    scores = examine(load_language_model(config).eval(), load_encoder(config), items)
+    scores = figures_of_items(load_language_model(config).eval(), load_encoder(config), items)
     figures = figures_by_type([item.kind for item in items], scores)
     title = f"{options.checkpoint}: {options.items} items of {options.level}, split validation"
     return StudyResult(figures, (figures_table(figures, title),))
@@ -128,7 +128,7 @@ class VerdictLayout:
 
 
 @torch.no_grad()
-def examine(
+def figures_of_items(
     model: LabelModel, encoder: Encoder, items: Sequence[WorldItem]
 ) -> list[dict[str, float]]:
     """Return the figures of every item by KINDS.

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, runtime: Runtime) -> StudyResult:
             of the world, and `samples` and `temperature` of the critiques.
         runtime: The device and the token budget.
     """
-    figures = ablate(options, runtime)
+    figures = study_figures(options, runtime)
     return StudyResult(figures, (judges_table(figures), critiques_table(figures)))
 
 
@@ -54,7 +54,7 @@ def write(result: StudyResult, file: Path) -> None:
     write_json(file, to_jsonable_python(result.figures))
 
 
-def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
+def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     """Return the figures of all judges; see `run`.
 
     `judges` contains accuracy, in which a tie is wrong, and cost (see `cost_figures`;

@@ -103,7 +103,7 @@ def comparable_runs(folders: Sequence[Path]) -> list[PolicyRun]:
     """
     runs: list[PolicyRun] = []
     for folder in folders:
-        runs += PolicyRun.all_in(folder)
+        runs += PolicyRun.in_folder(folder)
     if not runs:
         raise UserError(f"{folders[0]}: no run of this list came to its end.")
     first = runs[0]

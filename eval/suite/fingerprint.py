@@ -12,7 +12,7 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges.checkpoint import backbone_of
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import CARD
@@ -76,7 +76,7 @@ def _checkpoint(path: Path) -> list[str]:
 
     The location of the checkpoint and the attention kernel are not among them.
     """
-    card = recorded(path)
+    card = judge_card_of(path)
     sees = backbone_of(path, card).model_dump(exclude={"path", "revision", "freeze", "attention"})
     settings = None if card is None else card.model_dump(exclude=ELSEWHERE)
     parts = [json.dumps([sees, settings]), *_contents(path)]

@@ -17,7 +17,9 @@ ImageDigests = tuple[str, ...]
 """Digests of the images of one row."""
 
 
-def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[Example]:
+def with_ablated_images(
+    examples: Sequence[Example], images: Images, seed: int = 0
+) -> list[Example]:
     """Return the examples with the images that a judge is shown under an ablation. Keys are unchanged.
 
     Args:

@@ -43,7 +43,7 @@ from mmrm.eval.results.statistics import (
     order_consistency,
 )
 from mmrm.eval.suite.baselines import BASELINES, baseline
-from mmrm.eval.suite.image_ablation import ablate
+from mmrm.eval.suite.image_ablation import with_ablated_images
 from mmrm.models.distributed import barrier, rank
 
 
@@ -117,7 +117,7 @@ class Suite:
         benchmark, rows = self.benchmarks[name]
         protocol = self.protocol
         benchmark_judge = judge.under(protocol, benchmark)
-        examples = ablate(rows.examples, protocol.images, protocol.seed)
+        examples = with_ablated_images(rows.examples, protocol.images, protocol.seed)
         scores = benchmark_judge.score_batch(with_presentations(examples, protocol), journal)
         origin = rows.origin
         if with_notes:
@@ -146,7 +146,7 @@ def write_result(result: Result, path: Path) -> None:
     write_json(path, result.model_dump(mode="json"))
 
 
-def headline(results: Mapping[str, Result]) -> dict[str, float]:
+def headline_figures(results: Mapping[str, Result]) -> dict[str, float]:
     """Return the figures to log and to choose by: `benchmark/accuracy`, `/macro`, `/ties`, `/unparsable` and each group's.
 
     A group's figure is named `benchmark/group/accuracy`. Shares are fractions of 1; figures without rows are left out.
@@ -216,11 +216,11 @@ def evaluate(
         margins=margin_histogram(margins),
         length=length_bias(better, other, found.credit("half")[read], items[read]),
         worst=tuple(examples[row].key for row in worst_mistakes(found)),
-        published=published(examples, scores, benchmark),
+        published=published_figures(examples, scores, benchmark),
     )
 
 
-def published(
+def published_figures(
     examples: Sequence[Example], scores: Sequence[Scores], benchmark: Benchmark
 ) -> dict[str, dict[str, object]]:
     """Return the figures of scores under every rule that the benchmark knows, by the rule's name.

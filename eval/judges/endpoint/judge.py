@@ -20,7 +20,12 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.eval.judges.judge import JudgeInfo
-from mmrm.eval.judges.tournament import Comparison, asked_about, comparisons, scores_from_votes
+from mmrm.eval.judges.tournament import (
+    Comparison,
+    comparisons,
+    pair_conversation,
+    scores_from_votes,
+)
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.distributed import gather, rank, world_size
 
@@ -161,7 +166,7 @@ class EndpointJudge:
         candidates = question.candidates
         comparison = question.comparison
         seed = hashlib.sha256(f"{self.protocol.seed}/{comparison.label}".encode()).digest()
-        conversation = asked_about(self.prompt.ask, candidates, comparison.shown)
+        conversation = pair_conversation(self.prompt.ask, candidates, comparison.shown)
         request = {
             "model": self.config.model,
             "messages": messages(conversation, candidates.images, candidates.identity),

@@ -24,8 +24,8 @@ from mmrm.eval.judges.packed_judge import Conversation, Unit, UnitResult
 from mmrm.eval.judges.tournament import (
     Ask,
     Comparison,
-    asked_about,
     comparisons,
+    pair_conversation,
     scores_from_votes,
 )
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
@@ -64,7 +64,7 @@ class PairLayout:
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
         """Return the conversations, which end before the judge's text."""
-        conversation = asked_about(self.ask, unit.candidates, unit.shown)
+        conversation = pair_conversation(self.ask, unit.candidates, unit.shown)
         return [conversation] * len(unit.seeds), None
 
 

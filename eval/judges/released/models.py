@@ -15,7 +15,7 @@ from typing import Any
 from mmrm.data.errors import CheckpointError
 from mmrm.data.prompts import R1_REWARD
 from mmrm.data.storage.files import read_json
-from mmrm.eval.judges.checkpoint import Runtime, fetched, load_checkpoint
+from mmrm.eval.judges.checkpoint import Runtime, fetch_checkpoint, load_checkpoint
 from mmrm.eval.judges.generative.judge import GenerativeJudge, load_writer
 from mmrm.eval.judges.packed_judge import PackedJudge
 from mmrm.eval.judges.pointwise import PointJudge
@@ -99,7 +99,7 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         CheckpointError: The checkpoint is of another family, or sampling is set for a scalar model.
     """
     row = RELEASED[config.model]
-    folder = fetched(Path(config.checkpoint).expanduser())
+    folder = fetch_checkpoint(Path(config.checkpoint).expanduser())
     _refuse_other_family(path, folder, config.model, row.family)
     note = f"Asked and read as the row {config.model} of eval/judges/released/models.py says."
     if isinstance(row.way, HeadConfig):
