@@ -30,12 +30,15 @@ def load_policy(path: Path, runtime: Runtime) -> tuple[Any, Packed]:
     Raises:
         CheckpointError: If the checkpoint is not complete.
     """
-    found = load_checkpoint(path, runtime, load_writer)
-    return found.model, found.packed
+    checkpoint = load_checkpoint(path, runtime, load_writer)
+    return checkpoint.model, checkpoint.packed
 
 
 def load_questions(source: SourceConfig, cache: Path) -> list[Preference]:
-    """Return all questions of a source; raise UserError if the source cannot be read."""
+    """Return all questions of a source; raise UserError if the source cannot be read.
+
+    `cache` is the folder in which the prepared source is kept between runs.
+    """
     mixture = Mixture(MixtureConfig(sources=[source], cache=str(cache)))
     return [mixture[index] for index in range(len(mixture))]
 
@@ -64,17 +67,22 @@ class PolicyRun:
 
     @classmethod
     def in_folder(cls, folder: Path) -> list[PolicyRun]:
-        """Return the run in a folder, or the complete ones of a list of `train/ablate.py` there, FOLDER/VARIANT/SEED."""
-        if not (table := folder / ABLATION).is_file():
+        """Return the runs in a folder: the folder is a run, or holds a list of `train/ablate.py`.
+
+        In the folder of a list, a run's folder is FOLDER/VARIANT/SEED. Runs that have not ended are
+        left out. The order is that of the list's table, and then by seed.
+        """
+        table = folder / ABLATION
+        if not table.is_file():
             return [cls.read(folder, folder.name)]
+        runs: list[PolicyRun] = []
+        # A table has a line for each run, and a variant as many runs as seeds.
         variants = dict.fromkeys(line["variant"] for line in read_json(table)["results"])
-        return [
-            cls.read(run.parent, variant)
-            for variant in variants
-            for run in sorted(
-                folder.glob(f"{variant}/*/{COMPLETE_RUN}"), key=lambda file: int(file.parent.name)
-            )
-        ]
+        for variant in variants:
+            complete_runs = [file.parent for file in folder.glob(f"{variant}/*/{COMPLETE_RUN}")]
+            complete_runs.sort(key=lambda run_folder: int(run_folder.name))
+            runs += [cls.read(run_folder, variant) for run_folder in complete_runs]
+        return runs
 
     @classmethod
     def read(cls, folder: Path, name: str) -> PolicyRun:
@@ -100,32 +108,35 @@ class PolicyRun:
             "max_new_tokens": method["max_new_tokens"],
         }
         judges = [term["path"] for term in method["rewards"] if term["type"] == "judge"]
-        start = BackboneConfig.model_validate(recipe["backbone"])
         return cls(
-            folder,
-            name,
-            start,
-            SamplingConfig.model_validate(sampling),
-            questions[0],
-            next(iter(judges), None),
+            folder=folder,
+            name=name,
+            start=BackboneConfig.model_validate(recipe["backbone"]),
+            sampling=SamplingConfig.model_validate(sampling),
+            source=questions[0],
+            judge=judges[0] if judges else None,
         )
 
     @property
-    def answers(self) -> Path:
-        """The file with the answers to the questions, relative to a checkpoint."""
+    def answers_file(self) -> Path:
+        """The file of the run's answers to the questions, relative to a checkpoint folder."""
         source = TypeAdapter(AnySource).validate_python(self.source)
         return Path("answers", f"{source.label}.jsonl")
 
     def checkpoints(self) -> dict[int, Path]:
-        """Return the completely saved checkpoints by their step, in order."""
-        found = {
-            int(path.parent.name.rpartition("-")[2]): path.parent
-            for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")
-        }
-        return dict(sorted(found.items()))
+        """Return the completely saved checkpoints by their step, in the order of the steps."""
+        checkpoint_by_step: dict[int, Path] = {}
+        for file in self.folder.glob(f"checkpoint-*/{COMPLETE}"):
+            checkpoint = file.parent
+            step = int(checkpoint.name.rpartition("-")[2])
+            checkpoint_by_step[step] = checkpoint
+        return dict(sorted(checkpoint_by_step.items()))
 
     def questions(self, count: int) -> list[Preference]:
-        """Return the first `count` questions of the source. A generated source makes this many."""
+        """Return the first `count` questions of the run's source of questions.
+
+        A generated source is set to generate `count` questions. Another source may have fewer.
+        """
         source = TypeAdapter(AnySource).validate_python(self.source)
         if "rows" in type(source).model_fields:
             source = source.model_copy(update={"rows": count})

@@ -257,7 +257,7 @@ def best_of_curve(start: Point, items: Ints | None = None) -> list[dict[str, Any
             values["best"].append(best_of(scores, right, n))
             values["score"].append(best_score(scores, n))
             values["pass"].append(pass_at(right, n))
-            values["majority"].append(majority(answers.said, right, n))
+            values["majority"].append(majority(answers.majority_votes, right, n))
         line: dict[str, Any] = {"n": n, "kl_at_most": best_of_kl(n)}
         for name, by_question in values.items():
             mean = estimate(np.array([by_question]), items, name in SHARES)
