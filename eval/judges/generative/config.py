@@ -22,7 +22,8 @@ class GenerativeJudgeConfig(JudgeConfig, JudgingConfig):
     checkpoint: str
     """A checkpoint folder or a hub id."""
     template: JudgeTemplate | Literal["benchmark"] | None = None
-    """Null takes the one of the checkpoint's own training, `benchmark` the benchmark's own prompt and parser."""
+    """The words with which the judge is asked. Null takes the template of the checkpoint's
+    training, and `benchmark` the benchmark's own prompt and parser."""
 
     @property
     def compares(self) -> bool:
