@@ -94,7 +94,8 @@ class PolicyRun:
         file = folder / RECIPE
         if not file.is_file():
             raise UserError(
-                f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py)."
+                f"{folder}: there is no {RECIPE}; required is the run folder of a policy "
+                "(train/rl.py)."
             )
         recipe: dict[str, Any] = read_yaml(file).plain()
         method = recipe["method"]

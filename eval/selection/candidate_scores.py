@@ -28,7 +28,7 @@ from mmrm.eval.protocol import journal_key
 from mmrm.eval.selection.candidate_files import New
 from mmrm.eval.selection.candidate_records import RecordFile
 from mmrm.eval.selection.score_forms import FORMS
-from mmrm.eval.suite.fingerprint import SCORES, shared_digest
+from mmrm.eval.suite.fingerprint import SCORING_MODULES, shared_digest
 from mmrm.eval.verifiers import Verifying
 from mmrm.models.distributed import gather, rank, world_size
 
@@ -103,7 +103,9 @@ def fingerprint(judge: Path, scoring: Scoring) -> str:
     it, because each line is stored under the content of its own record.
     """
     settings = [str(scoring.form == "relative"), str(scoring.verifying)]
-    code = code_digest("mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
+    code = code_digest(
+        "mmrm.eval.selection.candidate_scores", *SCORING_MODULES, floors=("models", "eval")
+    )
     return digest("\n".join([shared_digest(judge), code, *settings]))
 
 

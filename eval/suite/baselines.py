@@ -34,9 +34,12 @@ BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
     "first": _first,
     "random": _random,
 }
-"""The functions that score the two responses of an example, given a seed, by the baseline's name."""
+"""The baselines by name: functions of an example and a seed that score the two responses."""
 
 
-def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Scores]:
-    """Return the scores of every example by the baseline `name`. Equal lengths are a tie."""
+def baseline_scores(name: str, examples: Sequence[Example], seed: int = 0) -> list[Scores]:
+    """Return the scores of every example's responses by one of BASELINES. Equal lengths are a tie.
+
+    Only the baseline `random` uses the seed.
+    """
     return [Scores(BASELINES[name](example, seed)) for example in examples]

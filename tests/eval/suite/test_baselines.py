@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmrm.data.errors import UserError
 from mmrm.data.preference import placeholders
-from mmrm.eval.suite.baselines import BASELINES, baseline
+from mmrm.eval.suite.baselines import BASELINES, baseline_scores
 from mmrm.eval.suite.image_ablation import with_ablated_images
 from tests.eval.make import example, png
 
@@ -22,17 +22,20 @@ def test_what_the_content_blind_judges_prefer() -> None:
         example("a", responses=("long one", "short")),
         example("b", responses=("same", "size")),
     ]
-    assert [verdict.values for verdict in baseline("longest", examples)] == [(8, 5), (4, 4)]
-    assert [verdict.values for verdict in baseline("shortest", examples)] == [(-8, -5), (-4, -4)]
-    assert [verdict.values for verdict in baseline("first", examples)] == [(1, 0), (1, 0)]
+    assert [verdict.values for verdict in baseline_scores("longest", examples)] == [(8, 5), (4, 4)]
+    assert [verdict.values for verdict in baseline_scores("shortest", examples)] == [
+        (-8, -5),
+        (-4, -4),
+    ]
+    assert [verdict.values for verdict in baseline_scores("first", examples)] == [(1, 0), (1, 0)]
     assert set(BASELINES) == {"longest", "shortest", "first", "random"}
 
 
 def test_the_coin_depends_on_the_row_and_the_seed_alone() -> None:
     examples = [example(str(row)) for row in range(400)]
-    found = [verdict.values for verdict in baseline("random", examples)]
-    assert found == [verdict.values for verdict in baseline("random", examples[::-1])][::-1]
-    assert found != [verdict.values for verdict in baseline("random", examples, seed=1)]
+    found = [verdict.values for verdict in baseline_scores("random", examples)]
+    assert found == [verdict.values for verdict in baseline_scores("random", examples[::-1])][::-1]
+    assert found != [verdict.values for verdict in baseline_scores("random", examples, seed=1)]
     assert 150 < found.count((1.0, 0.0)) < 250
 
 
