@@ -62,19 +62,20 @@ class Annotator:
     seed: int = 0
 
     def __call__(self, record: Preference) -> Annotation:
-        """Ask about a record, and return the first reasoning that ends with the right answer.
+        """Ask the model about a record, and return the first reasoning with the right answer.
 
-        The responses are shown in an order that is drawn by the record's identity. A reasoning with
-        a marker such as `<image>` counts as a failed try, because training refuses such texts.
+        The order of the responses is drawn at random, the same in every run. A reasoning with a
+        marker such as `<image>` counts as a failed try, because training refuses such texts.
 
         Raises:
             EndpointError: If the endpoint does not reply.
         """
-        chosen_position = draw(self.seed, record.identity, 0)
-        responses = [record.rejected, record.rejected]
-        responses[chosen_position] = record.chosen
-        right_answer = chosen_position + 1  # a judgement numbers the responses 1 and 2
-        question = ask(self.template, record.prompt, *responses)
+        chosen_position = draw(self.seed, record.identity, 0)  # 0 or 1
+        right_answer = chosen_position + 1  # the model numbers the responses 1 and 2
+        first, second = record.chosen, record.rejected
+        if chosen_position == 1:
+            first, second = record.rejected, record.chosen
+        question = ask(self.template, record.prompt, first, second)
         chat = messages(question, record.images, record.identity)
         for try_number, temperature in enumerate(self.temperatures, start=1):
             body = {
@@ -90,8 +91,8 @@ class Annotator:
             can_be_learned = bool(rationale) and stray_marker(rationale) is None
             if judgement.answer == right_answer and can_be_learned:
                 # Training shows the chosen response first if the texts can be rewritten so.
-                rewritten, first = with_chosen_first(rationale, winner=right_answer)
-                return Annotation(rewritten, try_number, first)
+                rewritten, first_in_rationale = with_chosen_first(rationale, winner=right_answer)
+                return Annotation(rewritten, try_number, first_in_rationale)
         return Annotation(None, len(self.temperatures))
 
 
@@ -113,8 +114,9 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 def read_journal(path: Path, records: Mixture) -> list[dict[str, Any]]:
     """Return the complete lines of a journal; empty if there is no journal.
 
-    A last line that a kill cut off is left out. Every line is compared with the record of its index
-    in `records`: by content, images included, because other records may have the same identities.
+    A last line that a kill cut off is left out. Every line has the index of a record, and is
+    compared with this record of `records`: by content, images included, because other records may
+    have the same identities.
 
     Raises:
         UserError: If a line is damaged, or belongs to another record.
@@ -170,7 +172,7 @@ def _cut_off_incomplete_line(path: Path) -> None:
 def _keep_counted_lines(path: Path, num_written: int) -> None:
     """Cut a file of records after its first `num_written` lines.
 
-    A kill may have left one line more than the journal counts.
+    A kill may have left one line more than its journal counts.
 
     Args:
         path: The file of records, which may not exist yet.
@@ -184,8 +186,7 @@ def _keep_counted_lines(path: Path, num_written: int) -> None:
         raise UserError(
             f"{path} holds {len(lines):,} records, and its journal {journal_of(path)} knows of "
             f"{num_written:,} that were written there. Put the file back, or move the journal away "
-            "to "
-            "annotate everything again."
+            "to annotate everything again."
         )
     if path.exists():
         path.write_bytes(b"".join(lines[:num_written]))

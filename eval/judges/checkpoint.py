@@ -177,7 +177,7 @@ def judge_type_of(folder: Path) -> str:
 
 
 def judge_type_by_class() -> dict[str, str]:
-    """Return the `type` of judge by the name of the model class, for all model families."""
+    """Return the `type` of judge for each model class of each model family, by the class's name."""
     types: dict[str, str] = {}
     for family in FAMILIES.values():
         family_parts = family.parts()._asdict()

@@ -46,17 +46,20 @@ class Judge(Protocol):
         ...
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> Judge:
-        """Return the judge of a benchmark.
+        """Return a copy of this judge that follows a benchmark's protocol.
 
-        It has the same weights and follows the protocol: its seed, orders and votes. It asks with
-        the benchmark's own prompt if this kind of judge uses such prompts.
+        The protocol decides the seed, the orders and the number of votes. The copy has the same
+        weights. It asks with the benchmark's own prompt if this kind of judge uses such prompts.
 
         Raises: CheckpointError if the judge cannot follow the protocol.
         """
         ...
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return notes to print with figures that are computed from these scores of this judge."""
+        """Return notes to print with figures that are computed from these scores of this judge.
+
+        They are, for example, the number of tokens that were written.
+        """
         ...
 
 

@@ -105,10 +105,10 @@ def judge_card(
 
 
 def card_of_earlier_run(recipe: Mapping[str, Any]) -> JudgeCard:
-    """Return the judge card of a checkpoint of an earlier version, which wrote no card.
+    """Return the judge card for a checkpoint of an earlier version, which wrote no card.
 
     Args:
-        recipe: The resolved recipe in its run folder, as plain values.
+        recipe: The resolved recipe in the checkpoint's run folder, as plain values.
     """
     method = recipe["method"]
     critique = None

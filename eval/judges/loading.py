@@ -36,13 +36,14 @@ class LoadedJudge:
     def score(
         self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
     ) -> list[float]:
-        """Return the score of each response; higher is better."""
+        """Return the score of each response to the prompt `messages`; higher is better."""
         return list(self.rank(messages, responses, images).values)
 
     def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Scores:
-        """Return scores, order and margin of the responses, and the texts that the judge wrote.
+        """Return the scores, the order and the margin of the responses to the prompt `messages`.
 
-        In a distributed run, each rank judges its own responses without waiting for the others.
+        If the judge writes, the result also has its texts. In a distributed run, each rank judges
+        its own responses without waiting for the others.
 
         Raises: RecordError if the messages, responses or images cannot be judged.
         """
@@ -50,7 +51,7 @@ class LoadedJudge:
             return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
 
     def compare(self, messages: Any, a: str, b: str, images: Iterable[Any] = ()) -> Scores:
-        """Return the scores of the responses `a` and `b`.
+        """Return the scores of the responses `a` and `b` to the prompt `messages`.
 
         In the result, `order[0]` is the index of the better response, 0 for `a` and 1 for `b`. A
         `margin` of 0 is a tie.

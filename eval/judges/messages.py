@@ -59,7 +59,7 @@ def candidates_of(
 
 
 def _fault_of(responses: Sequence[str]) -> str:
-    """Return "" for a list of texts, and for another value a description of it for messages."""
+    """Return the reason why a value is no list of texts, or "" if it is one."""
     if isinstance(responses, str):
         return "one text"
     if not responses:

@@ -39,7 +39,7 @@ PackedItems = tuple[PackedBatch, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The encoder of a model's inputs, and the settings by which its rows are packed."""
+    """The encoder of a model's inputs, and the settings by which they are packed into rows."""
 
     encoder: Encoder
     device: torch.device

@@ -35,7 +35,10 @@ more bytes, so that the estimate is rather too high than too low."""
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Responses to one prompt that are judged in one group of a packed row."""
+    """Some of the responses to one prompt, which are judged together.
+
+    They become one group of a packed row: the prompt once, and the texts that continue it.
+    """
 
     key: str
     """The unit's name among the units of its candidates."""
@@ -47,13 +50,16 @@ class Unit:
 
     @property
     def responses(self) -> tuple[str, ...]:
-        """The responses that are shown, in that order."""
+        """The texts of the responses that are shown, in the order of `shown`."""
         return tuple(self.candidates.responses[index] for index in self.shown)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """The model's result for a unit. A journal keeps it, and ranks gather it."""
+    """The model's result for the responses of one unit.
+
+    A journal keeps it, and ranks exchange it.
+    """
 
     values: tuple[float, ...] = ()
     """A score for each response that is shown; empty if the unit's texts name the better one."""
@@ -83,13 +89,19 @@ pickling, and the judge holds the model."""
 
 @dataclass(frozen=True, slots=True)
 class UnitEncoder:
-    """Encodes a unit as a group. Runs in loader workers, so it holds no model."""
+    """Encodes a unit, some of the responses to one prompt, as a group of a packed row.
+
+    It runs in loader workers, so it holds no model.
+    """
 
     encoder: Encoder
     layout: Layout
 
     def __call__(self, unit: Unit) -> Group:
-        """Return the group of a unit; raise RecordError if an image cannot be decoded."""
+        """Return a unit's prompt and responses as a group of token ids and pixels.
+
+        Raises: RecordError if an image cannot be decoded.
+        """
         conversations, read = self.layout(unit)
         candidates = unit.candidates
         return self.encoder.encode_conversations(
@@ -132,18 +144,18 @@ class PackedJudge(ABC):
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """The function that makes the conversations of a unit."""
+        """The function that makes the conversations about the responses of a unit."""
 
     @abstractmethod
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the units of candidates, in the order in which they are computed.
+        """Return the responses to a prompt in units, in the order in which they are computed.
 
-        A unit holds the responses to the prompt that are judged in one group of a packed row.
+        The responses of a unit are judged in one group of a packed row.
         """
 
     @abstractmethod
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Run the model on a packed row, and return the results of the units that it holds.
+        """Run the model on a packed row, and return one result for each unit in the row.
 
         A rank without work calls this with a filler row and no units, because under ZeRO-3 the
         other ranks need its share of the weights.
@@ -153,14 +165,14 @@ class PackedJudge(ABC):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of candidates from the results of their units, in order.
+        """Return the scores of all responses to a prompt from the results of its units, in order.
 
         Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
         """
 
     @property
     def units_share_groups(self) -> bool:
-        """True if the server may compute units with equal prompts as one group, or split a unit.
+        """True if the server may divide units, or compute units of the same prompt as one group.
 
         It is False by default, because the random draws of written texts depend on the unit.
         """
@@ -168,19 +180,23 @@ class PackedJudge(ABC):
 
     @property
     def row_cost(self) -> Cost:
-        """A function that returns the number of tokens a group needs of a row's budget.
+        """A function that returns the number of tokens of a packed row's budget that a group needs.
 
-        The function can be pickled for loader workers.
+        A group is a prompt with the texts that continue it. The function can be pickled for loader
+        workers.
         """
         return attrgetter("cost")
 
     @property
     def encode(self) -> Callable[[Unit], Group]:
-        """The function that encodes a unit as a group. It can be pickled for loader workers."""
+        """The function that encodes the responses of a unit as a group of a packed row.
+
+        It can be pickled for loader workers.
+        """
         return UnitEncoder(self.packed.encoder, self.layout)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "PackedJudge":
-        """Return this judge as the judge of a benchmark, which follows the protocol."""
+        """Return a copy of this judge that follows a benchmark's protocol."""
         return replace(self, protocol=protocol)
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
@@ -188,10 +204,10 @@ class PackedJudge(ABC):
         return self.about
 
     def checked_units(self, candidates: Candidates) -> list[Unit]:
-        """Return the units of candidates.
+        """Return the responses to a prompt in units, like `units`, and check their texts first.
 
         Raises: RecordError if a text holds a control token and this is not the judge of a
-            benchmark.
+        benchmark.
         """
         if self.protocol is None:
             refuse_control_tokens(candidates, self.packed.encoder)
@@ -232,7 +248,7 @@ class PackedJudge(ABC):
 
 
 def refuse_control_tokens(candidates: Candidates, encoder: Encoder) -> None:
-    """Raise RecordError if a text holds a control token of the tokenizer."""
+    """Raise RecordError if the prompt or a response holds a control token of the tokenizer."""
     prompt_texts = ["".join(texts([turn])) for turn in candidates.prompt]
     for content in (*prompt_texts, *candidates.responses):
         token = control_token(content, encoder.control_tokens)
@@ -268,10 +284,10 @@ def units_of_responses(candidates: Candidates, token_budget: int | None) -> Iter
 
 
 def _unit_of_range(candidates: Candidates, start: int, end: int) -> Unit:
-    """Return the unit of the responses from `start` to before `end`.
+    """Return the unit of the responses with the indices from `start` to `end` - 1.
 
-    Its key names the responses: with another budget, others are judged together, and their stored
-    results must not be used.
+    The unit's key, under which its result is stored, names the responses: with another token
+    budget, other responses are judged together, and the stored result must not be used.
     """
     return Unit(f"{start}-{end}", candidates, tuple(range(start, end)))
 

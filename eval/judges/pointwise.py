@@ -41,7 +41,7 @@ class PointJudge(WritingJudge):
 
     @property
     def info(self) -> JudgeInfo:
-        """A point judge writes about each response by itself."""
+        """Properties of the judge: it scores each response by writing text about it."""
         return JudgeInfo(writes=True)
 
     @property
@@ -50,7 +50,7 @@ class PointJudge(WritingJudge):
         return PointLayout(self.template)
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return a unit for each response, with the seed of the text about it."""
+        """Return a unit for each response, with the seed of the text that is written about it."""
         protocol_seed = self.protocol.seed if self.protocol else 0
         units: list[Unit] = []
         for index in range(len(candidates.responses)):
@@ -59,7 +59,7 @@ class PointJudge(WritingJudge):
         return units
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the score of each unit's response, and the text that was written about it."""
+        """Generate a text about each response in a packed row, and return the scores in them."""
         encoder = self.packed.encoder
         seeds = [seed for unit in units for seed in unit.seeds]
         results: list[UnitResult] = []
@@ -74,7 +74,7 @@ class PointJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of all responses.
+        """Return the scores of all responses to a prompt from the results of its units.
 
         If people's own responses are ranked, a score that cannot be read is 0, as the authors'
         scripts count it. In a benchmark it stays NaN.

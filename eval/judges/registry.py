@@ -43,7 +43,7 @@ def judge_config(path: Path) -> JudgeConfig:
     They come from its YAML file, or are the defaults for a checkpoint folder.
 
     Raises:
-        CheckpointError: `path` is no judge, or is not as it was saved.
+        CheckpointError: `path` is no judge, or its files differ from those that were saved.
         RecipeError: The file has wrong keys or values; the error lists all of them.
     """
     if path.is_file():

@@ -14,7 +14,7 @@ from mmrm.models.packing.groups import PackedBatch
 
 @dataclass(frozen=True, kw_only=True)
 class WritingJudge(PackedJudge):
-    """A judge that generates text after every continuation of a packed row."""
+    """Base class of judges that generate text: critiques, scores or comparisons."""
 
     model: Any
     """The model itself in eval mode, not wrapped by DeepSpeed or DDP."""
@@ -24,9 +24,10 @@ class WritingJudge(PackedJudge):
 
     @property
     def row_cost(self) -> Cost:
-        """A function that returns the number of tokens a group needs of a row's budget.
+        """A function that returns the number of tokens of a packed row's budget that a group needs.
 
-        It includes the memory of the text that is generated after the group.
+        A group is a prompt with the texts that continue it. The number includes the memory of the
+        text that is generated after it.
         """
         return WritingCost.of(self.model.config, self.sampling)
 
@@ -46,10 +47,10 @@ class WritingJudge(PackedJudge):
     def write(
         self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]
     ) -> list[Generation]:
-        """Generate a text after every continuation of a packed row, and return the texts in order.
+        """Generate a text after every conversation in a packed row, and return the texts in order.
 
         Args:
-            batch: The packed row.
+            batch: The packed row, whose conversations end where the texts begin.
             forbidden: Token ids that are never generated, such as that of an image.
             seeds: The seed of each text.
         """

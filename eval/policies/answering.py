@@ -74,8 +74,10 @@ class Answers:
     def figures(self) -> dict[str, float]:
         """Return the value of each figure for this question, a number from 0 to 1.
 
-        The mean of a value over questions is the figure, for example the accuracy `greedy`. The
-        figure `best` is missing if the answers have no scores.
+        The mean over questions is the figure itself: the accuracy of the `greedy` answer, of a
+        `sampled` one, and of the `best` by the judge, the share of questions with any right answer
+        (`pass`), and the accuracy of the `majority`. `best` is missing if the answers have no
+        scores.
         """
         greedy_is_right = self.right[0]
         right = self.right[1:]
@@ -94,7 +96,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class QuestionEncoder:
-    """Encodes a question as a group: its prompt, after which `count` answers are generated.
+    """Encodes a question for a policy that generates `count` answers to it.
 
     It runs in loader workers.
     """
@@ -103,11 +105,14 @@ class QuestionEncoder:
     count: int
 
     def __call__(self, record: Preference) -> Group:
-        """Return the encoded question; raise RecordError if it cannot be encoded."""
+        """Return the question as a group, a prompt and the beginnings of `count` answers.
+
+        Raises: RecordError if the question cannot be encoded.
+        """
         return to_write(self.prompt(record), self.count)
 
     def prompt(self, record: Preference) -> Group:
-        """Return the encoded prompt of a question, a group without continuations."""
+        """Return the prompt of a question as token ids and pixels, without continuations."""
         self.encoder.refuse_control_tokens(record)
         images = [decode(image, record.identity) for image in record.images]
         group = self.encoder.encode(images, [self.encoder.render(record.prompt)], None)
@@ -243,8 +248,8 @@ class Answerer:
             return [tuple(islice(sums, len(sampled_ids))) for _, sampled_ids in row_questions]
 
         items: list[SampledQuestion] = []
-        for question, answers_to_it in zip(questions, answers, strict=True):
-            sampled_ids = answers_to_it.ids[1:]
+        for question, question_answers in zip(questions, answers, strict=True):
+            sampled_ids = question_answers.ids[1:]
             items.append((question, sampled_ids))
         encode = partial(encode_answers, QuestionEncoder(self.packed.encoder, 1))
         return run_packed(self.packed, items, encode, sums_of_row)
@@ -282,13 +287,13 @@ def with_scores(
         journal: Shows the progress of judging and keeps the scores.
     """
     batch = [
-        candidates(question, answers_to_it.texts)
-        for question, answers_to_it in zip(questions, answers, strict=True)
+        candidates(question, question_answers.texts)
+        for question, question_answers in zip(questions, answers, strict=True)
     ]
     scores_of_batch = judge.score_batch(batch, journal)
     return [
-        replace(answers_to_it, scores=scores.values)
-        for answers_to_it, scores in zip(answers, scores_of_batch, strict=True)
+        replace(question_answers, scores=scores.values)
+        for question_answers, scores in zip(answers, scores_of_batch, strict=True)
     ]
 
 
@@ -304,7 +309,7 @@ def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
 
     A credit is the value of a figure for one question. The mean of the credits is the figure.
     """
-    figures_by_question = [answers_to_it.figures() for answers_to_it in answers]
+    figures_by_question = [question_answers.figures() for question_answers in answers]
     credits: dict[str, Floats] = {}
     for name in figures_by_question[0]:
         values = [figures[name] for figures in figures_by_question]
@@ -340,14 +345,14 @@ def summary(answers: Sequence[Answers], items: Ints | None = None) -> dict[str, 
         figures[name] = share_interval(credits, items).plain
     lengths: list[int] = []
     are_cut_off: list[bool] = []
-    for answers_to_it in answers:
-        lengths += [len(ids) for ids in answers_to_it.ids[1:]]
-        are_cut_off += answers_to_it.cut_off[1:]
+    for question_answers in answers:
+        lengths += [len(ids) for ids in question_answers.ids[1:]]
+        are_cut_off += question_answers.cut_off[1:]
     figures["tokens"] = float(np.mean(lengths))
     figures["cut_off"] = float(np.mean(are_cut_off))
     if answers[0].scores:
-        sampled_scores = [answers_to_it.scores[1:] for answers_to_it in answers]
-        greedy_scores = [answers_to_it.scores[0] for answers_to_it in answers]
+        sampled_scores = [question_answers.scores[1:] for question_answers in answers]
+        greedy_scores = [question_answers.scores[0] for question_answers in answers]
         figures["score"] = float(np.mean(sampled_scores))
         figures["greedy_score"] = float(np.mean(greedy_scores))
     return figures
@@ -400,14 +405,14 @@ def write_answers(
     for question, item in zip(questions, items, strict=True):
         name_by_item.setdefault(int(item), question.identity)  # named for its first question
     rows: list[dict[str, Any]] = []
-    for question, answers_to_it, item in zip(questions, answers, items, strict=True):
+    for question, question_answers, item in zip(questions, answers, items, strict=True):
         row = {
             "id": question.identity,
             "key": question_key(question),
             "category": question.category,
             "item": name_by_item[int(item)],
-            **asdict(answers_to_it),
-            "credits": answers_to_it.figures(),
+            **asdict(question_answers),
+            "credits": question_answers.figures(),
         }
         rows.append(row)
     folder.mkdir(parents=True, exist_ok=True)

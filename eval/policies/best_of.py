@@ -23,16 +23,17 @@ def best_of(scores: Sequence[float], right: Sequence[bool], n: int) -> float:
     """
     indices = sorted(range(len(scores)), key=lambda index: scores[index])
     num_lower = 0
-    expected_right = 0.0
+    num_right_subsets = 0.0  # subsets of n whose best answer is right; ties count in part
     for _, group in groupby(indices, key=lambda index: scores[index]):
         tied = list(group)
         # A subset has this score as its highest one if it is drawn from the answers of up to this
         # score, but not from those of lower scores alone.
         num_subsets = comb(num_lower + len(tied), n) - comb(num_lower, n)
+        # Each of the tied answers is chosen in equally many of these subsets.
         num_right = sum(right[index] for index in tied)
-        expected_right += num_subsets * num_right / len(tied)
+        num_right_subsets += num_subsets * num_right / len(tied)
         num_lower += len(tied)
-    return expected_right / comb(len(scores), n)
+    return num_right_subsets / comb(len(scores), n)
 
 
 def best_score(scores: Sequence[float], n: int) -> float:
@@ -86,18 +87,18 @@ def majority(answers: Sequence[Hashable], right: Sequence[bool], n: int) -> floa
     """
     count_by_answer = Counter(answers)
     is_right_by_answer = dict(zip(answers, right, strict=True))
-    expected_right = 0.0
+    num_right_subsets = 0.0  # subsets of n whose majority is right; ties count in part
     for answer, count in count_by_answer.items():
         if not is_right_by_answer[answer]:
             continue
         other_counts = [other for key, other in count_by_answer.items() if key != answer]
-        # Sum over the number of times that the answer is drawn as a most frequent one.
+        # Count the subsets with this answer `times` times and no other answer more often.
         for times in range(1, min(count, n) + 1):
             num_draws_by_ties = _draws_by_ties(other_counts, times, n - times)
-            # An answer that ties with others is chosen with probability 1 / (ties + 1).
-            weight = sum(draws / (ties + 1) for ties, draws in enumerate(num_draws_by_ties))
-            expected_right += comb(count, times) * weight
-    return expected_right / comb(len(answers), n)
+            # If `ties` other answers are as frequent, it is chosen with probability 1 / (ties + 1).
+            num_draws = sum(draws / (ties + 1) for ties, draws in enumerate(num_draws_by_ties))
+            num_right_subsets += comb(count, times) * num_draws
+    return num_right_subsets / comb(len(answers), n)
 
 
 def _draws_by_ties(counts: Sequence[int], most: int, size: int) -> list[int]:

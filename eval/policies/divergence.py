@@ -37,7 +37,10 @@ from mmrm.models.distributed import gather, rank
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The measurement of a policy at one step of a run; step 0 is the policy before training."""
+    """The measurement of one policy, which is a checkpoint of a run.
+
+    A point at step 0 is that of the policy before training.
+    """
 
     run: str
     seed: str
@@ -52,7 +55,7 @@ class Point:
         """The values of each figure by question, arrays of shape (questions,).
 
         The figures are the accuracies, the mean score of the sampled answers, the score of the
-        greedy answer, and the KL divergence from the start in nats.
+        greedy answer, and the KL divergence from the policy before training in nats.
         """
         # (questions, 1 + samples); the greedy answer comes first
         scores = np.array([answers.scores for answers in self.answers])
@@ -140,9 +143,11 @@ class Measurement:
     def _measure(
         self, run: PolicyRun | None, checkpoint: Path | None, journal: Journal
     ) -> list[dict[str, Any]]:
-        """Measure a policy, and return for each question its answers and their log-ratios.
+        """Let a policy answer the questions, and return a line for each question.
 
-        `run` and `checkpoint` are None for the policy that training started from.
+        A line has the `answers` with their scores, and the `log_ratios` of the sampled answers:
+        their log-probability under the policy minus that under the policy before training. `run`
+        and `checkpoint` are None for the policy before training.
         """
         answerer = self.start
         answers: list[Answers] = []
@@ -163,13 +168,16 @@ class Measurement:
         if checkpoint is not None:
             under_start = self.start.log_probabilities(self.questions, answers)
         lines: list[dict[str, Any]] = []
-        for index, answers_to_question in enumerate(answers):
+        for index, question_answers in enumerate(answers):
             log_ratios = np.subtract(under_policy[index], under_start[index]).tolist()
-            lines.append({"answers": asdict(answers_to_question), "log_ratios": tuple(log_ratios)})
+            lines.append({"answers": asdict(question_answers), "log_ratios": tuple(log_ratios)})
         return lines
 
     def _fingerprint(self, policy: Path) -> str:
-        """Return the fingerprint of the measurement of the policy in a checkpoint folder."""
+        """Return the fingerprint of a measurement, a digest of everything that decides its result.
+
+        `policy` is the checkpoint folder of the policy to measure.
+        """
         policies = policy_digest(policy), policy_digest(self.start_path)
         questions = [
             (question.identity, question_key(question), question.prompt, question.truth)
@@ -181,12 +189,13 @@ class Measurement:
 
 
 def _stored_lines(file: Path, fingerprint: str) -> list[dict[str, Any]]:
-    """Return the lines of a stored measurement, or an empty list.
+    """Return the lines of a stored measurement, without the fingerprint in the first line.
 
-    It is empty if there is no file, or if the file has another fingerprint in its first line.
+    Returns an empty list if there is no file, or if it has another fingerprint.
     """
     if not file.is_file():
         return []
-    with file.open(encoding="utf-8") as lines:  # not splitlines: answers hold other line breaks
+    # A file is split at "\n" only, `splitlines` also at other line breaks, which answers may hold.
+    with file.open(encoding="utf-8") as lines:
         stored_fingerprint, *stored_lines = map(json.loads, lines)
     return stored_lines if stored_fingerprint == fingerprint else []

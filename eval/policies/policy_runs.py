@@ -53,7 +53,7 @@ COMPLETE_RUN = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """The settings of a run of `method: policy` that its measurement needs."""
+    """The settings of a training run of `method: policy` that its measurement needs."""
 
     folder: Path
     name: str
@@ -67,10 +67,11 @@ class PolicyRun:
 
     @classmethod
     def in_folder(cls, folder: Path) -> list[PolicyRun]:
-        """Return the runs in a folder: the folder is a run, or holds a list of `train/ablate.py`.
+        """Return the runs in a folder, which is a run folder itself or the folder of several runs.
 
-        In the folder of a list, a run's folder is FOLDER/VARIANT/SEED. Runs that have not ended are
-        left out. The order is that of the list's table, and then by seed.
+        `train/ablate.py` makes folders of several runs: FOLDER/VARIANT/SEED is the folder of a run.
+        Runs that have not ended are left out. The order is that of the variants in the folder's
+        table, and then by seed.
         """
         table = folder / ABLATION
         if not table.is_file():
@@ -86,7 +87,11 @@ class PolicyRun:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> PolicyRun:
-        """Return the settings of a run from the recipe in its folder, under the name for tables.
+        """Return the settings of a run from the recipe in its folder.
+
+        Args:
+            folder: The run folder.
+            name: The name of the run in tables.
 
         Raises:
             UserError: If the run has another method, or no questions in its evaluation.
@@ -120,7 +125,7 @@ class PolicyRun:
 
     @property
     def answers_file(self) -> Path:
-        """The file of the run's answers to the questions, relative to a checkpoint folder."""
+        """The path, inside a checkpoint folder, of the run's answers to the questions."""
         source = TypeAdapter(AnySource).validate_python(self.source)
         return Path("answers", f"{source.label}.jsonl")
 
@@ -134,9 +139,10 @@ class PolicyRun:
         return dict(sorted(checkpoint_by_step.items()))
 
     def questions(self, count: int) -> list[Preference]:
-        """Return the first `count` questions of the run's source of questions.
+        """Return the first `count` questions on which the run is evaluated.
 
-        A generated source is set to generate `count` questions. Another source may have fewer.
+        If its source of questions is generated, it generates `count` of them. Another source may
+        have fewer.
         """
         source = TypeAdapter(AnySource).validate_python(self.source)
         if "rows" in type(source).model_fields:

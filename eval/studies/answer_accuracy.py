@@ -39,7 +39,7 @@ TOKEN_BUDGET = 4096
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Examine a checkpoint on generated questions, and return its figures by question type.
+    """Measure a checkpoint's answers to generated questions, and return figures by question type.
 
     Args:
         options: The `checkpoint`, the `level` (difficulty) of the generated shapes data, and the
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> StudyResult:
 
 
 def write(result: StudyResult, file: Path) -> None:
-    """Write the figures to a JSON file."""
+    """Write the study's figures to a JSON file."""
     with locked_file(file):
         write_json(file, result.figures)
 
@@ -109,31 +109,32 @@ def figures_table(figures: Mapping[str, Mapping[str, float]], title: str) -> Tab
 
 @dataclass(frozen=True, slots=True)
 class QuestionLayout:
-    """Encodes a generated question as a group: a prompt with the continuations that follow it.
+    """Encodes a generated question, without an answer, for a language model that answers it.
 
-    The same conversation is given twice, because a group needs two continuations.
+    The question is encoded twice, because a group of a packed row needs two continuations.
     """
 
     encoder: Encoder
 
     def __call__(self, item: WorldItem) -> Group:
-        """Encode the question; a worker of the loader calls this."""
+        """Return the group of a question; a worker of the loader calls this."""
         question = self.encoder.render(item.preference().prompt)
         return self.encoder.encode(item.images(), [question, question], None)
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictLayout:
-    """Encodes a generated question as a group of its right and its wrong response, in this order.
+    """Encodes a generated question with its right response, and with its wrong response.
 
-    Each response is followed by the verdict `yes`. The tokens of response and verdict are labels,
-    so that the model returns their probabilities.
+    Both conversations form one group of a packed row. Each response is followed by the verdict
+    `yes`. The tokens of response and verdict are labels, so that the model returns their
+    probabilities.
     """
 
     encoder: Encoder
 
     def __call__(self, item: WorldItem) -> Group:
-        """Encode the question; a worker of the loader calls this."""
+        """Return the group of a question with both responses; a worker of the loader calls this."""
         prompt = item.preference().prompt
         conversations = []
         for response in (item.chosen, item.rejected):
@@ -148,7 +149,8 @@ def figures_of_items(
 ) -> list[dict[str, float]]:
     """Return the figures of every generated question, by their names in KINDS.
 
-    They are 0 or 1. The figure `verdict` is the mean over the verdicts on both responses.
+    They are 0 or 1, and `verdict` may also be 0.5: it is the mean over the verdicts on two
+    responses.
     """
     packed = Packed(encoder, torch.device("cpu"), TOKEN_BUDGET)
 

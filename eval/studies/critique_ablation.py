@@ -44,7 +44,7 @@ RESPONSES = ("of right responses", "of wrong responses")
 
 
 def run(options: argparse.Namespace, runtime: Runtime) -> StudyResult:
-    """Judge the same pairs without critiques, with written and with true ones; return the figures.
+    """Judge generated pairs without critiques, with written and with true ones; return the figures.
 
     All ranks must call together.
 
@@ -59,16 +59,17 @@ def run(options: argparse.Namespace, runtime: Runtime) -> StudyResult:
 
 
 def write(result: StudyResult, file: Path) -> None:
-    """Write the figures to a JSON file."""
+    """Write the study's figures to a JSON file."""
     write_json(file, to_jsonable_python(result.figures))
 
 
 def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     """Return the study's figures as they are written to JSON. The arguments are those of `run`.
 
-    `judges` holds, for each way to judge, the accuracy, in which a tie is wrong, and the cost of
-    `cost_figures`. Seconds are wall-clock time over the rows, on all ranks together. `critiques`
-    and `by_truth` are the two results of `truth_of_critiques`.
+    `judges` holds the accuracy and the cost of each way to judge: without critiques, with the
+    critic's own, with true ones, and by the scalar model. A tie is wrong. Seconds are wall-clock
+    time over the rows, on all ranks together. `critiques` and `by_truth` are the two results of
+    `truth_of_critiques`.
     """
     shapes_data = ShapesWorld(options.level, options.seed, "benchmark")
     items = [shapes_data.item(index) for index in range(options.rows)]
@@ -186,9 +187,10 @@ def matching_parts(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 
 
 def judges_table(figures: Mapping[str, Any]) -> Table:
-    """Return a table of accuracy and cost of each judge, and of accuracy by truth of the critiques.
+    """Return a table of the accuracy and cost of each way to judge.
 
-    `figures` are those of `study_figures`.
+    Its last rows are the accuracies of rows with true critiques and of the other rows. `figures`
+    are those of `study_figures`.
     """
     heads = ("accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off")
     columns = (Column("scored after"), *(Column(head, is_number=True) for head in heads))

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, device: torch.device, output: Path) -> Stud
             the judge of the first run; the numbers of `questions` and of `samples`; `steps`, the
             steps to measure, or None for all; `token_budget`, or None for the default.
         device: The device of this rank.
-        output: The folder for a file of each measurement. A policy with such a file is not measured
+        output: The folder for the measurements. A policy whose measurement is there is not measured
             again.
     """
     runs = comparable_runs(options.runs)
@@ -113,11 +113,14 @@ def run(options: argparse.Namespace, device: torch.device, output: Path) -> Stud
 
 
 def comparable_runs(folders: Sequence[Path]) -> list[PolicyRun]:
-    """Return the policy runs in folders: a folder is a run, or holds the runs of `train/ablate.py`.
+    """Return the policy runs in some folders, which can be compared with each other.
+
+    Args:
+        folders: Run folders, or folders in which `train/ablate.py` made several runs.
 
     Raises:
-        UserError: If there is no complete run, or if two runs differ in their start, their sampling
-            or their source of questions.
+        UserError: If there is no complete run, or if two runs differ in the policy that training
+            started from, their sampling or their source of questions.
     """
     runs: list[PolicyRun] = []
     for folder in folders:
@@ -167,8 +170,8 @@ def trained_questions(
 ) -> dict[int, str]:
     """Return the questions that a run or the judge was trained on.
 
-    They are returned by index, each with the name of a source that holds it. Training data that
-    cannot be read is listed on stderr.
+    They are returned by their index, each with the name of a source that contains it. Training data
+    that cannot be read are listed on stderr.
 
     Raises:
         UserError: If too many of the questions were trained on to leave them out.
@@ -192,7 +195,8 @@ def study_result(points: Sequence[Point], title: str, items: Ints | None = None)
     """Return the figures of all policies, with their tables, charts and conclusions.
 
     Args:
-        points: The start, and every policy at every step and seed.
+        points: The measurements. The first is that of the policy before training, and the others
+            are those of every run at every step and seed.
         title: The title of the table: the numbers of questions and answers, and the judge.
         items: The code of each question's item, a set of questions about one image; None if every
             question is independent.
@@ -225,15 +229,16 @@ def policy_figures(
 ) -> dict[str, Any]:
     """Return the figures of a run at one step as they are stored, each with its interval.
 
-    After step 0, each figure also has its paired `difference` from the start with the interval.
+    After step 0, each figure also has its paired `difference` from the policy before training, with
+    the interval.
 
     Args:
         points: The measurements of the run at this step, one for each seed.
-        start: The values of the start on the same questions.
+        start: The values of the policy before training on the same questions.
         items: The code of each question's item, a set of questions about one image; None if every
             question is independent.
-        comparisons: The number of differences from the start in the study. Their intervals are
-            wider for more comparisons, so that all of them hold together with 95 %.
+        comparisons: The number of differences in the study. The intervals are wider for more
+            comparisons, so that all of them hold together with 95 %.
     """
     figures: dict[str, Any] = {
         "run": points[0].run,
@@ -255,11 +260,12 @@ def policy_figures(
 def estimate(values: Floats, items: Ints | None, is_share: bool) -> Estimate:
     """Return the mean of a figure with its 95 % interval.
 
-    With one seed, the interval is over questions. With several, it is over trainings too.
+    With one seed, the interval is over questions. With several seeds, it is over trainings too.
 
     Args:
         values: The values of the figure, shape (seeds, questions).
-        items: The code of each question's item; None if every question is independent.
+        items: The code of each question's item, a set of questions about one image; None if every
+            question is independent.
         is_share: True if the figure is a share, with values from 0 to 1.
     """
     has_one_seed = len(values) == 1
@@ -275,12 +281,13 @@ def estimate(values: Floats, items: Ints | None, is_share: bool) -> Estimate:
 def change_from_start(
     values: Floats, start: Floats, items: Ints | None, comparisons: int, is_share: bool
 ) -> Difference:
-    """Return the mean change of a figure from the start, with its interval.
+    """Return the mean change of a figure since the start of training, with its interval.
 
     Args:
-        values: The values of the figure, shape (seeds, questions).
-        start: The values of the start on the same questions, shape (questions,).
-        items: The code of each question's item; None if every question is independent.
+        values: The values of the figure after training, shape (seeds, questions).
+        start: The values before training on the same questions, shape (questions,).
+        items: The code of each question's item, a set of questions about one image; None if every
+            question is independent.
         comparisons: The number of differences in the study, for which the interval is widened.
         is_share: True if the figure is a share, with values from 0 to 1.
     """
@@ -295,17 +302,23 @@ def change_from_start(
 
 
 def best_of_curve(start: Point, items: Ints | None = None) -> list[dict[str, Any]]:
-    """Return the figures of choosing among n answers of the start, for n from 1 to all samples.
+    """Return the figures of choosing among n answers, for n from 1 to the number of samples.
 
     An entry of the list has `n`; `kl_at_most`, the largest KL divergence that choosing the best of
     n can cause; and the means of `best`, `score`, `pass` and `majority` under these names, with
     their intervals over questions under `NAME_low` and `NAME_high`.
+
+    Args:
+        start: The measurement of the policy before training, whose answers are used.
+        items: The code of each question's item, a set of questions about one image; None if every
+            question is independent.
     """
     curve = []
     num_samples = len(start.answers[0].right) - 1  # without the greedy answer
     for n in range(1, num_samples + 1):
         values: dict[str, list[float]] = {"best": [], "score": [], "pass": [], "majority": []}
         for answers in start.answers:
+            # The first answer is the greedy one, and the others are sampled.
             scores = answers.scores[1:]
             right = answers.right[1:]
             values["best"].append(best_of(scores, right, n))
@@ -314,7 +327,9 @@ def best_of_curve(start: Point, items: Ints | None = None) -> list[dict[str, Any
             values["majority"].append(majority(answers.majority_votes, right, n))
         entry: dict[str, Any] = {"n": n, "kl_at_most": best_of_kl(n)}
         for name, values_by_question in values.items():
-            mean = estimate(np.array([values_by_question]), items, name in SHARES)
+            is_share = name in SHARES
+            one_seed = np.array([values_by_question])  # (1, questions)
+            mean = estimate(one_seed, items, is_share)
             entry |= {name: mean.mean, f"{name}_low": mean.low, f"{name}_high": mean.high}
         curve.append(entry)
     return curve

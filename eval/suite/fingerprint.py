@@ -83,8 +83,8 @@ def judge_digest(path: Path) -> str:
 def _parts_of_checkpoint(path: Path) -> list[str]:
     """Return the settings and file digests that decide a checkpoint's verdicts.
 
-    The location of the checkpoint and the attention kernel are not among them. Of adapters, the
-    files of their base model are.
+    They include the files of the base model if the checkpoint holds adapters. They do not include
+    the location of the checkpoint and the attention kernel.
     """
     card = judge_card_of(path)
     backbone = backbone_of(path, card)
@@ -125,7 +125,7 @@ def shared_digest(path: Path) -> str:
 def rows_digest(examples: Sequence[Example]) -> str:
     """Return a digest of the rows of a benchmark, with the contents of their images.
 
-    The keys of the rows are part of it, because the order of the responses is drawn from them.
+    The keys of the rows are included, because the order of the responses is drawn from them.
     """
     digest_by_image: dict[EncodedImage, str] = {}
     rows: list[str] = []

@@ -23,7 +23,7 @@ ImageDigests = tuple[str, ...]
 def with_ablated_images(
     examples: Sequence[Example], images: Images, seed: int = 0
 ) -> list[Example]:
-    """Return copies of the examples with the images of an ablation. Their keys are unchanged.
+    """Return copies of the examples with their images removed or replaced; keys are unchanged.
 
     Args:
         examples: The rows of a benchmark.

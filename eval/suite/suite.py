@@ -57,7 +57,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Benchmarks with their rows, under one protocol."""
+    """The benchmarks of an evaluation with their rows, and the protocol.
+
+    The protocol decides how often and in which order a judge sees responses, and what a tie counts.
+    """
 
     benchmarks: Mapping[str, tuple[Benchmark, LoadedBenchmark]]
     """The benchmarks with their rows, by name."""
@@ -184,7 +187,7 @@ def evaluate(
     protocol: ProtocolConfig,
     origin: Origin,
 ) -> Result:
-    """Return the result of a judge's scores on a benchmark.
+    """Return the result of a judge's scores on a benchmark, with all its figures.
 
     Args:
         examples: The rows of the benchmark.
@@ -196,7 +199,7 @@ def evaluate(
     Raises: UserError if the scores do not fit the examples or the protocol.
     """
     outcome = outcomes(examples, scores, protocol)
-    items = items_of(examples, benchmark.item)
+    items = items_of(examples, benchmark.item)  # equal codes for rows that depend on each other
     accuracies = _accuracies(examples, outcome, protocol, items)
     item_accuracy, item_accuracy_by_group = _item_accuracies(examples, outcome, benchmark, items)
     sources = [example.source for example in examples]
@@ -211,16 +214,18 @@ def evaluate(
     if any(row_scores.votes for row_scores in scores):
         votes = _votes(examples, scores, outcome, protocol, items)
 
+    # Judges that only vote have no margins.
     has_margin = np.isfinite(outcome.margin)
     margins = outcome.margin[has_margin]
 
     readable_rows = np.flatnonzero(outcome.unparsable == 0)
     lengths_of_better = _lengths([example.responses[example.better] for example in examples])
     lengths_of_other = _lengths([example.responses[1 - example.better] for example in examples])
+    credit_with_half_ties = outcome.credit("half")
     bias = length_bias(
         lengths_of_better[readable_rows],
         lengths_of_other[readable_rows],
-        outcome.credit("half")[readable_rows],
+        credit_with_half_ties[readable_rows],
         items[readable_rows],
     )
     return Result(
@@ -256,9 +261,10 @@ def published_figures(
 ) -> dict[str, dict[str, object]]:
     """Return the figures of the scores under each published rule of the benchmark, by its name.
 
-    The scores are converted to the official predictions format and scored from there. The figures
-    are therefore those that the official script gives for the files of `write_predictions`. A rule
-    that cannot score them has the reason under `not_computed` in place of figures.
+    A published rule is the official scoring script or another project's way to score. The scores
+    are converted to the official predictions format and scored from there. The figures are
+    therefore those that the script gives for the files of `write_predictions`. A rule that cannot
+    score them has the reason under `not_computed` in place of figures.
     """
     records_by_format = {name: write(examples, scores) for name, write in benchmark.formats.items()}
     figures_by_rule: dict[str, dict[str, object]] = {}
@@ -276,9 +282,13 @@ def published_figures(
 def _accuracies(
     examples: Sequence[Example], outcome: Outcomes, protocol: ProtocolConfig, items: Ints
 ) -> Baseline:
-    """Return the accuracy of all rows, of each group, and the mean over groups.
+    """Return the accuracy of all rows, the accuracy of each group, and the mean over groups.
 
-    `outcome` may be that of a judge or of a baseline; `items` are those of `items_of`.
+    Args:
+        examples: The rows of the benchmark.
+        outcome: The outcomes of a judge or of a baseline.
+        protocol: The protocol, which decides what a tie counts.
+        items: The codes from `items_of`, which are equal for rows that depend on each other.
     """
     groups = figures(outcome, protocol.ties, [example.group for example in examples], items)
     return Baseline(
@@ -293,9 +303,9 @@ def _item_accuracies(
 ) -> tuple[Accuracy | None, dict[str, Accuracy]]:
     """Return the share of the benchmark's items whose rows are all right, in all and by group.
 
-    Some benchmarks count several rows together, for example those about one image, and call them
-    an item here. An item belongs to the group of its first row. Returns None and an empty mapping
-    for a benchmark without items.
+    An item is a set of rows that the benchmark counts together, such as those about one image. It
+    belongs to the group of its first row. Returns None and an empty mapping for a benchmark without
+    items.
 
     Args:
         examples: The rows.

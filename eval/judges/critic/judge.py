@@ -80,16 +80,17 @@ class CritiqueLayout:
 
 @dataclass(frozen=True, slots=True)
 class ForgivingEncoder:
-    """Encodes units. A unit that cannot be encoded is replaced by one with minimal texts.
+    """Encodes units like `UnitEncoder`, and never refuses one.
 
-    It is used to write critiques for training, before training reads the records. The critiques of
-    the replaced units are not used: training skips and counts the records that cannot be encoded.
+    A unit that cannot be encoded is replaced by one with minimal texts. This is used to write
+    critiques for training, before training reads the records. The critiques of the replaced units
+    are not used: training skips and counts the records that cannot be encoded.
     """
 
     encode: UnitEncoder
 
     def __call__(self, unit: Unit) -> Group:
-        """Encode a unit, or the unit of minimal texts that replaces it."""
+        """Return the group of a unit, or of the minimal unit that replaces it."""
         try:
             return self.encode(unit)
         except RecordError:
@@ -118,25 +119,29 @@ class CriticJudge(WritingJudge):
 
     @property
     def info(self) -> JudgeInfo:
-        """A critic scores each response after text that it wrote."""
+        """Properties of the judge: it scores each response, and writes text before it does."""
         return JudgeInfo(writes=True)
 
     @property
     def layout(self) -> CritiqueLayout:
-        """The function that makes the conversations of a unit."""
+        """The function that makes the conversations about the responses of a unit."""
         return self.critique
 
     @property
     def encode(self) -> Callable[[Unit], Group]:
-        """The function that encodes a unit as a group. It can be pickled for loader workers."""
+        """The function that encodes the responses of a unit as a group of a packed row.
+
+        It can be pickled for loader workers.
+        """
         encode = UnitEncoder(self.packed.encoder, self.layout)
         return ForgivingEncoder(encode) if self.forgiving else encode
 
     @property
     def row_cost(self) -> Cost:
-        """A function that returns the number of tokens a group needs of a row's budget.
+        """A function that returns the number of tokens of a packed row's budget that a group needs.
 
-        A group needs more tokens if critiques are written.
+        A group is a prompt with the texts that continue it. It needs more tokens if critiques are
+        written.
         """
         if self.critique.critiques == "own":
             return super().row_cost
@@ -144,10 +149,10 @@ class CriticJudge(WritingJudge):
 
     @property
     def units_share_groups(self) -> bool:
-        """True if the server may compute units with equal prompts as one group, or split a unit.
+        """True if the server may divide units, or compute units of the same prompt as one group.
 
-        False if critiques are sampled, because the draws depend on the response's index in its
-        unit.
+        It is False if critiques are sampled, because the draws depend on the response's index in
+        its unit.
         """
         return self.critique.critiques != "own" or self.sampling.temperature == 0
 
@@ -167,16 +172,17 @@ class CriticJudge(WritingJudge):
         return (*self.about, cut_off)
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses in units that fit into a packed row, with the critiques' seeds.
+        """Return the responses in units, each of which is judged in one group of a packed row.
 
-        The responses of a benchmark's row are always one unit.
+        A unit has as many responses as fit into a row, and a seed for each critique. The responses
+        of a benchmark's row are always one unit.
         """
         is_benchmark = self.protocol is not None
         budget = None if is_benchmark else self.packed.token_budget
         return [self._with_seeds(unit) for unit in units_of_responses(candidates, budget)]
 
     def _with_seeds(self, unit: Unit) -> Unit:
-        """Return the unit with a seed for each of its critiques.
+        """Return a copy of the unit with a seed for each of its critiques.
 
         If the unit holds only some responses of the prompt, the seeds also depend on the index of
         its first response.
@@ -189,7 +195,10 @@ class CriticJudge(WritingJudge):
         return replace(unit, seeds=seeds)
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the scores of each unit's responses, and the critiques that were written."""
+        """Run the model on a packed row, and return one result for each unit in the row.
+
+        A result has the scores of the unit's responses, and the critiques that were written.
+        """
         if self.critique.critiques == "own":
             return self._run_with_own_critiques(batch, units)
         scores = iter(self.model(**batch.joint_inputs())[0].tolist())
@@ -234,7 +243,10 @@ class CriticJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores and critiques of all responses from the results of their units."""
+        """Return the scores and critiques of a prompt's responses from the results of its units.
+
+        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
+        """
         values = joined_values(results)
         if self.protocol is None:
             refuse_non_finite(candidates, values)
@@ -245,13 +257,12 @@ class CriticJudge(WritingJudge):
 def critic_judge(
     checkpoint: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None
 ) -> CriticJudge:
-    """Return the judge of a loaded critic.
+    """Return a loaded critic as a judge.
 
     Args:
         checkpoint: The loaded critic.
-        config: The sampling of its critiques.
-        critiques: The critiques to score with, in place of `config.critiques`. None uses the
-            latter.
+        config: The settings of the judge: its sampling and, by default, which critiques it uses.
+        critiques: The critiques to score with in place of `config.critiques`; None uses the latter.
     """
     if critiques is None:
         critiques = config.critiques

@@ -81,8 +81,8 @@ class Client:
 
         Failed and refused requests are not cached.
 
-        Raises: EndpointError once no retry is left, or for a status that no retry can help (a wrong
-            key, model or path).
+        Raises: EndpointError if the request still fails after its retries, or if no retry can help
+        because the key, the model or the path is wrong.
         """
         request = json.dumps({"url": self.config.url, "body": body}, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
@@ -98,7 +98,7 @@ class Client:
     def _send(self, body: Body) -> Answer:
         """Send a request, with retries, and return the answer or the endpoint's refusal.
 
-        Raises EndpointError like `answer`.
+        Raises: EndpointError once no retry is left, or for a status that no retry can help.
         """
         num_attempts = self.config.retries + 1
         for attempt in range(num_attempts):

@@ -53,7 +53,7 @@ class EndpointConfig(JudgeConfig):
 
     @property
     def compares(self) -> bool:
-        """True: the judge names the better of two responses."""
+        """True, because the judge names the better of two responses."""
         return True
 
     def deciding_settings(self, is_file: bool) -> list[str]:

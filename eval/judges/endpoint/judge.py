@@ -52,13 +52,13 @@ class EndpointJudge:
 
     @property
     def info(self) -> JudgeInfo:
-        """An endpoint compares two responses. This process generates no text."""
+        """Properties of the judge: it compares two responses. This process generates no text."""
         return JudgeInfo(compares=True)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "EndpointJudge":
-        """Return this judge as the judge of a benchmark, which follows the protocol.
+        """Return a copy of this judge that follows a benchmark's protocol.
 
-        It asks with the benchmark's own prompt if its authors published one.
+        The copy asks with the benchmark's own prompt if its authors published one.
         """
         if benchmark.prompt is not None:
             return EndpointJudge(self.config, benchmark.prompt, protocol)
@@ -69,12 +69,12 @@ class EndpointJudge:
         return EndpointJudge(self.config, GENERAL_PROMPT, protocol, (note,))
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
-        """Return the votes on each prompt's responses, and the scores from them, on every rank.
+        """Return the scores of each prompt's responses from the judge's votes, on every rank.
 
         All ranks must call together, and share the requests.
 
         Raises: EndpointError on all ranks if a request still fails after its retries on one of
-            them, or if all requests are refused.
+        them, or if all requests are refused.
         """
         questions = [
             PairQuestion(candidates, comparison)
@@ -110,7 +110,7 @@ class EndpointJudge:
         return scores
 
     def _vote(self, question: PairQuestion, answer: Answer) -> Vote:
-        """Return the vote that an answer casts; a refusal names no response."""
+        """Return the vote in an answer. It names no response if the request was refused."""
         shown = question.comparison.shown
         position = None if answer.refusal else self.prompt.read(answer.text)
         named = None if position is None else shown[position]

@@ -25,7 +25,7 @@ Combine = Literal["mean", "standardised", "accuracy", "margin"]
 
 
 class EnsembleConfig(JudgeConfig):
-    """The YAML file of an ensemble."""
+    """The settings of an ensemble, which are the keys of its YAML file."""
 
     implementation: ClassVar[str] = "mmrm.eval.judges.ensemble.judge:load_ensemble"
 
@@ -58,9 +58,12 @@ class EnsembleConfig(JudgeConfig):
         return tuple(self.members)
 
     def validation_records(self) -> str | None:
-        """Return the path of the records that the combination is measured on."""
+        """Return the path of the preference records that decide weights or scales, or None."""
         return self.validation
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return the settings that decide the combined score."""
+        """Return the settings that decide the combined score, as texts for the judge's digest.
+
+        They are the same for a YAML file and for defaults, so that `is_file` is not used.
+        """
         return [self.type, self.combine]

@@ -74,11 +74,11 @@ class EnsembleJudge:
 
     @property
     def info(self) -> JudgeInfo:
-        """An ensemble scores; it writes if one of its members does."""
+        """Properties of the judge: it scores, and writes text if one of its members does."""
         return JudgeInfo(writes=any(member.info.writes for member in self.members))
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> EnsembleJudge:
-        """Return the ensemble of its members as judges of a benchmark."""
+        """Return a copy of the ensemble whose members follow a benchmark's protocol."""
         members = [member.under(protocol, benchmark) for member in self.members]
         return replace(self, members=members)
 
@@ -115,9 +115,10 @@ class EnsembleJudge:
 def score_by_members(
     members: Sequence[Judge], batch: Sequence[Candidates], journal: Journal
 ) -> list[list[Scores]]:
-    """Return the scores by each member of all prompts' responses; all ranks must call together.
+    """Return each member's scores of the responses to all prompts; all ranks must call together.
 
-    Each member keeps its results in its own part of the journal.
+    The result has a list for each member, with the scores in the order of `batch`. Each member
+    keeps its results in its own part of the journal.
     """
     scores_by_member: list[list[Scores]] = []
     for number, member in enumerate(members, start=1):

@@ -27,7 +27,7 @@ class GenerativeJudgeConfig(JudgeConfig, JudgingConfig):
 
     @property
     def compares(self) -> bool:
-        """True: the judge names the better of two responses."""
+        """True, because the judge names the better of two responses."""
         return True
 
     def checkpoints(self) -> tuple[str, ...]:

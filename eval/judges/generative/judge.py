@@ -37,12 +37,18 @@ from mmrm.models.portable.language_model import LabelModel
 
 
 def by_template(template: JudgeTemplate) -> Ask:
-    """Return the function that asks a judge in the words of a template of this project."""
+    """Return the function that makes the conversation about two responses by a template's words.
+
+    It can be pickled for loader workers.
+    """
     return partial(_ask_by_template, template)
 
 
 def _ask_by_template(template: JudgeTemplate, pair: Candidates, first: Side) -> tuple[Message, ...]:
-    """Return the conversation that shows two responses, the one with index `first` first."""
+    """Return the conversation that shows two responses to a judge.
+
+    The response with index `first` is shown first.
+    """
     return ask(template, pair.prompt, pair.responses[first], pair.responses[1 - first])
 
 
@@ -75,7 +81,7 @@ class PairLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerativeJudge(WritingJudge):
-    """A judge that compares two responses in writing."""
+    """A judge that writes a comparison of two responses, which names the better one."""
 
     ask: Ask
     read: Callable[[str], Side | None] = position
@@ -86,7 +92,7 @@ class GenerativeJudge(WritingJudge):
 
     @property
     def info(self) -> JudgeInfo:
-        """A generative judge compares in writing."""
+        """Properties of the judge: it compares two responses by writing text."""
         return JudgeInfo(compares=True, writes=True)
 
     @property
@@ -95,7 +101,7 @@ class GenerativeJudge(WritingJudge):
         return PairLayout(self.ask)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "GenerativeJudge":
-        """Return this judge as the judge of a benchmark, which follows the protocol.
+        """Return a copy of this judge that follows a benchmark's protocol.
 
         Raises: CheckpointError for several votes at temperature 0, which would be equal.
         """
@@ -108,7 +114,8 @@ class GenerativeJudge(WritingJudge):
     def units(self, candidates: Candidates) -> list[Unit]:
         """Return one unit for every ordered pair of responses that has to be judged.
 
-        A unit has a seed for each vote on the pair in that order.
+        A unit is judged in one group of a packed row. It has a seed for each vote on the pair in
+        that order.
         """
         protocol_seed = self.protocol.seed if self.protocol else 0
         units: dict[tuple[object, ...], Unit] = {}
@@ -127,7 +134,7 @@ class GenerativeJudge(WritingJudge):
         return list(units.values())
 
     def _identity(self, candidates: Candidates, shown: tuple[int, ...]) -> tuple[object, ...]:
-        """Return the key of a unit: the indices of its two responses, or their texts.
+        """Return the key of a pair's unit: the indices of the two responses, or their texts.
 
         A greedy judge writes the same about the same texts. In a tournament, where responses are
         often equal, every two texts are therefore judged once in each order.
@@ -137,7 +144,10 @@ class GenerativeJudge(WritingJudge):
         return tuple(candidates.responses[index] for index in shown)
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the texts of each unit's judgements, one for each of its seeds."""
+        """Generate the judgements on a packed row, and return one result for each unit in the row.
+
+        A unit is an ordered pair of responses. A result has a text for each seed of the unit.
+        """
         encoder = self.packed.encoder
         seeds = [seed for unit in units for seed in unit.seeds]
         all_judgements = iter(self.write(batch, [encoder.vision.image], seeds))
@@ -151,7 +161,10 @@ class GenerativeJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the votes, in the order of the comparisons, and the scores that the votes give."""
+        """Return the judge's votes on a prompt's responses, and the scores that the votes give.
+
+        The votes are in the order of `comparisons`.
+        """
         texts_by_identity: dict[tuple[object, ...], tuple[str, ...]] = {}
         for unit, result in zip(units, results, strict=True):
             texts_by_identity[self._identity(candidates, unit.shown)] = result.texts
@@ -172,14 +185,20 @@ class GenerativeJudge(WritingJudge):
 
 
 def _pair_then_order(comparison: Comparison) -> tuple[list[int], tuple[int, ...]]:
-    """Return the key that sorts comparisons by their two responses, and then by their order."""
+    """Return a sorting key: first the two responses, then the order in which they are shown.
+
+    Both orders of a pair then follow one another.
+    """
     return sorted(comparison.shown), comparison.shown
 
 
 def load_writer(backbone: BackboneConfig, *, nf4: bool = False, **heads: object) -> LabelModel:
-    """Load a language model; `load_checkpoint` takes this function as `load_model`.
+    """Load a language model; this function is the `load_model` of `load_checkpoint`.
 
-    The arguments `heads` describe reward heads, which a language model has not. They are ignored.
+    Args:
+        backbone: The checkpoint and its settings.
+        nf4: True loads the language model's matrices in 4 bits.
+        heads: Settings of reward heads. They are ignored, because a language model has none.
     """
     return load_language_model(backbone, nf4=nf4)
 
@@ -212,15 +231,19 @@ def load_generative_judge(
             "is."
         )
         notes = (*notes, note)
-    judge = GenerativeJudge(
+    if template == "benchmark":
+        # A general prompt for people's own responses. `under` sets the benchmark's prompt.
+        ask_pair: Ask = GENERAL_PROMPT.ask
+        read_position = GENERAL_PROMPT.read
+    else:
+        ask_pair = by_template(template)
+        read_position = position
+    return GenerativeJudge(
         model=checkpoint.model,
         packed=checkpoint.packed,
         sampling=config,
-        ask=GENERAL_PROMPT.ask,
-        read=GENERAL_PROMPT.read,
+        ask=ask_pair,
+        read=read_position,
         takes_benchmark_prompt=template == "benchmark",
         about=notes,
     )
-    if template == "benchmark":
-        return judge
-    return replace(judge, ask=by_template(template), read=position)

@@ -37,30 +37,37 @@ class ScalarJudge(PackedJudge):
 
     @property
     def info(self) -> JudgeInfo:
-        """A scalar reward model neither compares nor writes."""
+        """Properties of the judge: it scores each response, and neither compares nor writes."""
         return JudgeInfo()
 
     @property
     def layout(self) -> ResponsesLayout:
-        """The function that makes the conversations of a unit."""
+        """The function that makes the conversations about the responses of a unit."""
         return ResponsesLayout(self.read)
 
     @property
     def units_share_groups(self) -> bool:
-        """True, because a score depends only on the prompt and its own response."""
+        """True: the server may divide units, or compute units of the same prompt as one group.
+
+        A score depends only on the prompt and its own response.
+        """
         return True
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses in units that fit into a packed row.
+        """Return the responses in units, each of which is judged in one group of a packed row.
 
-        The responses of a benchmark's row are always one unit.
+        A unit has as many responses as fit into a row. The responses of a benchmark's row are
+        always one unit.
         """
         is_benchmark = self.protocol is not None
         budget = None if is_benchmark else self.packed.token_budget
         return list(units_of_responses(candidates, budget))
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the fp32 score of each response of the units that a packed row holds."""
+        """Run the model on a packed row, and return one result for each unit in the row.
+
+        A result has the fp32 scores of the unit's responses.
+        """
         scores = iter(self.model(**batch.score_inputs()).tolist())
         results: list[UnitResult] = []
         for unit in units:
@@ -71,7 +78,10 @@ class ScalarJudge(PackedJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of all responses from the results of their units."""
+        """Return the scores of all responses to a prompt from the results of its units.
+
+        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
+        """
         values = joined_values(results)
         if self.protocol is None:
             refuse_non_finite(candidates, values)

@@ -32,11 +32,11 @@ class ServedJudge:
 
     @property
     def info(self) -> JudgeInfo:
-        """The server returns scores, and this process generates no text."""
+        """Properties of the judge: it scores each response. This process generates no text."""
         return JudgeInfo()
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> ServedJudge:
-        """Return the same judge, because its requests do not depend on a protocol."""
+        """Return this judge itself, because its requests do not depend on a protocol."""
         return self
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
@@ -82,5 +82,5 @@ class ServedJudge:
 
 
 def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> ServedJudge:
-    """Return the judge behind the server that `config` names."""
+    """Return the judge behind the server that `config` names. No request is sent yet."""
     return ServedJudge(RewardServer(config.url, timeout=config.timeout_seconds))
