@@ -222,11 +222,11 @@ def annotate(
     _cut_off_incomplete_line(journal)
     lines = read_journal(journal, records)
     if any(line.get("settings") != digest_of_settings for line in lines):
-        listed = ", ".join(f"{name} {value}" for name, value in settings.items())
+        settings_text = ", ".join(f"{name} {value}" for name, value in settings.items())
         raise UserError(
-            f"{journal} was written with other settings than {listed or 'these'} and failures "
-            f"{failures}. Rationales of two settings do not belong in one file: give the settings "
-            "as they were, or another output file."
+            f"{journal} was written with other settings than {settings_text or 'these'} and "
+            f"failures {failures}. Rationales of two settings do not belong in one file: give the "
+            "settings as they were, or another output file."
         )
     num_written = lines[-1]["written"] if lines else 0
     _keep_counted_lines(path, num_written)

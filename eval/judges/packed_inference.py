@@ -64,8 +64,8 @@ def run_packed(
         items: The items to compute results of.
         encode: Makes the group of an item. Runs in loader workers and must be picklable.
         run: Runs the model on a packed row on the device. It gets the row and its items, and
-            returns one result for each item. On a rank without work it gets the filler row and no
-            items.
+            returns one result for each item. On a rank without work it gets the filler row, which
+            holds no group, and no items.
         cost: Returns the tokens that a group needs of a row's budget. Runs in loader workers and
             must be picklable.
         judging: The open journal, which gets the results row by row. Rows whose items all have a
@@ -80,7 +80,7 @@ def run_packed(
     chunks: list[Sequence[int]] = []
     for start in range(0, len(own_indices), CHUNK):
         chunk = own_indices[start : start + CHUNK]
-        if not done.issuperset(chunk):
+        if not done.issuperset(chunk):  # an item of the chunk has no result yet
             chunks.append(chunk)
     loader: DataLoader[list[PackedItems] | str] = DataLoader(
         chunks,  # type: ignore[arg-type]

@@ -144,13 +144,13 @@ class PackedJudge(ABC):
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """The function that makes the conversations about the responses of a unit."""
+        """The function that makes the conversations about some of the responses to a prompt."""
 
     @abstractmethod
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses to a prompt in units, in the order in which they are computed.
+        """Divide the responses to a prompt into units, and return the units in order.
 
-        The responses of a unit are judged in one group of a packed row.
+        The responses of a unit are judged together, in one group of a packed row.
         """
 
     @abstractmethod
@@ -165,9 +165,15 @@ class PackedJudge(ABC):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of all responses to a prompt from the results of its units, in order.
+        """Return the scores of all responses to a prompt.
 
-        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
+        Args:
+            candidates: The prompt and its responses.
+            units: The units into which `units` divided the responses, in order.
+            results: The model's result for each unit.
+
+        Raises:
+            NonFiniteError: A score is not finite, and this is not the judge of a benchmark.
         """
 
     @property
@@ -189,9 +195,10 @@ class PackedJudge(ABC):
 
     @property
     def encode(self) -> Callable[[Unit], Group]:
-        """The function that encodes the responses of a unit as a group of a packed row.
+        """The function that encodes the responses of a unit for the model.
 
-        It can be pickled for loader workers.
+        A unit is some of the responses to one prompt. The function can be pickled for loader
+        workers.
         """
         return UnitEncoder(self.packed.encoder, self.layout)
 

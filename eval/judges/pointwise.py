@@ -74,10 +74,11 @@ class PointJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of all responses to a prompt from the results of its units.
+        """Return the scores of all responses to a prompt.
 
         If people's own responses are ranked, a score that cannot be read is 0, as the authors'
-        scripts count it. In a benchmark it stays NaN.
+        scripts count it. In a benchmark it stays NaN. The arguments are those of
+        `PackedJudge.merge`.
         """
         values = joined_values(results)
         num_unread = sum(not math.isfinite(value) for value in values)

@@ -26,8 +26,8 @@ class WritingJudge(PackedJudge):
     def row_cost(self) -> Cost:
         """A function that returns the number of tokens of a packed row's budget that a group needs.
 
-        A group is a prompt with the texts that continue it. The number includes the memory of the
-        text that is generated after it.
+        A group is a prompt with the texts that continue it. The generated texts also need a part of
+        the budget, because they are kept in memory.
         """
         return WritingCost.of(self.model.config, self.sampling)
 

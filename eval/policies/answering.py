@@ -305,9 +305,9 @@ def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
-    """Return the credits of the questions by the name of the figure, arrays of shape (questions,).
+    """Return the values of each figure by question, arrays of shape (questions,), by its name.
 
-    A credit is the value of a figure for one question. The mean of the credits is the figure.
+    These values are called credits. The mean of the credits of a figure is the figure.
     """
     figures_by_question = [question_answers.figures() for question_answers in answers]
     credits: dict[str, Floats] = {}
@@ -346,6 +346,7 @@ def summary(answers: Sequence[Answers], items: Ints | None = None) -> dict[str, 
     lengths: list[int] = []
     are_cut_off: list[bool] = []
     for question_answers in answers:
+        # The first answer is the greedy one, which these means leave out.
         lengths += [len(ids) for ids in question_answers.ids[1:]]
         are_cut_off += question_answers.cut_off[1:]
     figures["tokens"] = float(np.mean(lengths))

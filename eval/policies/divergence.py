@@ -34,6 +34,9 @@ from mmrm.eval.suite.fingerprint import policy_digest
 from mmrm.models.backbone import load_encoder, load_language_model, resolve
 from mmrm.models.distributed import gather, rank
 
+TOKEN_BUDGET = 4096
+"""Tokens of a packed row if the command line sets no budget."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -67,9 +70,10 @@ class Point:
 
 
 class Measurement:
-    """Measures policies that started from one policy, on the same questions and by the same judge.
+    """Measures several policies on the same questions and by the same judge.
 
-    All ranks must call its methods together.
+    All of them were trained from one policy, the start, which is measured too. All ranks must call
+    its methods together.
     """
 
     def __init__(
@@ -81,14 +85,14 @@ class Measurement:
         folder: Path,
         runtime: Runtime,
     ) -> None:
-        """Load the policy that training started from.
+        """Load the policy that training started from, and keep the settings of the measurement.
 
         Args:
-            run: One of the runs to measure. They share its start and its sampling settings.
+            run: One of the runs to measure. All of them share its start and its sampling settings.
             questions: The questions, with known answers.
             samples: The number of sampled answers to each question.
             judge: The judge that scores the answers, and its digest.
-            folder: The folder in which the points are stored.
+            folder: The folder in which the measurements are stored.
             runtime: The device and the token budget.
         """
         self.questions = questions
@@ -98,7 +102,9 @@ class Measurement:
         self.judge, self.judge_digest = judge
         self.folder = folder
         model = load_language_model(run.start).to(runtime.device).eval()
-        packed = Packed(load_encoder(run.start), runtime.device, runtime.token_budget or 4096)
+        packed = Packed(
+            load_encoder(run.start), runtime.device, runtime.token_budget or TOKEN_BUDGET
+        )
         self.start = Answerer(model, packed, run.sampling, samples)
         self.start_path = Path(resolve(run.start.path))
 
@@ -183,6 +189,7 @@ class Measurement:
             (question.identity, question_key(question), question.prompt, question.truth)
             for question in self.questions
         ]
+        # The code of this module, with all modules of models/ and eval/ that it imports.
         code = code_digest("mmrm.eval.policies.divergence", floors=("models", "eval"))
         parts = (policies, questions, self.samples, self.sampling, self.judge_digest, code)
         return digest(repr(parts))

@@ -53,7 +53,9 @@ COMPLETE_RUN = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """The settings of a training run of `method: policy` that its measurement needs."""
+    """The settings of a training run of `method: policy` that are needed to measure its
+    checkpoints.
+    """
 
     folder: Path
     name: str
@@ -67,11 +69,11 @@ class PolicyRun:
 
     @classmethod
     def in_folder(cls, folder: Path) -> list[PolicyRun]:
-        """Return the runs in a folder, which is a run folder itself or the folder of several runs.
+        """Return the runs in a folder, which is a run folder itself or holds several runs.
 
-        `train/ablate.py` makes folders of several runs: FOLDER/VARIANT/SEED is the folder of a run.
-        Runs that have not ended are left out. The order is that of the variants in the folder's
-        table, and then by seed.
+        `train/ablate.py` makes folders of several runs, in which FOLDER/VARIANT/SEED is the folder
+        of a run. Runs that have not ended are left out. The runs are in the order of the variants
+        in the folder's table, and then of their seeds.
         """
         table = folder / ABLATION
         if not table.is_file():

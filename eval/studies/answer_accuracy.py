@@ -117,7 +117,7 @@ class QuestionLayout:
     encoder: Encoder
 
     def __call__(self, item: WorldItem) -> Group:
-        """Return the group of a question; a worker of the loader calls this."""
+        """Return the encoded question; a worker of the loader calls this."""
         question = self.encoder.render(item.preference().prompt)
         return self.encoder.encode(item.images(), [question, question], None)
 
@@ -134,7 +134,7 @@ class VerdictLayout:
     encoder: Encoder
 
     def __call__(self, item: WorldItem) -> Group:
-        """Return the group of a question with both responses; a worker of the loader calls this."""
+        """Return the encoded question with both responses; a worker of the loader calls this."""
         prompt = item.preference().prompt
         conversations = []
         for response in (item.chosen, item.rejected):
@@ -179,7 +179,7 @@ def greedy_answers(
     Args:
         model: The language model.
         encoder: The encoder of its backbone.
-        batch: The row, with the groups of `QuestionLayout`.
+        batch: The row, encoded by `QuestionLayout`.
         num_items: The number of questions in the row.
     """
     answers = generate(
@@ -200,13 +200,14 @@ def verdicts(
 ) -> list[tuple[float, float]]:
     """Return the figures `verdict` and `likelihood` of every question of a packed row.
 
-    `verdict` is the share of the two verdicts on the responses that are right. `likelihood` is 1 if
-    the tokens of the right response are together likelier than those of the wrong one, else 0.
+    The model judges the right and the wrong response to each question. `verdict` is 1 if both
+    verdicts are right, 0.5 if one is, else 0. `likelihood` is 1 if the tokens of the right response
+    are together likelier than those of the wrong one, else 0.
 
     Args:
         model: The language model.
         encoder: The encoder of its backbone.
-        batch: The row, with the groups of `VerdictLayout`.
+        batch: The row, encoded by `VerdictLayout`.
         num_items: The number of questions in the row.
     """
     yes, no = encoder.tokenizer.convert_tokens_to_ids([VERDICTS[True], VERDICTS[False]])

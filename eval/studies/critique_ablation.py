@@ -44,9 +44,9 @@ RESPONSES = ("of right responses", "of wrong responses")
 
 
 def run(options: argparse.Namespace, runtime: Runtime) -> StudyResult:
-    """Judge generated pairs without critiques, with written and with true ones; return the figures.
+    """Measure a critic on generated pairs: without critiques, with its own, and with true ones.
 
-    All ranks must call together.
+    All ranks must call together, and get the figures with their tables.
 
     Args:
         options: The critic's `checkpoint`; `scalar`, a scalar reward model to compare with, or
@@ -81,7 +81,11 @@ def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, An
         temperature=options.temperature,
     )
     critic = load_checkpoint(options.checkpoint, runtime, load_critic)
-    true_critiques = {item.identity: (item.critique(True), item.critique(False)) for item in items}
+    true_critiques: dict[str, tuple[str, str]] = {}
+    for item in items:
+        of_right_response = item.critique(chosen=True)
+        of_wrong_response = item.critique(chosen=False)
+        true_critiques[item.identity] = (of_right_response, of_wrong_response)
     judges = {
         "no critique": critic_judge(critic, config, "none"),
         "own critique": critic_judge(critic, config),
@@ -97,12 +101,13 @@ def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, An
     if options.scalar is not None:
         scalar = load_judge(options.scalar, runtime).judge.under(protocol, PREFERENCE_FOLDER)
         started = perf_counter()
+        # A judge that compares may be given here too, and needs the orders of the responses.
         scores_by_judge["scalar"] = scalar.score_batch(with_presentations(examples, protocol))
         seconds = perf_counter() - started
         cost_by_judge["scalar"] = {"seconds_per_judgement": seconds / len(examples)}
     figures_by_judge = {}
     for name, scores in scores_by_judge.items():
-        accuracy = figure(outcomes(examples, scores, protocol), "wrong")
+        accuracy = figure(outcomes(examples, scores, protocol), ties="wrong")
         figures_by_judge[name] = {"accuracy": accuracy, "cost": cost_by_judge[name]}
     critiques, by_truth = truth_of_critiques(items, examples, scores_by_judge["own critique"])
     return {
@@ -138,10 +143,10 @@ def truth_of_critiques(
 ) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
     """Compare written critiques with the true ones, and return two results.
 
-    The first result counts the critiques, and those whose verdict, fact or both are true (see
-    `matching_parts`): of all responses, of the right and of the wrong responses, and by category
-    of the question. The second result is the accuracy of the rows whose two critiques are true,
-    and the accuracy of the other rows.
+    The first result holds counts of critiques and of their true parts (see `matching_parts`). There
+    are counts for all critiques, for those of right responses, for those of wrong responses, and
+    for each category of question. The second result holds two accuracies: of the rows whose two
+    critiques are true, and of the other rows.
 
     Args:
         items: The generated questions.
@@ -162,9 +167,11 @@ def truth_of_critiques(
         are_both_true.append(num_true == 2)
     row_outcomes = outcomes(examples, scores, ProtocolConfig())
     has_true_critiques = np.array(are_both_true, dtype=bool)
+    rows_with_true_critiques = np.flatnonzero(has_true_critiques)
+    other_rows = np.flatnonzero(~has_true_critiques)
     return counts, {
-        "both critiques true": figure(row_outcomes, "wrong", np.flatnonzero(has_true_critiques)),
-        "a critique false": figure(row_outcomes, "wrong", np.flatnonzero(~has_true_critiques)),
+        "both critiques true": figure(row_outcomes, ties="wrong", rows=rows_with_true_critiques),
+        "a critique false": figure(row_outcomes, ties="wrong", rows=other_rows),
     }
 
 
@@ -189,8 +196,8 @@ def matching_parts(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 def judges_table(figures: Mapping[str, Any]) -> Table:
     """Return a table of the accuracy and cost of each way to judge.
 
-    Its last rows are the accuracies of rows with true critiques and of the other rows. `figures`
-    are those of `study_figures`.
+    The last rows show the accuracy of the critic with its own critiques on two parts of the data:
+    rows with true critiques, and the other rows. `figures` are those of `study_figures`.
     """
     heads = ("accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off")
     columns = (Column("scored after"), *(Column(head, is_number=True) for head in heads))

@@ -19,12 +19,12 @@ def _shortest(example: Example, seed: int) -> tuple[float, float]:
 
 
 def _first(example: Example, seed: int) -> tuple[float, float]:
-    """Return a higher score for the response that is listed first."""
+    """Return 1 for the response that is listed first, and 0 for the other."""
     return 1.0, 0.0
 
 
 def _random(example: Example, seed: int) -> tuple[float, float]:
-    """Return a higher score for a random response, which is the same in every process."""
+    """Return 1 for a randomly drawn response and 0 for the other, the same in every process."""
     return (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
 
 

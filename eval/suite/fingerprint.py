@@ -59,7 +59,7 @@ def fingerprint(judge: str, rows: str, protocol: ProtocolConfig) -> str:
 def judge_digest(path: Path) -> str:
     """Return a digest of everything that decides the verdicts of the judge at `path`.
 
-    It is made of the contents of the files, not of their location or time.
+    It is made of settings and of the contents of files, not of their location or time.
 
     Raises:
         CheckpointError: If the judge is not complete, as in `load_judge`.
@@ -149,7 +149,8 @@ def rows_digest(examples: Sequence[Example]) -> str:
 
 def scoring_version() -> str:
     """Return a digest of the code that decides verdicts: SCORING_MODULES and their imports."""
-    return code_digest(*SCORING_MODULES, floors=("models", "eval"))
+    imported_from = ("models", "eval")  # imports from other folders are not followed
+    return code_digest(*SCORING_MODULES, floors=imported_from)
 
 
 def _digest(parts: Iterable[str]) -> str:

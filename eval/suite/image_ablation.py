@@ -110,9 +110,9 @@ def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, Ima
 
 
 def _images_of_other_rows(digests: ImageDigests, rows: Sequence[ImageDigests]) -> ImageDigests:
-    """Return as many images as `digests`, taken from other rows.
+    """Return the digests of images of other rows, in the same number as `digests`.
 
-    Raises: UserError if the other rows have no other images.
+    Raises: UserError if the other rows show no other images.
     """
     pool: list[str] = []
     for other_digests in rows:

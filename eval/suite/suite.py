@@ -259,12 +259,12 @@ def _lengths(responses: Sequence[str]) -> Ints:
 def published_figures(
     examples: Sequence[Example], scores: Sequence[Scores], benchmark: Benchmark
 ) -> dict[str, dict[str, object]]:
-    """Return the figures of the scores under each published rule of the benchmark, by its name.
+    """Return the figures of the scores under each published rule, by the name of the rule.
 
-    A published rule is the official scoring script or another project's way to score. The scores
-    are converted to the official predictions format and scored from there. The figures are
-    therefore those that the script gives for the files of `write_predictions`. A rule that cannot
-    score them has the reason under `not_computed` in place of figures.
+    A published rule is the benchmark's official scoring script or another project's way to score.
+    The scores are converted to the official predictions format and scored from there. The figures
+    are therefore those that the script gives for the files of `write_predictions`. A rule that
+    cannot score them has the reason under `not_computed` in place of figures.
     """
     records_by_format = {name: write(examples, scores) for name, write in benchmark.formats.items()}
     figures_by_rule: dict[str, dict[str, object]] = {}
@@ -328,8 +328,8 @@ def _item_accuracies(
     first_rows = list(first_row_by_item.values())
     groups = [examples[row].group for row in first_rows]
     item_codes = items[first_rows]  # two of the benchmark's items may show one image
-    accuracy = figure(item_outcome, "wrong", items=item_codes)
-    accuracy_by_group = figures(item_outcome, "wrong", groups, item_codes)
+    accuracy = figure(item_outcome, ties="wrong", items=item_codes)
+    accuracy_by_group = figures(item_outcome, ties="wrong", labels=groups, items=item_codes)
     return accuracy, accuracy_by_group
 
 

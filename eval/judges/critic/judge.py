@@ -90,7 +90,7 @@ class ForgivingEncoder:
     encode: UnitEncoder
 
     def __call__(self, unit: Unit) -> Group:
-        """Return the group of a unit, or of the minimal unit that replaces it."""
+        """Return a unit as a group; if that fails, the group of a unit with "-" for all texts."""
         try:
             return self.encode(unit)
         except RecordError:
@@ -124,14 +124,15 @@ class CriticJudge(WritingJudge):
 
     @property
     def layout(self) -> CritiqueLayout:
-        """The function that makes the conversations about the responses of a unit."""
+        """The function that makes the conversations about some of the responses to a prompt."""
         return self.critique
 
     @property
     def encode(self) -> Callable[[Unit], Group]:
-        """The function that encodes the responses of a unit as a group of a packed row.
+        """The function that encodes the responses of a unit for the model.
 
-        It can be pickled for loader workers.
+        A unit is some of the responses to one prompt. The function can be pickled for loader
+        workers.
         """
         encode = UnitEncoder(self.packed.encoder, self.layout)
         return ForgivingEncoder(encode) if self.forgiving else encode
@@ -172,9 +173,9 @@ class CriticJudge(WritingJudge):
         return (*self.about, cut_off)
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses in units, each of which is judged in one group of a packed row.
+        """Divide the responses to a prompt into units, each with the seeds of its critiques.
 
-        A unit has as many responses as fit into a row, and a seed for each critique. The responses
+        The responses of a unit are judged together, as many as fit into a packed row. The responses
         of a benchmark's row are always one unit.
         """
         is_benchmark = self.protocol is not None
@@ -243,7 +244,9 @@ class CriticJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores and critiques of a prompt's responses from the results of its units.
+        """Return the scores and critiques of all responses to a prompt.
+
+        The arguments are those of `PackedJudge.merge`.
 
         Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
         """

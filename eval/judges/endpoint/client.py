@@ -32,7 +32,7 @@ REFUSAL_STATUSES = (400, 413, 422)
 the same caller may be answered."""
 
 LONGEST_DELAY = 60.0
-"""Seconds."""
+"""Largest number of seconds before a retry."""
 
 CONNECT_SECONDS = 20.0
 
@@ -111,7 +111,7 @@ class Client:
                 response_text = content.decode(errors="replace")
                 problem = f"HTTP {status}: {response_text}"
                 if status in REFUSAL_STATUSES:
-                    return Answer("", False, 0, 0, refusal=self._quoted(problem))
+                    return refused_answer(self._quoted(problem))
                 may_pass = status in PASSING_STATUSES or status >= 500
                 if status != 200 and not may_pass:
                     raise EndpointError(
@@ -127,9 +127,10 @@ class Client:
             is_last = attempt == num_attempts - 1
             if not is_last:
                 # The header may also hold a date, which is not used.
-                requested_seconds = int(retry_after) if retry_after.isdigit() else 0
+                requested_seconds = float(retry_after) if retry_after.isdigit() else 0.0
+                requested_seconds = min(LONGEST_DELAY, requested_seconds)
                 own_seconds = delay(self.config.first_delay_seconds, attempt)
-                time.sleep(max(min(LONGEST_DELAY, requested_seconds), own_seconds))
+                time.sleep(max(requested_seconds, own_seconds))
         raise EndpointError(
             f"{self.config.url} failed {self.config.retries + 1} times for one request, the last "
             f"time with: {self._quoted(problem)}. Nothing is scored from part of the answers. "
@@ -208,6 +209,11 @@ def delay(first: float, attempt: int) -> float:
     """
     seconds = min(LONGEST_DELAY, first * 2.0**attempt)
     return float(seconds * random.uniform(0.5, 1.0))
+
+
+def refused_answer(reason: str) -> Answer:
+    """Return the answer for a request that the endpoint refused for a reason."""
+    return Answer(text="", cut_off=False, input_tokens=0, output_tokens=0, refusal=reason)
 
 
 def read_answer(content: bytes) -> Answer | None:

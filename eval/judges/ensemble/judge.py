@@ -147,7 +147,7 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
     scores = _validation_scores(members, examples)
     _refuse_unusable(config.members, scores)
     rows = np.arange(len(examples))
-    better = np.array([example.better for example in examples])
+    better = np.array([example.better for example in examples])  # index of the better response
     # (members, rows)
     margins = scores[:, rows, better] - scores[:, rows, 1 - better]
     accuracy = (margins > 0).mean(axis=1)  # a tie is wrong
@@ -163,11 +163,12 @@ def combination(config: EnsembleConfig, members: Sequence[Judge]) -> Combination
         worth = accuracy
     else:  # margin; `mean` has no validation data
         worth = mean_margin
-    for name, value in zip(config.members, worth, strict=True):
-        if value <= 0:
+    for name, member_worth in zip(config.members, worth, strict=True):
+        if member_worth <= 0:
             raise CheckpointError(
-                f"{name}: its validation {config.combine} is {value:.4g}; weights in proportion to "
-                "it need more than 0. Leave this member out, or choose `combine: mean`."
+                f"{name}: its validation {config.combine} is {member_worth:.4g}; weights in "
+                "proportion to it need more than 0. Leave this member out, or choose `combine: "
+                "mean`."
             )
     return Combination(worth / worth.sum(), offsets, scales, standings)
 

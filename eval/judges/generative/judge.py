@@ -161,9 +161,10 @@ class GenerativeJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the judge's votes on a prompt's responses, and the scores that the votes give.
+        """Return the judge's votes on a prompt's responses, and the scores that follow from them.
 
-        The votes are in the order of `comparisons`.
+        There is a vote for each of the `comparisons` of the candidates, in the same order. The
+        arguments are those of `PackedJudge.merge`.
         """
         texts_by_identity: dict[tuple[object, ...], tuple[str, ...]] = {}
         for unit, result in zip(units, results, strict=True):

@@ -42,7 +42,7 @@ class ScalarJudge(PackedJudge):
 
     @property
     def layout(self) -> ResponsesLayout:
-        """The function that makes the conversations about the responses of a unit."""
+        """The function that makes the conversations about some of the responses to a prompt."""
         return ResponsesLayout(self.read)
 
     @property
@@ -54,10 +54,10 @@ class ScalarJudge(PackedJudge):
         return True
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses in units, each of which is judged in one group of a packed row.
+        """Divide the responses to a prompt into units that fit into a packed row.
 
-        A unit has as many responses as fit into a row. The responses of a benchmark's row are
-        always one unit.
+        The responses of a unit are judged together. The responses of a benchmark's row are always
+        one unit.
         """
         is_benchmark = self.protocol is not None
         budget = None if is_benchmark else self.packed.token_budget
@@ -78,7 +78,9 @@ class ScalarJudge(PackedJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of all responses to a prompt from the results of its units.
+        """Return the scores of all responses to a prompt.
+
+        The arguments are those of `PackedJudge.merge`.
 
         Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
         """
