@@ -53,9 +53,7 @@ COMPLETE_RUN = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """The settings of a training run of `method: policy` that are needed to measure its
-    checkpoints.
-    """
+    """The settings of a training run of `method: policy` that measuring its checkpoints needs."""
 
     folder: Path
     name: str

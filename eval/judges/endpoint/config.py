@@ -36,7 +36,7 @@ class EndpointConfig(JudgeConfig):
     concurrency: Processes = 8
     """Largest number of requests in progress at one time, over all ranks."""
     timeout_seconds: Seconds = 300.0
-    """How long an answer may take."""
+    """Largest number of seconds that an answer may take."""
     retries: int = Field(default=6, ge=0, le=100)
     """Number of retries after a time-out, a broken connection, an unreadable answer, or HTTP 408,
     425, 429 and 5xx."""

@@ -23,7 +23,7 @@ class ServerConfig(JudgeConfig):
     url: Url
     """The server's address, without a path."""
     timeout_seconds: Seconds = 300.0
-    """How long an answer may take."""
+    """Largest number of seconds that an answer may take."""
 
     def deciding_settings(self, is_file: bool) -> list[str]:
         """Return the server's address, the only setting that decides the scores before it answers.
