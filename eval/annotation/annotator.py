@@ -72,10 +72,10 @@ class Annotator:
         """
         chosen_position = draw(self.seed, record.identity, 0)  # 0 or 1
         right_answer = chosen_position + 1  # the model numbers the responses 1 and 2
-        first, second = record.chosen, record.rejected
+        responses = [record.chosen, record.rejected]
         if chosen_position == 1:
-            first, second = record.rejected, record.chosen
-        question = ask(self.template, record.prompt, first, second)
+            responses.reverse()
+        question = ask(self.template, record.prompt, *responses)
         chat = messages(question, record.images, record.identity)
         for try_number, temperature in enumerate(self.temperatures, start=1):
             body = {

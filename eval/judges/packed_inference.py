@@ -110,7 +110,8 @@ def run_packed(
             if number < len(rows):
                 batch, indices = rows[number]
             else:
-                batch, indices = packed.encoder.pack([]), []  # the filler row
+                batch = packed.encoder.pack([])  # the filler row
+                indices = []
             row_results = run(batch.to(packed.device), [items[index] for index in indices])
             new_results: dict[int, ResultT] = {}
             for results_of_rank in gather(list(zip(indices, row_results, strict=True))):
