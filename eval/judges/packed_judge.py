@@ -102,10 +102,10 @@ class UnitEncoder:
 
         Raises: RecordError if an image cannot be decoded.
         """
-        conversations, read = self.layout(unit)
+        conversations, scored_token = self.layout(unit)
         candidates = unit.candidates
         return self.encoder.encode_conversations(
-            candidates.images, conversations, read, candidates.identity
+            candidates.images, conversations, scored_token, candidates.identity
         )
 
 

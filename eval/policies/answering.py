@@ -336,8 +336,8 @@ def summary(answers: Sequence[Answers], items: Ints | None = None) -> dict[str, 
 
     Args:
         answers: The answers to each question.
-        items: The code of each question's item, from `items_of_questions`; None if every question
-            is independent.
+        items: The code of each question's item, a set of questions about one image, from
+            `items_of_questions`; None if every question is independent.
     """
     num_samples = len(answers[0].right) - 1  # without the greedy answer
     figures: dict[str, Any] = {"questions": len(answers), "samples": num_samples}

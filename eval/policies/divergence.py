@@ -202,7 +202,7 @@ def _stored_lines(file: Path, fingerprint: str) -> list[dict[str, Any]]:
     """
     if not file.is_file():
         return []
-    # A file is split at "\n" only, `splitlines` also at other line breaks, which answers may hold.
+    # Lines end at "\n" only. `splitlines` would also end them at other line breaks in the answers.
     with file.open(encoding="utf-8") as lines:
         stored_fingerprint, *stored_lines = map(json.loads, lines)
     return stored_lines if stored_fingerprint == fingerprint else []

@@ -251,7 +251,8 @@ def policy_figures(
         values = np.array([credits[name] for credits in credits_by_seed])
         is_share = name in SHARES
         figures[name] = estimate(values, items, is_share).plain
-        if points[0].step:
+        is_start = points[0].step == 0
+        if not is_start:
             change = change_from_start(values, start[name], items, comparisons, is_share)
             figures[name]["difference"] = [change.mean, change.low, change.high]
     return figures
