@@ -29,7 +29,7 @@ from mmrm.eval.protocol import journal_key
 from mmrm.eval.selection.candidate_files import AddedColumns
 from mmrm.eval.selection.candidate_records import RecordFile
 from mmrm.eval.selection.score_forms import FORMS
-from mmrm.eval.suite.fingerprint import SCORES, shared_digest
+from mmrm.eval.suite.fingerprint import SCORING_MODULES, shared_digest
 from mmrm.eval.verifiers import ResponseVerifier
 from mmrm.models.distributed import gather, rank, world_size
 
@@ -131,7 +131,7 @@ def scoring_fingerprint(judge: Path, scoring: Scoring) -> str:
     # The form `relative` judges the reference answer too. The other forms do not change the results.
     settings = [str(scoring.form == "relative"), str(scoring.verifier)]
     digest_of_code = code_digest(
-        "mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval")
+        "mmrm.eval.selection.candidate_scores", *SCORING_MODULES, floors=("models", "eval")
     )
     return digest("\n".join([shared_digest(judge), digest_of_code, *settings]))
 

@@ -30,7 +30,7 @@ from mmrm.eval.candidates import total_usage
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
-from mmrm.eval.suite.suite import Suite, headline
+from mmrm.eval.suite.suite import Suite, headline_figures
 from mmrm.models.distributed import gather, rank, world_size
 from mmrm.train.methods.method import Method
 from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, HELD_OUT_LOSS
@@ -90,7 +90,7 @@ def _evaluate_on_benchmarks(
         baselines = recipe.evaluation.baselines
         console.print(results_table(results, title=f"step {step}", baselines=baselines).rich())
 
-    figures = headline(results)
+    figures = headline_figures(results)
     if judge.info.writes and scores:
         for name, value in cost_figures(scores).items():
             figures[f"judging/{name}"] = value

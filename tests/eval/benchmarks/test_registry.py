@@ -15,7 +15,7 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.candidates import Example
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.official_scores import rules_for_format
-from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.suite.baselines import baseline_scores
 from mmrm.eval.suite.suite import evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
@@ -51,7 +51,7 @@ def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
     assert len(found.examples) == 30
     assert len({example.key for example in found.examples}) == 30
     assert all(num_image_parts(example.prompt) == len(example.images) for example in found.examples)
-    verdicts = baseline("random", found.examples)
+    verdicts = baseline_scores("random", found.examples)
     result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
     assert result.micro == result.baselines["random"].micro
     assert result.origin == place
@@ -92,7 +92,7 @@ def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -
     )
     result = evaluate(
         found.examples,
-        baseline("first", found.examples),
+        baseline_scores("first", found.examples),
         BENCHMARKS[name],
         ProtocolConfig(),
         found.origin,

@@ -17,7 +17,7 @@ from mmrm.data.preference import text
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from mmrm.eval.candidates import Example
-from mmrm.eval.judges.checkpoint import Runtime, classes_of_judges
+from mmrm.eval.judges.checkpoint import Runtime, judge_type_by_class
 from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_inference import Packed
@@ -323,8 +323,8 @@ def test_a_checkpoint_alone_without_its_processor_is_refused(world: Path, tmp_pa
 
 
 def test_the_table_of_judges_holds_what_training_writes() -> None:
-    assert set(classes_of_judges().values()) == {"scalar", "critic", "generative"}
-    assert classes_of_judges()["ScalarRewardModel"] == "scalar"
+    assert set(judge_type_by_class().values()) == {"scalar", "critic", "generative"}
+    assert judge_type_by_class()["ScalarRewardModel"] == "scalar"
 
 
 def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_path: Path) -> None:

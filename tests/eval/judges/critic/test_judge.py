@@ -24,7 +24,7 @@ from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout, critic_judge
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.studies.critique_ablation import checked, row_with_right_first
+from mmrm.eval.studies.critique_ablation import matching_parts, row_with_right_first
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
@@ -328,12 +328,12 @@ def test_the_truth_of_critiques_is_counted() -> None:
     truths = [item.critique_truth(chosen) for item in items for chosen in (True, False)]
     right = [item.critique(chosen) for item in items for chosen in (True, False)]
     assert (
-        list(map(checked, right, truths))
+        list(map(matching_parts, right, truths))
         == [{"n": 1, "readable": 1, "verdict": 1, "fact": 1, "both": 1}] * 6
     )
     wrong_verdict = right[0].replace("the response is right.", "the response is wrong.")
     wrong_fact = right[1].replace(truths[1].fact, "there is nothing", 1)
-    some = map(checked, [wrong_verdict, wrong_fact, "I cannot say"], truths)
+    some = map(matching_parts, [wrong_verdict, wrong_fact, "I cannot say"], truths)
     assert [list(counts.values()) for counts in some] == [
         [1, 1, 0, 1, 0],
         [1, 1, 1, 0, 0],
