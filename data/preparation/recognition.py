@@ -153,7 +153,7 @@ def _candidate(settings: dict[str, str], images: str | None) -> tuple[Fit, Files
         folder = str(place.parent if place.is_file() else place)
     try:
         config = configured(**settings | {"images": folder})
-        config.look()
+        config.check_local_files()
     except UserError:
         return None
     if folder is not None and (images or fields["images"].is_required()):

@@ -8,7 +8,7 @@ original JSON lines name them in `img_path`.
 from typing import Literal
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.sources.shared.pairs import PairsConfig
 
@@ -24,7 +24,13 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
     hub: str | None = "MMInstruction/VLFeedback"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Read the columns prompt, and image or img_path; `convert` reads completions."""
+        """Return the record of a row's prompt and image, with empty texts as responses.
+
+        The image is in the column image, or else in the file that img_path names. `convert` of
+        `PairsConfig` adds the responses.
+        """
         has_image = bool(row.columns.get("image"))
         image = row.stored_image("image") if has_image else row.image(row.text("img_path"))
-        return Preference(row.identity, question(row.text("prompt"), 1), "", "", (image,))
+        return Preference(
+            row.identity, prompt_from_question(row.text("prompt"), 1), "", "", (image,)
+        )

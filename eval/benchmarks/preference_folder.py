@@ -48,10 +48,10 @@ def look(where: Location) -> None:
             "of preference records, because this benchmark is the user's own."
         )
     if where.type is not None:
-        _source_config(where, {"type": where.type, "path": where.location}).look()
+        _source_config(where, {"type": where.type, "path": where.location}).check_local_files()
     elif not any(candidates(where.location, where.image_root)):
         # No format fits. The project's own format raises an error that names what is missing.
-        _source_config(where, {"type": "project", "path": where.location}).look()
+        _source_config(where, {"type": "project", "path": where.location}).check_local_files()
     file = Path(where.location).expanduser()
     problem = shards_problem([file]) if file.is_file() else None
     if problem:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mmrm.data.config.registry import load
-from mmrm.data.sources.shared.conversation import response
+from mmrm.data.sources.shared.conversation import response_text
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
@@ -109,7 +109,7 @@ def _holds_images(prompt: Any) -> bool:
 
 def _text_of(completion: Any) -> str:
     """Return the text of a completion, which is the last of its turns."""
-    return response(completion if isinstance(completion, str) else completion[-1:])
+    return response_text(completion if isinstance(completion, str) else completion[-1:])
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:

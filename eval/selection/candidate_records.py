@@ -21,9 +21,9 @@ from mmrm.data.limits import DEFAULTS, Limits, written_sizes
 from mmrm.data.preference import EncodedImage
 from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.regular_files import require_regular
-from mmrm.data.sources.shared.conversation import response
+from mmrm.data.sources.shared.conversation import response_text
 from mmrm.data.sources.shared.file_source import (
-    MESSAGE,
+    MAX_MESSAGE_LENGTH,
     ODD_VALUES,
     SourceRow,
     refuse_media_columns,
@@ -74,12 +74,12 @@ class RecordFile:
         except RecordError as error:
             # An ImageError names the row already.
             message = str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}"
-            raise RecordError(message[:MESSAGE]) from error
+            raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
         except ConversationError as error:
-            raise RecordError(f"{row.identity}: {error}"[:MESSAGE]) from error
+            raise RecordError(f"{row.identity}: {error}"[:MAX_MESSAGE_LENGTH]) from error
         except ODD_VALUES as error:
             message = f"{row.identity}: it cannot be read as a prompt with responses ({type(error).__name__}: {error})"
-            raise RecordError(message[:MESSAGE]) from error
+            raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
 
     def refuse_contradiction(self, verifying: Verifying) -> None:
         """Raise UserError if `verifying` contradicts the verdicts or the rule that a record holds.
@@ -128,9 +128,9 @@ def _answered(row: SourceRow, limits: Limits) -> Answered:
     columns = row.columns
     refuse_media_columns(columns)
     given = [name for name in RESPONSES if columns.get(name) is not None]
-    messages: Any = row.optional("messages", list)
+    messages: Any = row.optional_value("messages", list)
     if messages is None:
-        messages = row.optional("prompt", str | list)
+        messages = row.optional_value("prompt", str | list)
     if given:
         name = given[0]
         value = row.value(name, list | str)
@@ -139,7 +139,7 @@ def _answered(row: SourceRow, limits: Limits) -> Answered:
                 "'responses' is one text; required is a list. A single response is named `response`."
             )
         values = value if name == "responses" and isinstance(value, list) else [value]
-        responses = [response(text_or_turns) for text_or_turns in values]
+        responses = [response_text(text_or_turns) for text_or_turns in values]
     elif columns.get("chosen") is None or columns.get("rejected") is None:
         names = ", ".join(map(repr, sorted(columns)))
         raise RecordError(
@@ -148,7 +148,7 @@ def _answered(row: SourceRow, limits: Limits) -> Answered:
     elif messages is None:
         messages, *responses = split_pair(row)
     else:
-        responses = [response(row.value(name, str | list)) for name in ("chosen", "rejected")]
+        responses = [response_text(row.value(name, str | list)) for name in ("chosen", "rejected")]
     if messages is None:
         raise RecordError(
             f"there is neither 'prompt' nor 'messages'; found are {', '.join(map(repr, sorted(columns)))}."

@@ -121,7 +121,7 @@ def test_a_table_says_what_it_is(tmp_path: Path, suffix: str, kind: str) -> None
 
 
 def source_at(path: Path) -> None:
-    configured(type="project", path=str(path)).look()
+    configured(type="project", path=str(path)).check_local_files()
 
 
 def benchmark_at(path: Path) -> object:
