@@ -198,7 +198,7 @@ def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
     card = mixture.card(together)
     sections = []
     for split, source_card in zip(mixture.splits, card.sources, strict=True):
-        index, positions = split.known(split.rows[:GENERATED_SAMPLE])
+        index, positions = split.indexed_rows(split.rows[:GENERATED_SAMPLE])
         rows = index.rows[positions]
         longer_sides = index.sizes.max(axis=1, initial=0)
         figures = [

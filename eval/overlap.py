@@ -34,7 +34,7 @@ from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.preparation.recipe_section import section_of
-from mmrm.data.preparation.scan import code as reading_code
+from mmrm.data.preparation.scan import reading_code_digest
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest
@@ -74,7 +74,7 @@ def find(
     # The matches of an interrupted search are used again if the code that reads and searches, the
     # benchmarks and the sources are the same.
     search_code = code_digest("mmrm.eval.contamination.search", floors=("eval",))
-    identities = [reading_code(), search_code, index.fingerprint]
+    identities = [reading_code_digest(), search_code, index.fingerprint]
     for source in sources:
         identities.append(f"{source.fingerprint()} {len(source)}")
     folder = output.with_name(f"{output.name}.parts")

@@ -57,7 +57,7 @@ class QuestionsConfig(FormatConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """The `fnmatch` patterns of the files that belong to the source, as the recipe sets them."""
+        """The `fnmatch` patterns, set in the recipe, of the files that belong to the source."""
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:

@@ -14,7 +14,12 @@ from typing import Any
 
 from mmrm.data.errors import LeftOut, RecordError, UserError
 from mmrm.data.preference import Preference, validate
-from mmrm.data.preparation.recognition import advice, candidates, configured, recognise
+from mmrm.data.preparation.recognition import (
+    files_config,
+    format_advice,
+    recognise,
+    types_with_files,
+)
 from mmrm.data.sources.shared.file_source import FilesConfig, shards_problem
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.files import content_digest
@@ -49,7 +54,7 @@ def look(where: Location) -> None:
         )
     if where.type is not None:
         _source_config(where, {"type": where.type, "path": where.location}).check_local_files()
-    elif not any(candidates(where.location, where.image_root)):
+    elif not any(types_with_files(where.location, where.image_root)):
         # No format fits. The project's own format raises an error that names what is missing.
         _source_config(where, {"type": "project", "path": where.location}).check_local_files()
     file = Path(where.location).expanduser()
@@ -86,7 +91,7 @@ def load(where: Location) -> LoadedBenchmark:
         if problems:
             raise UserError(
                 f"{NAME}: {len(problems)} of {len(source)} records cannot be used:"
-                f"{listed(problems)}{advice(config, Path(cache))}"
+                f"{listed(problems)}{format_advice(config, Path(cache))}"
             )
     if num_left_out:
         notes.append(
@@ -144,7 +149,7 @@ def repeated(examples: Sequence[Example]) -> list[str]:
 
 def _source_config(where: Location, settings: Mapping[str, str]) -> FilesConfig:
     """Return the source with these settings, with the image folder of the location."""
-    return configured(**{"images": where.image_root, **settings, "name": NAME})
+    return files_config(**{"images": where.image_root, **settings, "name": NAME})
 
 
 def distinct(record: Preference) -> Preference:
