@@ -17,7 +17,7 @@ from mmrm.data.synthetic.scenes import (
     LEVELS,
     Edit,
     Level,
-    come_or_go,
+    add_or_remove,
     move,
     recolour,
     rename,
@@ -133,7 +133,8 @@ def test_the_same_judge_learns_what_texts_alone_decide() -> None:
 def test_chosen_and_rejected_can_be_swapped(kind: str) -> None:
     """The two answers to a question, in either role: chi-square over the pairs, and over their order in the alphabet."""
     counts: Counter[tuple[str, str]] = Counter(
-        (item.true.said, item.false.said) for item in _items("demo", (kind,), 2000)
+        (item.true.quote_if_wrong, item.false.quote_if_wrong)
+        for item in _items("demo", (kind,), 2000)
     )
     pairs = [
         (counts[a, b], counts[b, a])
@@ -162,7 +163,7 @@ TINY = Level(
 )
 
 
-@pytest.mark.parametrize("edit", [recolour, rename, resize, move, come_or_go])
+@pytest.mark.parametrize("edit", [recolour, rename, resize, move, add_or_remove])
 def test_a_change_is_as_likely_as_its_reversal(edit: Edit) -> None:
     """Counts of (number of things, first thing) before and after: a symmetric table, up to chance."""
     rng, counts = Rng(3), Counter[tuple[object, object]]()

@@ -24,7 +24,7 @@ from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.wording import RATIONALES, caption, noun, read_critique
+from mmrm.data.synthetic.wording import RATIONALES, caption, read_critique, short_name
 from mmrm.data.synthetic.world import REVISION, ShapesWorld, WorldItem
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,8 +47,8 @@ def test_every_index_holds_a_whole_item(
     assert not set(item.true.phrasings) & set(item.false.phrasings)
     assert (item.scene is None) == (kind in TEXT_TYPES)
     if item.scene is not None:
-        assert item.true.said in item.chosen
-        assert item.false.said in item.rejected
+        assert item.true.quote_if_wrong in item.chosen
+        assert item.false.quote_if_wrong in item.rejected
         assert bucket(item.scene) in SPLITS[split]
         assert item.twin is not None
         assert item.scene.things != item.twin.things
@@ -75,7 +75,7 @@ def _independent_answer(item: WorldItem) -> str | None:
         names = {
             name
             for thing in things
-            for name in (thing.colour, noun(thing), f"{thing.colour} {noun(thing)}")
+            for name in (thing.colour, short_name(thing), f"{thing.colour} {short_name(thing)}")
         }
         return "yes" if wanted in names else "no"
     if item.kind == "arithmetic":
@@ -92,7 +92,7 @@ def _independent_answer(item: WorldItem) -> str | None:
     if sides := re.search(
         r"the (.*) (left of|right of|above|below|bigger than|smaller than) the (.*)\?", question
     ):
-        named = {f"{thing.colour} {noun(thing)}": thing for thing in things}
+        named = {f"{thing.colour} {short_name(thing)}": thing for thing in things}
         first, second = (named[name.removesuffix(" is")] for name in sides.group(1, 3))
         sizes = ["", *scene.level.sizes]
         (row, column), (row2, column2) = (
@@ -121,8 +121,8 @@ def test_chosen_is_right_and_rejected_is_wrong(level: str, kind: str) -> None:
         answer = _independent_answer(item)
         if answer is not None:
             checked += 1
-            assert answer == item.true.said, item
-            assert answer != item.false.said, item
+            assert answer == item.true.quote_if_wrong, item
+            assert answer != item.false.quote_if_wrong, item
     assert checked > 100
 
 
@@ -263,8 +263,12 @@ RIGHT_FIRST = "Response 2 is wrong. Response 1 is right."
 def test_the_rationale_follows_the_order_of_the_responses(
     form: str, first: str, second: str
 ) -> None:
-    item = replace(ShapesWorld("demo", 0, "train").item(0, ("counting",)), form=form)
-    words = {"fact": item.true.fact, "true": item.true.agreed, "false": item.false.said}
+    item = replace(ShapesWorld("demo", 0, "train").item(0, ("counting",)), rationale_form=form)
+    words = {
+        "fact": item.true.fact,
+        "true": item.true.quote_if_right,
+        "false": item.false.quote_if_wrong,
+    }
     assert item.rationale(True) == first.format_map(words)
     assert item.rationale(False) == second.format_map(words)
     assert swapped(item.rationale(True)) == item.rationale(False)
@@ -272,14 +276,18 @@ def test_the_rationale_follows_the_order_of_the_responses(
 
 def test_rationales_come_in_every_form_and_the_form_decides_nothing_else() -> None:
     items = [ShapesWorld("demo", 0, "train").item(index) for index in range(300)]
-    found = Counter(item.form for item in items)
+    found = Counter(item.rationale_form for item in items)
     assert set(found) == set(RATIONALES)
     assert min(found.values()) > 70
     for form in RATIONALES:
         assert (
             0.3
             < np.mean(
-                [len(item.chosen) > len(item.rejected) for item in items if item.form == form]
+                [
+                    len(item.chosen) > len(item.rejected)
+                    for item in items
+                    if item.rationale_form == form
+                ]
             )
             < 0.7
         )
