@@ -93,7 +93,7 @@ class MixtureConfig(Section):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder for files that are derived from the sources."""
+        """The folder for files that are derived from the sources, such as row indices."""
         return Path(self.cache).expanduser() if self.cache else CACHE
 
     @model_validator(mode="after")
@@ -188,9 +188,9 @@ class Mixture:
         return len(self.records)
 
     def __getitem__(self, index: int) -> Preference:
-        """Return training record `index`, validated.
+        """Read, validate and return training record `index`.
 
-        Raises: RecordError if it has become unusable since the first reading.
+        Raises: RecordError if it has become unusable since its source was first read.
         """
         return self.records[index]
 
@@ -334,7 +334,7 @@ class Mixture:
         return DataCard(sources, self.epoch_size, self.config.digest)
 
     def _drawn_by_tenth(self, order: Indices) -> list[list[int]]:
-        """Return for each source the numbers of its records in the ten tenths of `order`."""
+        """Return for each source ten counts: its records in each tenth of `order`."""
         source_numbers = np.searchsorted(self.records.ends, order, side="right")
         tenths = np.array_split(source_numbers, 10)
         counts = [np.bincount(tenth, minlength=len(self.splits)) for tenth in tenths]
@@ -342,9 +342,12 @@ class Mixture:
         return by_source
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
-        """Return for each stage its pools, each with the number of records that an epoch draws."""
+        """Return for each stage the pools that it draws from, with the number of records to draw.
+
+        A pool is a source, or its records of one modality.
+        """
         config = self.config
-        stages = config.stages or [StageConfig(name="all")]
+        stages = config.stages or [StageConfig(name="all")]  # without stages, one over everything
         pools_by_stage = [self._pools(stage) for stage in stages]
         sizes_by_stage = []
         for stage, pools in zip(stages, pools_by_stage, strict=True):

@@ -30,7 +30,7 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 
 
 class _BackboneKeys(BaseModel):
-    """The keys of `backbone` that decide how many tokens an image becomes."""
+    """The keys of a recipe's section `backbone` that decide how many tokens an image becomes."""
 
     path: str = "embedded"
     revision: str | None = None
@@ -39,14 +39,14 @@ class _BackboneKeys(BaseModel):
 
 
 class _MethodKeys(BaseModel):
-    """The keys of `method` that decide how many pairs of one prompt are trained together."""
+    """The keys of a recipe's section `method` that decide if pairs of one prompt share a step."""
 
     type: str = "naive"
     pairs_together: Count = PAIRS_TOGETHER
 
 
 class _DataKeys(BaseModel):
-    """The keys of a recipe that commands on data read; they do not check the others."""
+    """The keys of a recipe that commands on data read. Other keys are allowed, and not checked."""
 
     data: MixtureConfig
     backbone: _BackboneKeys = _BackboneKeys()

@@ -22,7 +22,7 @@ from mmrm.data.errors import ImageError, LeftOut, RecordError, UserError
 from mmrm.data.preference import EncodedImage, Preference, texts
 from mmrm.data.preparation.row_index import LEFT_OVER_MARKER
 from mmrm.data.sources.registry import SOURCES
-from mmrm.data.sources.shared.file_source import ODD_VALUES, FilesConfig, SourceRow
+from mmrm.data.sources.shared.file_source import CONVERSION_ERRORS, FilesConfig, SourceRow
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.row_files import Rows
 from mmrm.data.video import COLUMNS as COLUMNS_OF_VIDEOS
@@ -77,7 +77,7 @@ class Fit:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The value that is largest for the type that fits best, if types make other records."""
+        """The value by which types that make different records are compared; the largest wins."""
         return self.num_clean_columns, self.num_columns
 
 
@@ -113,7 +113,7 @@ def in_yaml(text: str) -> str:
 
 
 def files_config(**settings: str | None) -> FilesConfig:
-    """Return the validated keys of a source that reads files.
+    """Return the section of a recipe for a source that reads files, with the given keys.
 
     Args:
         settings: The keys of the source in a recipe, with at least `type` and `path`. A key whose
@@ -139,7 +139,8 @@ def files_config(**settings: str | None) -> FilesConfig:
 def types_with_files(path: str, images: str | None = None) -> Iterator[tuple[Fit, FilesConfig]]:
     """Yield the types of source that could read `path`, judged by the names of its files.
 
-    Each is an empty `Fit`, which holds the source's keys, and the same keys validated.
+    For each type there is a `Fit`, which holds the source's keys and no result yet, and the
+    source's section of a recipe with these keys.
 
     Args:
         path: The file or folder.
@@ -156,14 +157,13 @@ def types_with_files(path: str, images: str | None = None) -> Iterator[tuple[Fit
 
 
 def _candidate(settings: dict[str, str], images: str | None) -> tuple[Fit, FilesConfig] | None:
-    """Return an empty `Fit` and the validated keys for these settings, or None without files.
+    """Return a source with the given settings: a `Fit` without a result yet, and its section.
 
-    The folder of the images is `images`, or else the folder of the file. The settings of the `Fit`
-    name it only in the first case, or if the type requires the key.
+    The result is None if no files at the path have the names that the type expects.
 
     Args:
         settings: The source's keys `type` and `path`, and perhaps `split`.
-        images: The folder of the images, if it is another one than that of the file.
+        images: The folder of the images; None takes the folder of the file.
     """
     path = Path(settings["path"]).expanduser()
     fields = FILE_SOURCES[settings["type"]].model_fields
@@ -175,6 +175,7 @@ def _candidate(settings: dict[str, str], images: str | None) -> tuple[Fit, Files
         config.check_local_files()
     except UserError:
         return None
+    # A recipe has to name the folder only if it was given, or if the type has no default for it.
     if image_folder is not None and (images or fields["images"].is_required()):
         settings = settings | {"images": image_folder}
     return Fit(settings), config
@@ -243,10 +244,10 @@ def _general(fit: Fit, fits: list[Fit]) -> Fit:
 
 
 def format_advice(config: SourceConfig, cache: Path) -> str:
-    """Return advice for the error message about a source that could not be read.
+    """Return advice to append to the error message about a source that could not be read.
 
-    If the files are in another format, it is that format and the line to write in a recipe. The
-    result is empty if the source reads no local files, or they are in no other known format.
+    If the source's files are in another known format, the advice names that format and the line to
+    write in a recipe. Otherwise, or if the source reads no local files, the advice is empty.
 
     Args:
         config: The source's section of the recipe.
@@ -280,8 +281,8 @@ def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
     `fit.num_rows` is 0 afterwards if the type reads less than half of the tried rows.
 
     Args:
-        fit: The empty fit of the type.
-        config: The validated keys of the source.
+        fit: The fit of the type, without a result yet.
+        config: The section of a recipe for the source.
         rows: The rows of the file; up to MAX_TRIED_ROWS of them are tried.
 
     Raises: UserError if there are no rows.
@@ -299,7 +300,7 @@ def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
             record = _convert(config, number, row)
         except LeftOut:
             pass  # the type reads this row, and leaves it out by its own rule
-        except ODD_VALUES as error:
+        except CONVERSION_ERRORS as error:
             # Frames of videos cannot be found without their folder. Such a row counts as read.
             is_missing_frame = isinstance(error, ImageError) and config.VIDEOS
             if not is_missing_frame:
@@ -324,7 +325,7 @@ def _convert(config: FilesConfig, number: int, columns: _ObservedRow) -> Prefere
     """Return the record that a type of source makes of a row.
 
     Args:
-        config: The validated keys of the source.
+        config: The section of a recipe for the source.
         number: Number of the row in the file.
         columns: The row, by column.
 

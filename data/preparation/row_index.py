@@ -148,7 +148,7 @@ class RowIndex:
 
 
 def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> RowIndex:
-    """Read and check some rows of a source, and return their row index, in memory.
+    """Read and check some rows of a source, and return their row index: figures about each row.
 
     A row whose record cannot be used is in the index, too, with the reason and a message in
     `faults`. With `strict`, the RecordError of the first such row is raised instead.
@@ -187,7 +187,7 @@ def _usable_record(source: Source, row: int) -> Preference:
 
 
 def _reason_of(error: RecordError) -> str:
-    """Return the member of REASONS that belongs to the error of an unusable record."""
+    """Return the member of REASONS for a record that cannot be used because of `error`."""
     if isinstance(error, MarkerInTextError):
         return "markers"
     if isinstance(error, ImageError):
@@ -224,7 +224,7 @@ def normalised(text: str) -> str:
 
 
 def _entry(record: Preference) -> tuple[int, ...]:
-    """Return the entry of a usable record in the row index: the values of the fields of ROW."""
+    """Return a usable record's entry in the row index: figures about it, in the order of ROW."""
     prompt_and_responses = (*texts(record.prompt), record.chosen, record.rejected)
     num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in prompt_and_responses)
     keys = _keys(record)
@@ -242,15 +242,15 @@ def _entry(record: Preference) -> tuple[int, ...]:
 
 
 def _entry_left_out(reason: str) -> tuple[int, ...]:
-    """Return the entry of an unused row in the row index: the values of the fields of ROW.
+    """Return an unused row's entry in the row index: its reason, and 0 for all other figures.
 
-    `reason` is one of REASONS; all fields after it are 0.
+    `reason` is one of REASONS.
     """
     return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _flags(record: Preference) -> int:
-    """Return the field `flags` of a record's entry in the row index: a sum of the bits above."""
+    """Return a number whose bits, such as IDENTICAL and RATIONALE, are properties of a record."""
     flags = 0
     responses = (record.chosen, record.rejected)
     is_identical = record.chosen.split() == record.rejected.split()
@@ -264,6 +264,7 @@ def _flags(record: Preference) -> int:
         flags |= ORDER
     if record.rationale is not None:
         flags |= RATIONALE
+        # Words that keep the rationale from being rewritten for the other order of the responses
         if obstacle(record.rationale) is not None:
             flags |= KEEPS_ORDER
         if record.first_in_rationale == "rejected":
@@ -284,7 +285,10 @@ class _RecordKeys:
 
 
 def _keys(record: Preference) -> _RecordKeys:
-    """Return the keys of a record; raise ImageError if an image file cannot be read."""
+    """Return the numbers by which records with equal contents are found.
+
+    Raises: ImageError if an image file cannot be read.
+    """
     try:
         images = [content_digest(image) for image in record.images]
     except OSError as error:

@@ -35,7 +35,7 @@ MAX_FAULTS = 10 * EXAMPLES
 
 
 class BadRecordConfig(Section):
-    """The policy on records that cannot be used."""
+    """The policy on records that cannot be used: skip a limited share of them, or stop."""
 
     policy: Literal["strict", "skip"] = "skip"
     """Skip and count such a record, or stop at the first one."""
@@ -45,7 +45,7 @@ class BadRecordConfig(Section):
 
 
 def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> RowIndex:
-    """Return the row index of `source`: for each of its rows its sizes, keys and usability.
+    """Return the row index of `source`: for each row, lengths, keys, and if it can be used.
 
     The first call reads every row and writes the index into the cache. Later calls open it. If
     several processes call this at the same time, such as the ranks of a node, one of them reads and
@@ -80,9 +80,9 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
 
 
 def reading_code_digest() -> str:
-    """Return a digest of the code that makes row indices.
+    """Return a digest of the code that reads the data.
 
-    It is part of an index's key in the cache, so that changed code reads the data again.
+    It is part of the name under which the result is cached, so that changed code reads again.
     """
     source_files = sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
     source_modules = [f"mmrm.data.sources.{file.stem}" for file in source_files]

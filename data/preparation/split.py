@@ -1,4 +1,4 @@
-"""The split of each source: rows to train on, rows held out, and counts of the other rows."""
+"""The split of each source: rows to train on, rows held out for validation, and rows left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELD_OUT_DRAW = 0x5EED
 
 @dataclass(frozen=True)
 class SourceSplit:
-    """One source inside a mixture, with its training rows and its held-out rows."""
+    """A source of a recipe, divided into training rows, held-out rows and rows left out."""
 
     config: SourceConfig
     source: Source
@@ -53,7 +53,7 @@ class SourceSplit:
         row_index: RowIndex | None,
         reasons: npt.NDArray[np.uint8],
     ) -> SourceSplit:
-        """Return the split of a source whose usable rows are all trained on; none is held out.
+        """Return the split of a source in which all usable rows are trained on, and none held out.
 
         Args:
             config: The source's section of the recipe.
@@ -80,10 +80,10 @@ class SourceSplit:
         return self.row_index.content
 
     def indexed_rows(self, sample: Indices) -> tuple[RowIndex, Indices]:
-        """Return a row index, and the positions of the training rows in it.
+        """Return a table of figures about rows, and the positions of the training rows in it.
 
-        A generated source has no row index of all its rows. For it, the rows in `sample` are
-        generated and indexed, and the positions of all of these are returned.
+        This is the row index of the source. A generated source has none. For it, the rows in
+        `sample` are generated and indexed, and the positions of all of these are returned.
 
         Args:
             sample: Numbers of rows that represent the training rows of a generated source,
@@ -188,7 +188,7 @@ class SplitRecords(Sequence[Preference]):
         return located(self.ends, index)
 
     def __getitem__(self, index: int) -> Preference:  # type: ignore[override]  # an index, no slice
-        """Return one record; raise RecordError if it cannot be used."""
+        """Read, validate and return record `index`; raise RecordError if it cannot be used."""
         source_number, position = self.locate(index)
         source, rows = self.rows_by_source[source_number]
         record = validate(source.record(int(rows[position])))
@@ -201,11 +201,12 @@ class SplitRecords(Sequence[Preference]):
 def hold_out(
     splits: Sequence[SourceSplit], total: int, seed: int, validation_seed: int | None = None
 ) -> list[SourceSplit]:
-    """Return the splits of all sources with `total` rows held out in all.
+    """Hold out `total` rows of all sources together, and return the changed splits.
 
-    Each source gives equally many, as far as it has enough rows. Training rows that share their
-    prompt with a held-out row of any source are left out. Then each source's `cap`, the largest
-    number of rows to train on, is applied to its remaining training rows.
+    A split is a source with its training rows and its held-out rows. Each source gives equally
+    many rows, if it has enough. Training rows that share their prompt with a held-out row of any
+    source are left out. Then each source's `cap`, the largest number of rows to train on, is
+    applied to its remaining training rows.
 
     Args:
         splits: The sources, each with all its usable rows in `rows`.

@@ -16,7 +16,7 @@ from mmrm.data.sources.shared.pairs import score_gap
 
 
 class HelpSteer3Config(FilesConfig):
-    """Pairs of HelpSteer3. Ties are left out."""
+    """A source of the pairs of HelpSteer3. Ties are left out."""
 
     FILES = ("preference/{split}*", "*preference/{split}*.parquet")
     COLUMNS = ("context", "response1", "response2", "overall_preference")
@@ -30,7 +30,7 @@ class HelpSteer3Config(FilesConfig):
     """Smallest size of the overall rating."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row, whose margin is the size of its rating.
+        """Return the preference record of a row, whose margin is the size of its rating.
 
         The columns context, response1, response2, overall_preference and domain are read. A
         negative overall_preference prefers response1.

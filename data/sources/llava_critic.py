@@ -59,7 +59,7 @@ class Template:
 
 
 class LlavaCriticConfig(FilesConfig):
-    """Comparisons of LLaVA-Critic. Ties are left out."""
+    """A source of the comparisons in LLaVA-Critic. Ties are left out."""
 
     FILES = ("*pairwise*.parquet",)
     COLUMNS = ("conversations", "image")
@@ -69,7 +69,7 @@ class LlavaCriticConfig(FilesConfig):
     hub: str | None = "lmms-lab/llava-critic-113k"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row, with both responses cut out of the judge's prompt.
+        """Return the preference record of a row, with both responses cut out of the judge's prompt.
 
         The column conversations holds the judge's prompt and its answer as turns {from, value}. The
         column image holds the image.
@@ -97,6 +97,8 @@ class LlavaCriticConfig(FilesConfig):
         rejected = parts["response_2"].strip()
         if winner == 2:
             chosen, rejected = rejected, chosen
+        # The rationale speaks of Response 1 and 2. If possible, it is rewritten so that Response 1
+        # is the chosen one.
         rationale, first_in_rationale = with_chosen_first(judgement, winner)
         if "Response 1: [" not in prompt:  # the template has other names for the responses
             rationale = ""

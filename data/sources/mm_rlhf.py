@@ -23,7 +23,7 @@ FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class MmRlhfConfig(ImageFilesConfig):
-    """Pairs of MM-RLHF that are not marked as ties."""
+    """A source of the pairs of MM-RLHF that are not marked as ties."""
 
     FILES = ("*dpo_pairs.jsonl",)
     VIDEOS = True
@@ -37,7 +37,7 @@ class MmRlhfConfig(ImageFilesConfig):
     """Largest number of frames of a video, evenly spaced."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row about an image or a video.
+        """Return the preference record of a row about an image or a video.
 
         The columns image or video, prompt, chosen and rejected are read. chosen_reason and
         rejected_reason become the critiques.

@@ -40,7 +40,7 @@ class Subset:
 
 
 class MmprConfig(ImageFilesConfig):
-    """Pairs of MMPR, of all subsets or of some."""
+    """A source of the pairs of MMPR, of all its subsets or of some."""
 
     FILES = ("*meta.json", "*annotations.zip", "*annotations/*.jsonl", "*images.zip*")
     LICENCE = "MIT"
@@ -80,6 +80,7 @@ class MmprConfig(ImageFilesConfig):
                 "in annotations.zip nor unpacked. Fetch them, or leave these names out of "
                 "`subsets`."
             )
+        # Only the archives of images: the source's files also contain annotations.zip.
         image_files = [path for path in located.files if path.name.startswith("images")]
         images = self.open_images(replace(located, files=image_files), cache)
         sources = []
@@ -125,17 +126,28 @@ class MmprConfig(ImageFilesConfig):
 
 
 class MmprSource(TableSource):
-    """The rows of all subsets in the order of meta.json, with the subset as the category."""
+    """The opened source of MMPR: the pairs of all chosen subsets, in the order of meta.json.
+
+    The category of a record is the name of its subset.
+    """
 
     def __init__(
         self, config: MmprConfig, revision: str, subsets: Sequence[TableSource], images: Images
     ) -> None:
+        """Join the opened subsets into one source.
+
+        Args:
+            config: The source's section of the recipe.
+            revision: The commit on the hub, or `local`.
+            subsets: The opened subsets.
+            images: The images of all subsets.
+        """
         self.subsets = subsets
         self.table = Concatenated([subset.rows for subset in subsets])
         super().__init__(config, revision, self.table, images)
 
     def record(self, index: int) -> Preference:
-        """Return the record at `index`; its identity contains the name of the subset."""
+        """Return the record at `index`, counted through all subsets."""
         subset_index, row_index = self.table.place(index)
         subset = self.subsets[subset_index]
         category = subset.name.removeprefix(f"{self.name}:")

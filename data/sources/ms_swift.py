@@ -20,7 +20,7 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class MsSwiftConfig(FormatConfig):
-    """Preference files in the format of ms-swift."""
+    """A source of preference files in the format of ms-swift."""
 
     FILES = ("*.jsonl", "*.json", "*.parquet")
     COLUMNS = ("messages",)

@@ -15,7 +15,7 @@ Topic = Literal["chart", "creation", "diagram", "ins_follow", "knowledge", "post
 
 
 class OmniAlignVDpoConfig(ImageFilesConfig):
-    """Pairs of OmniAlign-V-DPO, of all topics or of some."""
+    """A source of the pairs of OmniAlign-V-DPO, of all its topics or of some."""
 
     type: Literal["omnialign_v_dpo"]
     hub: str | None = "PhoenixZ/OmniAlign-V-DPO"

@@ -14,7 +14,7 @@ from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 
 
 class PovidConfig(ImageFilesConfig):
-    """Pairs of POVID, unchanged."""
+    """A source of the pairs of POVID, which are read unchanged."""
 
     FILES = ("*.json",)
     LICENCE = "CC-BY-4.0"
@@ -25,7 +25,7 @@ class PovidConfig(ImageFilesConfig):
     """The folder of the COCO images; the set holds only their names."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row with the columns image and two whole conversations.
+        """Return the preference record of a row with the columns image and two whole conversations.
 
         `conversations` ends with the chosen answer, and `rejected_conversations` with the rejected
         one. The turns before are the prompt.

@@ -37,7 +37,7 @@ KEYS = frozenset(
 
 
 class ProjectConfig(FormatConfig):
-    """Files in this project's own format."""
+    """A source of preference files in this project's own format."""
 
     COLUMNS = REQUIRED
     has_critiques = True
@@ -53,7 +53,7 @@ class ProjectConfig(FormatConfig):
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row in this project's own format.
+        """Return the preference record of a row in this project's own format.
 
         Raises:
             RecordError: If a key is missing, unknown or of another type.

@@ -30,7 +30,7 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class QuestionsConfig(FormatConfig):
-    """Files of questions with known answers, on which a policy is trained and evaluated."""
+    """A source of questions with known answers, on which a policy is trained and evaluated."""
 
     has_responses = False
     has_answers = True
@@ -61,7 +61,7 @@ class QuestionsConfig(FormatConfig):
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a question with its known answer; both responses are empty texts.
+        """Return the record of a question and its known answer, with empty texts as responses.
 
         The choices and the instruction are written below the question.
 

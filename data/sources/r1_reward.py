@@ -30,7 +30,10 @@ THOUGHT = re.compile(r"(?>.*?<think>)(.*?)</think>", re.DOTALL)
 
 
 class R1RewardConfig(FormatConfig):
-    """Judged pairs of the RL or the SFT file. Without `images`, `image` is read as base64."""
+    """A source of the judged pairs in the RL file or the SFT file of R1-Reward.
+
+    Without the key `images`, the column `image` is read as base64.
+    """
 
     FILES = ("*.parquet", "*.jsonl", "*.json")
     COLUMNS = ("message", "image")
@@ -42,7 +45,7 @@ class R1RewardConfig(FormatConfig):
     """The licence that the data card states."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row with the columns message, image and answer.
+        """Return the preference record of a row with the columns message, image and answer.
 
         The question and both responses are cut out of the user turn of `message`. The text between
         <think> and </think> in its assistant turn becomes the rationale.
@@ -64,6 +67,8 @@ class R1RewardConfig(FormatConfig):
 
         thought = THOUGHT.match(judgement)
         reasoning = "" if thought is None else thought[1].strip()
+        # The rationale speaks of Response 1 and 2. If possible, it is rewritten so that Response 1
+        # is the chosen one.
         rationale, first_in_rationale = with_chosen_first(reasoning, winner)
         images = self._images(row)
         return Preference(

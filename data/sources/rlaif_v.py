@@ -8,7 +8,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class RlaifVConfig(FilesConfig):
-    """Pairs of RLAIF-V, unchanged."""
+    """A source of the pairs of RLAIF-V, which are read unchanged."""
 
     COLUMNS = ("image", "question", "chosen", "rejected")
     LICENCE = "CC-BY-NC-4.0"

@@ -12,7 +12,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 
 class RlhfVConfig(FilesConfig):
-    """Pairs of RLHF-V, unchanged."""
+    """A source of the pairs of RLHF-V, which are read unchanged."""
 
     COLUMNS = ("image", "text")
     LICENCE = "CC-BY-NC-4.0"
@@ -21,7 +21,7 @@ class RlhfVConfig(FilesConfig):
     hub: str | None = "openbmb/RLHF-V-Dataset"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row with the columns image, text and origin_dataset.
+        """Return the preference record of a row with the columns image, text and origin_dataset.
 
         `text` is a JSON object with the keys question, chosen and rejected.
         """

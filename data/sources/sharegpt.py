@@ -18,7 +18,7 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class ShareGptConfig(FormatConfig):
-    """Preference files in the ShareGPT form or the Alpaca form."""
+    """A source of preference files in the ShareGPT form or the Alpaca form."""
 
     FILES = ("*.json", "*.jsonl", "*.parquet")
     COLUMNS = ("chosen", "rejected")
@@ -26,7 +26,7 @@ class ShareGptConfig(FormatConfig):
     type: Literal["sharegpt"]
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row in the ShareGPT form or in the Alpaca form.
+        """Return the preference record of a row in the ShareGPT form or in the Alpaca form.
 
         The prompt is in the column conversations (ShareGPT), or in instruction and input (Alpaca).
         The columns system, chosen, rejected and images are read in both forms.

@@ -16,7 +16,7 @@ from mmrm.data.sources.shared.pairs import score_gap
 
 
 class ShpConfig(FilesConfig):
-    """Pairs of answers with different numbers of votes."""
+    """A source of pairs of Reddit answers with different numbers of votes."""
 
     FILES = ("*{split}.json", "*{split}*.parquet")
     COLUMNS = ("history", "human_ref_A", "human_ref_B", "labels")

@@ -12,7 +12,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class SkyworkPreferenceConfig(FilesConfig):
-    """Pairs of Skywork-Reward-Preference, unchanged."""
+    """A source of the pairs of Skywork-Reward-Preference, which are read unchanged."""
 
     FILES = ("*.parquet", "*.jsonl")
     COLUMNS = ("chosen", "rejected")
@@ -21,7 +21,7 @@ class SkyworkPreferenceConfig(FilesConfig):
     hub: str | None = "Skywork/Skywork-Reward-Preference-80K-v0.2"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row with the columns chosen, rejected and source.
+        """Return the preference record of a row with the columns chosen, rejected and source.
 
         `chosen` and `rejected` are whole conversations: lists of turns {role, content}.
         """

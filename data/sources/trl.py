@@ -28,7 +28,7 @@ from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class TrlConfig(FormatConfig):
-    """A data set in one of TRL's preference formats."""
+    """A source of preference files in one of TRL's formats."""
 
     FILES = ("*{split}*.parquet", "*{split}*.jsonl", "*{split}*.json", "*{split}*.arrow")
     COLUMNS = ("chosen", "rejected")
@@ -38,7 +38,7 @@ class TrlConfig(FormatConfig):
     """Files are read whose name contains this word. A single local file is read in any case."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row in any of TRL's preference formats.
+        """Return the preference record of a row in any of TRL's preference formats.
 
         The columns images (or image), prompt, chosen, rejected and margin are read. The columns
         chosen and rejected are required.

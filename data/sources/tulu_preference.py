@@ -13,7 +13,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class TuluPreferenceConfig(FilesConfig):
-    """Pairs of the Tulu 3 mixture, unchanged."""
+    """A source of the pairs of the Tulu 3 mixture, which are read unchanged."""
 
     COLUMNS = ("chosen", "rejected")
     LICENCE = "ODC-BY, parts non-commercial"
@@ -22,7 +22,7 @@ class TuluPreferenceConfig(FilesConfig):
     hub: str | None = "allenai/llama-3.1-tulu-3-8b-preference-mixture"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row with the columns chosen, rejected and source.
+        """Return the preference record of a row with the columns chosen, rejected and source.
 
         `chosen` and `rejected` are whole conversations: lists of turns {role, content} that differ
         in the last turn only.

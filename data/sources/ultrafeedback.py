@@ -13,7 +13,7 @@ from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class UltraFeedbackConfig(PairsConfig):
-    """Pairs of UltraFeedback's responses, by their scores."""
+    """A source of pairs of responses in UltraFeedback, compared by their mean ratings."""
 
     FILES = ("*.jsonl", "*.parquet")
     COLUMNS = ("instruction", "completions")
@@ -24,7 +24,7 @@ class UltraFeedbackConfig(PairsConfig):
     pairs: Literal["all", "hardest"] = "hardest"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Return the record of a row's instruction, with empty texts as responses.
+        """Return the preference record of a row's instruction, with empty texts as responses.
 
         The column source becomes the category. `convert` of `PairsConfig` adds the responses.
         """

@@ -15,7 +15,7 @@ from mmrm.data.sources.shared.pairs import score_gap
 
 
 class UltraFeedbackBinarizedConfig(FilesConfig):
-    """Pairs of UltraFeedback binarized whose scores differ."""
+    """A source of the pairs of UltraFeedback binarized whose scores differ."""
 
     FILES = ("*{split}*.parquet",)
     COLUMNS = ("chosen", "rejected", "score_chosen", "score_rejected")

@@ -14,7 +14,10 @@ from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
-    """Pairs of VLFeedback's responses. The parquet branch needs no folder of images."""
+    """A source of pairs of responses in VLFeedback, compared by their mean ratings.
+
+    The parquet branch of the data set needs no folder of images.
+    """
 
     FILES = ("*.parquet", "*.jsonl")
     COLUMNS = ("prompt", "completions")
@@ -24,7 +27,7 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
     hub: str | None = "MMInstruction/VLFeedback"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Return the record of a row's prompt and image, with empty texts as responses.
+        """Return the preference record of a row's prompt and image, with empty texts as responses.
 
         The image is in the column image, or else in the file that img_path names. `convert` of
         `PairsConfig` adds the responses.

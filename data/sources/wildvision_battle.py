@@ -17,7 +17,7 @@ from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class WildVisionBattleConfig(FilesConfig):
-    """Battles of WildVision that were decided for one model."""
+    """A source of the comparisons of two models in WildVision in which one model won."""
 
     COLUMNS = ("conversation_a", "conversation_b", "image", "winner")
     LICENCE = "ODC-BY"
@@ -33,7 +33,7 @@ class WildVisionBattleConfig(FilesConfig):
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row, whose chosen response is the winner's last answer.
+        """Return the preference record of a row, whose chosen response is the winner's last answer.
 
         The columns conversation_a, conversation_b, winner, image and language are read.
 

@@ -98,7 +98,7 @@ RECORD_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class EditionRow:
-    """The generated item that becomes a row of an edition, or several pairs of one id."""
+    """A generated item that becomes a row of a benchmark's file, or several rows of one id."""
 
     index: int
     template: RowTemplate
@@ -110,7 +110,7 @@ class EditionRow:
 def _edition_rows(
     generator: ShapesWorld, templates: Sequence[RowTemplate], num_rows: int
 ) -> Iterator[EditionRow]:
-    """Yield the rows of an edition, with each of the templates in turn."""
+    """Yield generated items for the rows of a benchmark's file, with each template in turn."""
     for index in range(num_rows):
         template = templates[index % len(templates)]
         item = generator.item(index, template.kinds)
@@ -124,7 +124,7 @@ def write_vl_rewardbench(folder: Path, generator: ShapesWorld, num_rows: int) ->
 
     Args:
         folder: The existing folder to write into.
-        generator: Makes the items.
+        generator: Makes the questions and answers.
         num_rows: Number of rows.
     """
     import pyarrow as arrow  # type: ignore[import-untyped]
@@ -166,7 +166,7 @@ def write_multimodal_rewardbench(folder: Path, generator: ShapesWorld, num_rows:
 
     Args:
         folder: The existing folder to write into.
-        generator: Makes the items.
+        generator: Makes the questions and answers.
         num_rows: Number of rows.
     """
     records = []
@@ -202,7 +202,7 @@ def write_mm_rlhf_rewardbench(folder: Path, generator: ShapesWorld, num_rows: in
 
     Args:
         folder: The existing folder to write into.
-        generator: Makes the items.
+        generator: Makes the questions and answers.
         num_rows: Number of rows, which is rounded up to a multiple of PAIRS.
     """
     records = []
@@ -234,7 +234,7 @@ def write_records(folder: Path, generator: ShapesWorld, num_rows: int) -> None:
 
     Args:
         folder: The folder to make.
-        generator: Makes the items.
+        generator: Makes the questions and answers.
         num_rows: Number of items, from item 0.
 
     Raises:
@@ -268,7 +268,7 @@ def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class EditionWriter:
-    """The function that writes the edition of a benchmark, and the number of rows to write."""
+    """The function that writes generated rows in a benchmark's format, and how many to write."""
 
     write: Callable[[Path, ShapesWorld, int], None]
     """Writes so many rows with items of the generator into an existing folder."""
@@ -299,7 +299,7 @@ def edition(name: str, level: str) -> Path:
 
 
 def write_editions(folder: Path, level: str, seed: int) -> None:
-    """Write the editions of all benchmarks into one new folder, each into its own subfolder.
+    """Write generated rows in the formats of all benchmarks into subfolders of a new folder.
 
     Args:
         folder: The folder to make.

@@ -91,7 +91,7 @@ def _groups_of(thing: SceneObject) -> list[_Group]:
 
 
 def ask_counting(rng: Rng, change: Change) -> Query | None:
-    """Ask for the number of things of a group, such as "how many red things are there?".
+    """Return a question like "how many red things are there?", and its answers for both scenes.
 
     The numbers in the two scenes are drawn first, with equal probability for each pair that some
     group has, and then the group. The result is None if no group has two different numbers.
@@ -121,7 +121,7 @@ def ask_counting(rng: Rng, change: Change) -> Query | None:
 
 
 def ask_comparison(rng: Rng, change: Change) -> Query | None:
-    """Ask to compare two sizes if the size of a shape changed, or else two numbers of things.
+    """Return a question that compares two sizes if a size changed, or else two numbers of things.
 
     The result is None if no comparison has different answers for the scene and its twin.
     """
@@ -229,7 +229,7 @@ def _relation_answer(subject: str, relation: str, fact: str, holds: bool) -> Ans
 
 
 def _ask_bigger(rng: Rng, change: Change) -> Query | None:
-    """Ask if the changed shape is bigger, or smaller, than another one.
+    """Return a question like "is the red circle bigger than the blue square?".
 
     The result is None if there is no shape to compare it to, or if the answers are the same for the
     scene and its twin.
@@ -257,7 +257,7 @@ def _ask_bigger(rng: Rng, change: Change) -> Query | None:
 
 
 def ask_spatial(rng: Rng, change: Change) -> Query | None:
-    """Ask where the moved thing is, or if it is on a given side of another thing.
+    """Return a question about the moved thing: its cell, or its position relative to another thing.
 
     The result is None if the things cannot be named unambiguously, or the answer did not change.
     """
@@ -267,7 +267,7 @@ def ask_spatial(rng: Rng, change: Change) -> Query | None:
 
 
 def _ask_side(rng: Rng, change: Change) -> Query | None:
-    """Ask if the moved thing is on a given side of another thing, such as left of it.
+    """Return a question like "is the red circle left of the blue square?" about the moved thing.
 
     The result is None if there is no thing to compare it to, or all sides stayed the same.
     """
@@ -313,7 +313,10 @@ def _sides_of(reference_cell: int, cell: int, grid: int) -> set[str]:
 
 
 def _ask_where(rng: Rng, change: Change) -> Query | None:
-    """Ask for the cell of the moved thing; return None if it cannot be named unambiguously."""
+    """Return a question like "where is the red circle?" about the moved thing.
+
+    The result is None if no name of the thing is unambiguous.
+    """
     before = change.things[0]
     subject = _unambiguous_name(
         rng, change, {coloured_name(before): ("colour", "what"), short_name(before): ("what",)}
@@ -349,7 +352,7 @@ def _unambiguous_name(rng: Rng, change: Change, names: dict[str, tuple[str, ...]
 
 
 def ask_description(rng: Rng, change: Change) -> Query | None:
-    """Ask for a description of the whole scene."""
+    """Return the request to describe the picture, and its answers for the scene and its twin."""
     questions = (
         "describe the picture.",
         "what is in the picture?",
@@ -377,7 +380,7 @@ def ask_description(rng: Rng, change: Change) -> Query | None:
 
 
 def ask_code(rng: Rng, change: Change) -> Query | None:
-    """Ask for code that draws the scene."""
+    """Return the request for code that draws the picture, and its answers for both scenes."""
     questions = ("write the picture as code.", "write code that draws the picture.")
     answers = []
     for scene, changed_thing in zip(change.scenes, change.things, strict=True):
@@ -393,7 +396,7 @@ def ask_code(rng: Rng, change: Change) -> Query | None:
 
 
 def ask_place(rng: Rng, change: Change) -> Query | None:
-    """Ask for the thing that is in a given cell, the cell of the changed thing."""
+    """Return a question like "what is at the top left?" about the cell of the changed thing."""
     cell = location(change.scenes[0], change.things[0].cell)
     questions = (f"what is {cell}?", f"what do you see {cell}?")
     answers = []
@@ -405,7 +408,7 @@ def ask_place(rng: Rng, change: Change) -> Query | None:
 
 
 def ask_attribute(rng: Rng, change: Change) -> Query | None:
-    """Ask for the property of a shape that changed: its colour, its shape or its size."""
+    """Return a question like "what color is the circle?" about the property that changed."""
     before, after = change.things
     names: dict[str, tuple[str, ...]] = {
         f"thing {location(change.scenes[0], before.cell)}": ("cell",)
@@ -436,13 +439,13 @@ def ask_attribute(rng: Rng, change: Change) -> Query | None:
 
 
 def ask_existence(rng: Rng, change: Change) -> Query | None:
-    """Ask if there is a thing of some description that only one of the two scenes has.
+    """Return a question like "is there a red circle?" with different answers for the two scenes.
 
     The result is None if every description that fits the changed thing fits a thing in both scenes.
     """
     candidates: list[tuple[str, list[bool]]] = []  # a description, and if it fits in each scene
     for thing in change.things:
-        descriptions = {
+        descriptions = {  # with the fields of SceneObject that they mention
             coloured_name(thing): ("colour", "what"),
             short_name(thing): ("what",),
             f"{thing.colour} thing": ("colour",),
@@ -461,12 +464,13 @@ def ask_existence(rng: Rng, change: Change) -> Query | None:
     for is_there in is_in_scenes:
         seen = name if is_there else f"no {description}"
         sentences = (f"there is {seen}", f"i see {seen}", f"the picture shows {seen}")
+        # Both follow "yes" or "no": the sentences for "no" are about no such thing.
         answers.append(yes_or_no_answer(is_there, yes=sentences, no=sentences, fact=sentences[0]))
     return Query(questions, *answers)
 
 
 def ask_arithmetic(rng: Rng, change: Change) -> Query | None:
-    """Ask for the sum of the two written digits; return None if the scene does not have two."""
+    """Return a question for the sum of the written digits; None if there are not two digits."""
     digits_of_scenes = [_digits(scene) for scene in change.scenes]
     if len(digits_of_scenes[0]) != 2:
         return None
@@ -494,7 +498,7 @@ def _digits(scene: Scene) -> list[int]:
 
 
 def ask_reading(rng: Rng, change: Change) -> Query | None:
-    """Ask to read the changed thing, which is a written word or digit."""
+    """Return the request to read the changed thing, which is a written word or digit."""
     before = change.things[0]
     kind = before.kind
     names: dict[str, tuple[str, ...]] = {

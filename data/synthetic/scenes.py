@@ -138,7 +138,7 @@ class SceneObject(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Things on a grid of cells."""
+    """A picture's contents: a few coloured things on a grid of cells."""
 
     things: tuple[SceneObject, ...]
     """Things in reading order, at most one in a cell."""
@@ -271,7 +271,7 @@ def _background(side: int, tone: int) -> Image.Image:
         side: Width and height in pixels.
         tone: Determines the blue channel, 0 to NUM_BACKGROUNDS - 1.
     """
-    brightness = [10 + value * 110 // 255 for value in range(256)]
+    brightness = [10 + value * 110 // 255 for value in range(256)]  # darker than all things
     downwards = Image.linear_gradient("L").resize((side, side)).point(brightness)
     to_the_right = downwards.transpose(Image.Transpose.ROTATE_90)
     blue = Image.new("L", (side, side), 30 + 3 * tone)
@@ -344,8 +344,8 @@ def recolour(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
         return None
-    colour = _different_option(rng, tuple(scene.level.colours), thing.colour)
-    return _replacement(scene, thing, thing._replace(colour=colour))
+    new_colour = _different_option(rng, tuple(scene.level.colours), thing.colour)
+    return _replacement(scene, thing, thing._replace(colour=new_colour))
 
 
 def rename(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
@@ -356,8 +356,8 @@ def rename(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
         return None
-    what = _different_option(rng, scene.level.names(thing.kind), thing.what)
-    return _replacement(scene, thing, thing._replace(what=what))
+    new_name = _different_option(rng, scene.level.names(thing.kind), thing.what)
+    return _replacement(scene, thing, thing._replace(what=new_name))
 
 
 def resize(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
@@ -368,8 +368,8 @@ def resize(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     thing = _draw_thing(rng, scene, kinds, with_size=True)
     if thing is None:
         return None
-    size = _different_option(rng, tuple(scene.level.sizes), thing.size)
-    return _replacement(scene, thing, thing._replace(size=size))
+    new_size = _different_option(rng, tuple(scene.level.sizes), thing.size)
+    return _replacement(scene, thing, thing._replace(size=new_size))
 
 
 def move(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:

@@ -63,7 +63,7 @@ from these a small model learns to see far faster than from short ones."""
 
 @dataclass(frozen=True, slots=True)
 class WorldItem:
-    """An item of the generated data set: a preference pair with everything that is known about it.
+    """A generated preference pair, with everything that is known about it.
 
     Its question is about an image of a scene, a few coloured things on a grid. A text-only item has
     no image.
@@ -171,9 +171,9 @@ class _SceneQuery(NamedTuple):
 
 
 class ShapesWorld:
-    """Generator of the data set's items and lessons, of one level, seed and split.
+    """A generator of preference pairs ("items"), and of "lessons" with many answers to an image.
 
-    An item or lesson is made from its index when it is asked for.
+    An item or lesson is made from its index when it is requested.
     """
 
     length = 1 << 40
@@ -207,12 +207,11 @@ class ShapesWorld:
         self._text_kinds = [kind for kind in TEXT_TYPES if kinds is None or kind in kinds]
 
     def item(self, index: int, kinds: Sequence[str] = ()) -> WorldItem:
-        """Return item `index`, a preference pair.
+        """Return the generated preference pair number `index`.
 
         Args:
             index: Number of the item, from 0.
-            kinds: Question types, of which one is drawn with equal probability. If there are none,
-                those of the data set are drawn from.
+            kinds: Question types to draw from; without any, those of this generator are used.
         """
         rng = Rng(*self._key, _ITEM, index)
         kind = rng.choice(kinds or self._kinds_of_drawn_modality(rng))
@@ -316,7 +315,7 @@ class ShapesWorld:
             yield from (item.rationale(True), item.rationale(False))
 
     def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits that change when the items or lessons change.
+        """Return 16 hexadecimal digits that change when the generated data change.
 
         They depend on the revision of the data, the level, the share of texts and the question
         types, but not on the seed or the split.
@@ -325,7 +324,7 @@ class ShapesWorld:
         return digest(f"{settings} {REVISION}")
 
     def _kinds_of_drawn_modality(self, rng: Rng) -> list[str]:
-        """Decide at random if an item has an image, and return the question types of such items."""
+        """Decide at random between image and text, and return the question types of the result."""
         is_text_only = rng.unit() < self._text_only
         return self._text_kinds if is_text_only else self._image_kinds
 
@@ -345,7 +344,7 @@ class ShapesWorld:
                 return scene
 
     def _scene_with_question(self, rng: Rng, kind: str) -> _SceneQuery:
-        """Draw scenes until one allows a question of the given type, and return both."""
+        """Return a random scene that allows a question of the given type, and such a question."""
         question_type = QUESTION_TYPES[kind]
         while True:
             scene = self._scene(rng, question_type.written, question_type.fewest)

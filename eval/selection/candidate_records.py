@@ -23,8 +23,8 @@ from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.regular_files import require_regular
 from mmrm.data.sources.shared.conversation import response_text
 from mmrm.data.sources.shared.file_source import (
+    CONVERSION_ERRORS,
     MAX_MESSAGE_LENGTH,
-    ODD_VALUES,
     SourceRow,
     refuse_media_columns,
 )
@@ -77,7 +77,7 @@ class RecordFile:
             raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
         except ConversationError as error:
             raise RecordError(f"{row.identity}: {error}"[:MAX_MESSAGE_LENGTH]) from error
-        except ODD_VALUES as error:
+        except CONVERSION_ERRORS as error:
             message = f"{row.identity}: it cannot be read as a prompt with responses ({type(error).__name__}: {error})"
             raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
 

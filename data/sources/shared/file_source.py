@@ -57,7 +57,14 @@ ROWS_BY_HUB_ID = {
 }
 """The rows of public data sets as their cards state them, for plans. The data card of a run has the
 number that was really read."""
-ODD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+CONVERSION_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """The errors that a value of an unexpected form can raise in `convert`. They make the record
 unusable, and do not stop the run."""
 RESPONSE_IMAGES = ("chosen_images", "rejected_images")
@@ -96,7 +103,7 @@ class SourceRow:
         return self.value(name, kind)
 
     def text(self, name: str) -> str:
-        """Return the value of a column of texts."""
+        """Return the value of a column of texts; raise RecordError if it is missing or no text."""
         return str(self.value(name, str))
 
     def text_or_empty(self, name: str) -> str:
@@ -234,7 +241,7 @@ class FilesConfig(SourceConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """The `fnmatch` patterns of the files that belong to the source, with keys filled in."""
+        """The `fnmatch` patterns of the source's files: FILES with keys inserted."""
         values_of_keys = dict(self)
         return [pattern.format(**values_of_keys) for pattern in self.FILES]
 
@@ -345,7 +352,11 @@ class FilesConfig(SourceConfig):
         return LocatedFiles(files, folder, "local")
 
     def _matching_files(self, folder: Path) -> list[Path]:
-        """Return the files below a folder whose relative paths match the patterns, sorted."""
+        """Return the files of the source below a folder, sorted: those that match `patterns`.
+
+        Raises:
+            UserError: If there are none.
+        """
         any_pattern = re.compile("|".join(map(translate, self.patterns)))
         files = list(_files_below(folder))
         matching = []
@@ -362,7 +373,7 @@ class FilesConfig(SourceConfig):
 
 
 class ImageFilesConfig(FilesConfig):
-    """Files whose rows name images that are elsewhere."""
+    """A source that reads files whose rows name images in a folder or in an archive."""
 
     images: str | None = None
     """The folder that image paths are relative to and may not leave, or an archive (a zip, also in
@@ -401,7 +412,7 @@ class ImageFilesConfig(FilesConfig):
 
 
 class FormatConfig(ImageFilesConfig):
-    """Files of anybody's data in a public format."""
+    """A source that reads files in a public format, of any data set."""
 
     licence: str = "not stated"
     """The licence that the data card states."""
@@ -448,7 +459,10 @@ def refuse_media_columns(columns: Mapping[str, Any]) -> None:
 
 
 class TableSource:
-    """A source whose records are rows of a table. A row may give one record or several."""
+    """An opened source whose records are made from the rows of files.
+
+    A row may give one record or several.
+    """
 
     generated = False
 
@@ -460,6 +474,15 @@ class TableSource:
         images: Images,
         name: str | None = None,
     ) -> None:
+        """Store the opened files of a source.
+
+        Args:
+            config: The source's section of the recipe.
+            revision: The commit on the hub, or `local`.
+            rows: The rows of all files.
+            images: The images that the rows name.
+            name: The name in the data card and in identities; None takes the name in the recipe.
+        """
         self.config = config
         self.revision = revision
         self.rows = rows
@@ -495,7 +518,7 @@ class TableSource:
         except RecordError as error:
             error.args = (f"{identity}: {error}"[:MAX_MESSAGE_LENGTH],)
             raise
-        except ODD_VALUES as error:
+        except CONVERSION_ERRORS as error:
             message = (
                 f"{identity}: the row cannot be read as {self.config.type} "
                 f"({type(error).__name__}: {error})"
@@ -609,7 +632,7 @@ def _image_paths(images: str) -> list[Path]:
 
 
 def field(columns: Any, name: str, kind: type | UnionType) -> Any:
-    """Return the value `columns[name]`, which has to be of type `kind`.
+    """Return the value `columns[name]` of a row, which has to be of type `kind`.
 
     Raises:
         RecordError: If `columns` is not an object, or the value is missing, not of type `kind`, or

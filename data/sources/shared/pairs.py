@@ -26,9 +26,10 @@ class RatedResponse:
 
 
 class PairsConfig(FilesConfig):
-    """Rows with up to four responses in the column `completions`, rated on several aspects.
+    """A source whose rows have up to four responses, which are rated on several aspects.
 
-    Every two responses to a prompt become a record, or only the two with the largest gap.
+    The responses are in the column `completions`. Every two of them become a record, or only the
+    two with the largest difference of mean ratings.
     """
 
     pairs: Literal["all", "hardest"] = "all"
@@ -44,7 +45,7 @@ class PairsConfig(FilesConfig):
 
     @abstractmethod
     def without_responses(self, row: SourceRow) -> Preference:
-        """Return the record of a row without its `completions`: both responses are empty texts."""
+        """Return the preference record of a row, with empty texts as responses."""
 
     def convert(self, row: SourceRow) -> Preference:
         """Return the record of one pair of a row's responses, the pair `row.index_in_row`.
