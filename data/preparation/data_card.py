@@ -117,7 +117,7 @@ class SourceCard:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts that can be added up over sources, by name."""
+        """The counts of the source, by name. Shares and means are not among them."""
         return {
             "rows": self.rows,
             "held_out": self.held_out,
@@ -274,7 +274,7 @@ def _with_unit(number: int) -> str:
 def card_of(
     split: SourceSplit, drawn_by_tenth: list[int], count_image_tokens: ImageTokens
 ) -> SourceCard:
-    """Return the data card of one source.
+    """Return the data card of one source: its origin, and counts of its rows and their contents.
 
     Args:
         split: The source with its training and held-out rows.

@@ -25,7 +25,7 @@ from mmrm.data.sources.registry import SOURCES
 from mmrm.data.sources.shared.file_source import CONVERSION_ERRORS, FilesConfig, SourceRow
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.row_files import Rows
-from mmrm.data.video import COLUMNS as COLUMNS_OF_VIDEOS
+from mmrm.data.video import COLUMNS as VIDEO_COLUMNS
 
 MAX_TRIED_ROWS = 32
 """Number of rows on which each type is tried."""
@@ -148,7 +148,7 @@ def types_with_files(path: str, images: str | None = None) -> Iterator[tuple[Fit
     """
     for name in FILE_SOURCES:
         settings = {"type": name, "path": path}
-        # A type that reads one split of a data set may find files only if any split will do.
+        # Some types read files of one split, such as train. If there are none, any split will do.
         for settings_to_try in (settings, settings | {"split": ""}):
             candidate = _candidate(settings_to_try, images)
             if candidate is not None:
@@ -334,7 +334,7 @@ def _convert(config: FilesConfig, number: int, columns: _ObservedRow) -> Prefere
         RecordError: The row has another form, or holds a video that the type cannot show.
     """
     if not config.VIDEOS:
-        has_video = any(columns.get(name) for name in COLUMNS_OF_VIDEOS)
+        has_video = any(columns.get(name) for name in VIDEO_COLUMNS)
         if has_video:
             raise RecordError("the record holds a video.")
     row = SourceRow(f"row {number}", columns, _UncheckedImages(), limits=config.limits)

@@ -45,7 +45,7 @@ ROW is an index into this table. The last six are the reasons of filters."""
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
 """Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others
 are rules of a source or of the recipe."""
-EXAMPLES = 5
+MAX_FAULTS_PER_BLOCK = 5
 """Number of different faults of skipped records that are kept of each block of rows."""
 ROW = np.dtype(
     [
@@ -118,9 +118,9 @@ class RowIndex:
         return cls(rows, sizes, summary["faults"], summary["content"], folder)
 
     def __reduce__(self) -> Any:
-        """Pickle only the folder of a memory-mapped index: another process maps the files itself.
+        """Return what is pickled: the folder of a memory-mapped row index, or else all its arrays.
 
-        An index in memory is pickled with its arrays.
+        Another process then maps the files of the folder itself.
         """
         if self.folder is None:
             return super().__reduce__()
@@ -168,7 +168,7 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
             if strict:
                 raise
             entries.append(_entry_left_out(_reason_of(error)))
-            faults = count_faults([*faults.items(), (str(error), 1)], EXAMPLES)
+            faults = count_faults([*faults.items(), (str(error), 1)], MAX_FAULTS_PER_BLOCK)
     return RowIndex(np.array(entries, ROW), np.array(sizes, np.uint32).reshape(-1, 2), faults)
 
 

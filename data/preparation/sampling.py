@@ -154,12 +154,14 @@ def bring_together(
     sequence = np.arange(len(order))
     if generator is not None:
         sequence = generator.permutation(len(order))
-    # Only equal repetitions share a set: the second occurrence of a record joins those of others.
-    repetitions = _count_earlier(order[sequence])
-    prompt_repetitions = _number_pairs(prompts[sequence], repetitions)
-    set_in_prompt = _count_earlier(prompt_repetitions) // max_set_size
-    set_numbers = _number_pairs(prompt_repetitions, set_in_prompt)
+    # A record that occurs several times is only once in a set. So the first occurrences of the
+    # records of a prompt form sets, the second occurrences form other sets, and so on.
+    occurrences = _count_earlier(order[sequence])
+    occurrences_of_prompt = _number_pairs(prompts[sequence], occurrences)
+    set_within_these = _count_earlier(occurrences_of_prompt) // max_set_size
+    set_numbers = _number_pairs(occurrences_of_prompt, set_within_these)
 
+    # Every member gets the position of its set's first member. A stable sort keeps their order.
     _, first_members = np.unique(set_numbers, return_index=True)
     set_positions = np.empty(len(order), np.int64)
     set_positions[sequence] = sequence[first_members[set_numbers]]

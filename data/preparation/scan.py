@@ -22,7 +22,7 @@ from mmrm.data.config.section import Section
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.preparation.faults import count_faults, fault_messages
-from mmrm.data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
+from mmrm.data.preparation.row_index import MAX_FAULTS_PER_BLOCK, ROW, RowIndex, index_rows
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import digest, mapped, whole_file, write_whole
@@ -30,8 +30,10 @@ from mmrm.data.storage.output_lock import waiting_lock
 
 ROWS_PER_BLOCK = 8192
 """Number of rows in one unit of work; records with images take some seconds."""
-MAX_FAULTS = 10 * EXAMPLES
+MAX_FAULTS = 10 * MAX_FAULTS_PER_BLOCK
 """Number of different faults of skipped records that are kept of a source."""
+NUM_EXAMPLES = 5
+"""Number of faults in the message about too many bad records."""
 
 
 class BadRecordConfig(Section):
@@ -162,7 +164,7 @@ def _refuse_too_many(
     num_allowed = 0 if policy.policy == "strict" else int(policy.limit * len(source))
     if num_skipped <= num_allowed:
         return
-    examples = "\n".join(f"- {message}" for message in fault_messages(faults)[:EXAMPLES])
+    examples = "\n".join(f"- {message}" for message in fault_messages(faults)[:NUM_EXAMPLES])
     raise UserError(
         f"{source.name}: {num_skipped:,} of {len(source):,} rows are bad so far, and the recipe "
         f"allows {num_allowed:,} (bad_records: {{policy: {policy.policy}, limit: {policy.limit}}})."

@@ -222,8 +222,8 @@ def write_mm_rlhf_rewardbench(folder: Path, generator: ShapesWorld, num_rows: in
                     "prompt": item.question,
                     "chosen": chosen,
                     "rejected": rejected,
-                    "chosen_reason": item.critique(True),
-                    "rejected_reason": item.critique(False),
+                    "chosen_reason": item.critique(chosen=True),
+                    "rejected_reason": item.critique(chosen=False),
                 }
             )
     write_json_lines(folder / "mm_reward_bench.jsonl", records)
@@ -268,7 +268,7 @@ def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class EditionWriter:
-    """The function that writes generated rows in a benchmark's format, and how many to write."""
+    """The way to write generated rows in a benchmark's format: a function and a number of rows."""
 
     write: Callable[[Path, ShapesWorld, int], None]
     """Writes so many rows with items of the generator into an existing folder."""

@@ -68,9 +68,10 @@ class _Group(NamedTuple):
 
 
 def _groups(change: Change) -> list[_Group]:
-    """Return the groups of the changed thing before and after the change.
+    """Return the groups, such as all red things, that the changed thing belongs to.
 
-    Only in these groups can the number of things differ between the scene and its twin.
+    These are its groups before and after the change. Only in them can the number of things differ
+    between the scene and its twin.
     """
     groups = []
     for thing in change.things:
@@ -79,7 +80,7 @@ def _groups(change: Change) -> list[_Group]:
 
 
 def _groups_of(thing: SceneObject) -> list[_Group]:
-    """Return the groups that `thing` belongs to: by colour, by kind, by shape, and all things."""
+    """Return the groups that `thing` belongs to, such as all red things and all circles."""
     groups = [
         _Group(f"{thing.colour} thing", thing, ("colour",)),
         _Group(thing.kind, thing, ("kind",)),
@@ -93,8 +94,9 @@ def _groups_of(thing: SceneObject) -> list[_Group]:
 def ask_counting(rng: Rng, change: Change) -> Query | None:
     """Return a question like "how many red things are there?", and its answers for both scenes.
 
-    The numbers in the two scenes are drawn first, with equal probability for each pair that some
-    group has, and then the group. The result is None if no group has two different numbers.
+    A group, such as "red thing", is all things of one colour, kind or shape. First the numbers in
+    the two scenes are drawn, with equal probability for each pair of numbers that some group has,
+    and then one of these groups. The result is None if no group has two different numbers.
     """
     groups_by_counts: dict[tuple[int, int], list[_Group]] = {}
     for group in _groups(change):
@@ -125,8 +127,8 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
 
     The result is None if no comparison has different answers for the scene and its twin.
     """
-    sizes = {thing.size for thing in change.things}
-    if len(sizes) == 2:
+    sizes_before_and_after = {thing.size for thing in change.things}
+    if len(sizes_before_and_after) == 2:
         return _ask_bigger(rng, change)
     pairs = _comparable_groups(change)
     if not pairs:
@@ -162,10 +164,10 @@ def ask_comparison(rng: Rng, change: Change) -> Query | None:
 
 
 def _comparable_groups(change: Change) -> list[tuple[_Group, _Group]]:
-    """Return pairs of groups to compare: "are there more of the first than of the second?".
+    """Return pairs of groups, such as all circles and all squares, whose sizes can be compared.
 
-    The answer is yes for the scene and no for its twin, or the other way round. Both are groups of
-    a colour, or both are groups of a shape.
+    There are more things in the first group than in the second either in the scene or in its twin,
+    but not in both. Both groups are of a colour, or both are of a shape.
     """
     groups_by_name: dict[str, _Group] = {}
     for scene in change.scenes:
@@ -318,9 +320,8 @@ def _ask_where(rng: Rng, change: Change) -> Query | None:
     The result is None if no name of the thing is unambiguous.
     """
     before = change.things[0]
-    subject = _unambiguous_name(
-        rng, change, {coloured_name(before): ("colour", "what"), short_name(before): ("what",)}
-    )
+    names = {coloured_name(before): ("colour", "what"), short_name(before): ("what",)}
+    subject = _unambiguous_name(rng, change, names)
     if subject is None:
         return None
     questions = (f"where is the {subject}?", f"tell me where the {subject} is.")

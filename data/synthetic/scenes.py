@@ -292,18 +292,27 @@ def draw(scene: Scene) -> Image.Image:
     image = _background(side, scene.look % NUM_BACKGROUNDS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
         mask = _mask_of(thing, level)
-        # Each thing has its own offset from the centre of its cell, which `look` determines.
-        noise = (scene.look >> 5) * (2 * thing.cell + 1) * _HASH_FACTOR
-        num_offsets = 2 * level.jitter + 1
-        x_offset = (noise >> 8) % num_offsets - level.jitter
-        y_offset = (noise >> 16) % num_offsets - level.jitter
+        x_offset, y_offset = _offset_in_cell(scene, thing.cell)
         row, column = divmod(thing.cell, scene.grid)
         left = column * CELL + (CELL - mask.width) // 2 + x_offset
         top = row * CELL + (CELL - mask.height) // 2 + y_offset
+        # A long word or a large offset must not lead out of the image.
         left_inside = min(max(left, 0), side - mask.width)
         top_inside = min(max(top, 0), side - mask.height)
         image.paste(level.colours[thing.colour], (left_inside, top_inside), mask)
     return image
+
+
+def _offset_in_cell(scene: Scene, cell: int) -> tuple[int, int]:
+    """Return the distance (x, y) in pixels of a thing's centre from the centre of its cell.
+
+    It is a hash of the scene's look and the cell, from -jitter to jitter of the level.
+    """
+    # The lowest bits of `look` choose the background already.
+    noise = (scene.look >> 5) * (2 * cell + 1) * _HASH_FACTOR
+    jitter = scene.level.jitter
+    num_offsets = 2 * jitter + 1
+    return (noise >> 8) % num_offsets - jitter, (noise >> 16) % num_offsets - jitter
 
 
 def _mask_of(thing: SceneObject, level: Level) -> Image.Image:
@@ -337,9 +346,9 @@ scene has no such thing, or the limits of the level forbid the change."""
 
 
 def recolour(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Return the change that gives a random thing another colour; None without such a thing.
+    """Return the change that gives a random thing another colour.
 
-    The thing is of one of the given kinds.
+    The thing is of one of the given kinds. The result is None if the scene has no such thing.
     """
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
@@ -349,9 +358,9 @@ def recolour(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
 
 
 def rename(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Return the change that replaces the name of a thing: its shape, digit or word.
+    """Return the change that gives a random thing another shape, digit or word.
 
-    The thing is a random one of the given kinds. The result is None if there is none.
+    The thing is of one of the given kinds. The result is None if the scene has no such thing.
     """
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
@@ -361,9 +370,10 @@ def rename(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
 
 
 def resize(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Return the change that gives a random shape another size; None if there is no shape.
+    """Return the change that gives a random shape another size.
 
-    Digits and words have no size. The shape counts only if "shape" is among `kinds`.
+    The result is None if the scene has no shape, or `kinds` does not contain "shape". Digits and
+    words have no size.
     """
     thing = _draw_thing(rng, scene, kinds, with_size=True)
     if thing is None:
@@ -375,7 +385,7 @@ def resize(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
 def move(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     """Return the change that moves a random thing to a random free cell.
 
-    The thing is of one of the given kinds. The result is None if there is none.
+    The thing is of one of the given kinds. The result is None if the scene has no such thing.
     """
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
@@ -386,8 +396,9 @@ def move(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
 def add_or_remove(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
     """Return the change that adds or removes a random shape, with equal probability.
 
-    The result is None if the scene would have more or fewer things than its level allows. Adding
-    and removing are equally likely because the number of shapes in scenes is uniformly distributed.
+    The result is None if the scene would have more or fewer things than its level allows, or if
+    there is no shape to remove. Since the number of shapes in scenes is uniformly distributed,
+    adding and removing stay equally likely.
 
     Args:
         rng: Draws the change.
@@ -401,10 +412,11 @@ def add_or_remove(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | N
         if len(scene.things) == most:
             return None
         cell = _free_cell(rng, scene)
-        return _replacement(scene, None, random_thing(rng, scene.level, cell, "shape"))
+        new_shape = random_thing(rng, scene.level, cell, "shape")
+        return _replacement(scene, before=None, after=new_shape)
     if len(scene.things) == fewest or not shapes:
         return None
-    return _replacement(scene, rng.choice(shapes), None)
+    return _replacement(scene, before=rng.choice(shapes), after=None)
 
 
 def _draw_thing(

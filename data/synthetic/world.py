@@ -127,8 +127,8 @@ class WorldItem:
             chosen=self.chosen,
             rejected=self.rejected,
             images=images,
-            chosen_critique=self.critique(True),
-            rejected_critique=self.critique(False),
+            chosen_critique=self.critique(chosen=True),
+            rejected_critique=self.critique(chosen=False),
             rationale=self.rationale(),
             source=self.source,
             category=self.category,
@@ -291,7 +291,7 @@ class ShapesWorld:
             for _ in range(questions):
                 query = TEXT_TYPES[rng.choice(self._text_kinds)].ask(rng)
                 turns.append(_turn(rng, query, near_misses))
-            return Lesson(None, tuple(turns), None)
+            return Lesson(image=None, turns=tuple(turns), scene=None)
         scene = self._scene(rng)
         for _ in range(4 * questions):
             scene_query = self._query(rng, rng.weighted(weights), scene)
@@ -299,7 +299,7 @@ class ShapesWorld:
                 turns.append(_turn(rng, scene_query.query, near_misses))
             if len(turns) == questions:
                 break
-        return Lesson(draw(scene), tuple(turns), scene)
+        return Lesson(image=draw(scene), turns=tuple(turns), scene=scene)
 
     def corpus(self, num_lessons: int) -> Iterator[str]:
         """Yield the texts of the first `num_lessons` lessons and of as many items.
@@ -311,8 +311,8 @@ class ShapesWorld:
                 yield from (turn.question, turn.answer, turn.critique)
             item = self.item(index)
             yield from (item.question, item.chosen, item.rejected)
-            yield from (item.critique(True), item.critique(False))
-            yield from (item.rationale(True), item.rationale(False))
+            yield from (item.critique(chosen=True), item.critique(chosen=False))
+            yield from (item.rationale(chosen_first=True), item.rationale(chosen_first=False))
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that change when the generated data change.

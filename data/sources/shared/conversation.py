@@ -17,7 +17,8 @@ from mmrm.data.markers import (
 )
 from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
 from mmrm.data.sources.shared.file_source import field
-from mmrm.data.video import ADVICE, PARTS
+from mmrm.data.video import ADVICE as VIDEO_ADVICE
+from mmrm.data.video import PARTS as VIDEO_PART_TYPES
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
@@ -151,7 +152,9 @@ def common_prefix_length(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
 
 
 def split_conversations(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
-    """Return the turns that begin both conversations, the chosen and the rejected response.
+    """Return the turns that both conversations begin with, and the two responses after them.
+
+    The chosen response comes before the rejected one. Each is a text.
 
     The last turn of a conversation is its response, so two equal conversations have equal
     responses.
@@ -217,7 +220,7 @@ def _part(part: Any) -> TextPart | ImagePart:
         return {"type": "image"}
     if kind == "text":
         return {"type": "text", "text": field(part, "text", str)}
-    advice = ADVICE if kind in PARTS else "Correct the row, or remove it."
+    advice = VIDEO_ADVICE if kind in VIDEO_PART_TYPES else "Correct the row, or remove it."
     raise RecordError(
         f"a part of a turn is of type {kind!r}; required is 'text' or 'image'. {advice}"
     )

@@ -36,8 +36,9 @@ from mmrm.data.storage.archives import (
 )
 from mmrm.data.storage.row_files import Row, Rows, kind_of, open_rows
 from mmrm.data.storage.strict_json import parse_json
-from mmrm.data.video import ADVICE, is_video_name
-from mmrm.data.video import COLUMNS as COLUMNS_OF_VIDEOS
+from mmrm.data.video import ADVICE as VIDEO_ADVICE
+from mmrm.data.video import COLUMNS as VIDEO_COLUMNS
+from mmrm.data.video import is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set on the hub, such as `test-00000-of-00003.parquet`."""
@@ -145,7 +146,7 @@ class SourceRow:
         if isinstance(value, bytes) and value:
             return value
         if isinstance(value, str) and is_video_name(value):
-            raise ImageError(f"{self.identity}: the image {value!r} is a video. {ADVICE}")
+            raise ImageError(f"{self.identity}: the image {value!r} is a video. {VIDEO_ADVICE}")
         if isinstance(value, str) and value.startswith("data:"):
             return from_data_uri(value, self.identity)
         if isinstance(value, str) and value:
@@ -216,7 +217,7 @@ class FilesConfig(SourceConfig):
     limits: Limits = DEFAULTS
 
     @model_validator(mode="after")
-    def _place_given(self) -> FilesConfig:
+    def _location_is_valid(self) -> FilesConfig:
         if self.path is None and self.hub is None:
             raise ValueError(
                 f"source {self.label!r}: neither `path` nor `hub` is set. Give `path` (a local "
@@ -280,9 +281,9 @@ class FilesConfig(SourceConfig):
         Raises:
             RecordError: If a column of videos is not empty and VIDEOS is False.
         """
-        for name in COLUMNS_OF_VIDEOS:
+        for name in VIDEO_COLUMNS:
             if columns.get(name) and not self.VIDEOS:
-                raise RecordError(f"the record holds a video under {name!r}. {ADVICE}")
+                raise RecordError(f"the record holds a video under {name!r}. {VIDEO_ADVICE}")
 
     def open(self, cache: Path) -> TableSource:
         """Open the source: all its files as one table, and the images that their rows name.
