@@ -49,7 +49,7 @@ class RationaleCounts:
     one_order: int
     """Number of rationales that cannot be rewritten for the other order of the responses."""
     winner_first: int
-    """How many of these call the better response Response 1."""
+    """Number of those among them that call the better response Response 1."""
     examples: list[str]
     """Some records with such rationales, each with the words that prevent the rewriting."""
 

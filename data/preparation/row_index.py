@@ -118,7 +118,7 @@ class RowIndex:
         return cls(rows, sizes, summary["faults"], summary["content"], folder)
 
     def __reduce__(self) -> Any:
-        """Return what is pickled: the folder of a memory-mapped row index, or else all its arrays.
+        """Pickle a memory-mapped row index as its folder, and one in memory as its arrays.
 
         Another process then maps the files of the folder itself.
         """

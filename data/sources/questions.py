@@ -50,8 +50,9 @@ class QuestionsConfig(FormatConfig):
     instruction: str = ""
     """A text below every question that tells how to write the answer."""
     verifier: Rule | None = None
-    """How a response is compared with the answer (eval/verifiers.py). Null takes multiple_choice
-    for a row with choices, numeric if the answer is a number, and exact otherwise."""
+    """The rule that compares a response with the answer (eval/verifiers.py). Null takes
+    multiple_choice for a row with choices, numeric if the answer is a number, and exact
+    otherwise."""
     group: str | None = None
     """A column to group the questions by."""
 

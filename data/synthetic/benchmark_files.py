@@ -268,7 +268,7 @@ def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class EditionWriter:
-    """The way to write generated rows in a benchmark's format: a function and a number of rows."""
+    """A function that writes generated rows in a benchmark's format, and their number."""
 
     write: Callable[[Path, ShapesWorld, int], None]
     """Writes so many rows with items of the generator into an existing folder."""

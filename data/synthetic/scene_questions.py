@@ -367,7 +367,7 @@ def ask_description(rng: Rng, change: Change) -> Query | None:
             f"i see {description}",
             f"the picture shows {description}",
         )
-        # A critique of a wrong description quotes only the thing that is wrong.
+        # A description is too long to quote. A critique of a wrong one quotes the wrong thing.
         wrong_part = thing_with_location(scene, thing)
         answers.append(
             Answer(
@@ -388,7 +388,7 @@ def ask_code(rng: Rng, change: Change) -> Query | None:
         lines = [drawing_call(scene, thing) for thing in scene.things]
         phrasings = ("\n".join(lines), "; ".join(lines))
         fact = f"the picture shows {caption(scene)}"
-        # A critique of wrong code quotes only the line that is wrong.
+        # The code is too long to quote. A critique of wrong code quotes the wrong line.
         wrong_line = drawing_call(scene, changed_thing)
         answers.append(
             Answer(phrasings, fact, quote_if_wrong=wrong_line, quote_if_right="the same")

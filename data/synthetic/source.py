@@ -18,7 +18,7 @@ from mmrm.data.synthetic.world import ShapesWorld
 
 
 class ShapesConfig(SourceConfig):
-    """Generated preference pairs about simple scenes (data/synthetic/world.py)."""
+    """A source of generated preference pairs about simple scenes (data/synthetic/world.py)."""
 
     has_critiques = True
     has_rationales = True
@@ -30,11 +30,11 @@ class ShapesConfig(SourceConfig):
 
     type: Literal["shapes"]
     level: str
-    """How hard scenes and questions are."""
+    """Difficulty of the scenes and questions."""
     split: str = "train"
     """Scenes of one split never occur in another."""
     rows: Records
-    """How many of the endless items belong to the source."""
+    """Number of items, of the endlessly many, that belong to the source."""
     seed: int = 0
     """Seed of the scenes, questions and answers."""
     text_only: float = Field(default=0.15, ge=0, le=1)

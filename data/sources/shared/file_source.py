@@ -312,7 +312,7 @@ class FilesConfig(SourceConfig):
             kind_of(tables)  # raises for an unknown kind, or files of several kinds
 
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
-        """Return the folder that the images of the rows are read from: the data set's own one."""
+        """Return the folder that images named by the rows are read from: that of the files."""
         return Folder(located.root)
 
     def licence_of_files(self) -> str:

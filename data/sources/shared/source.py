@@ -74,7 +74,8 @@ class SourceConfig(Section, ABC):
     cap: Records | None = None
     """Largest number of records. They are drawn once with the mixture's seed."""
     repeat: Ratio = 1.0
-    """How often each record counts towards the source's size; 0.5 counts half of the records."""
+    """Number of times that each record counts towards the source's size; 0.5 counts half of
+    the records."""
 
     @property
     def label(self) -> str:
@@ -121,10 +122,10 @@ class SourceConfig(Section, ABC):
         return None, "counted at the first reading"
 
     def expected_rows(self) -> tuple[int | None, str]:
-        """Return how many records an epoch draws if no row is left out, and where this comes from.
+        """Return the number of records that an epoch draws, and words for where it comes from.
 
-        It is `stated_rows` with `cap` and `repeat` applied. The number is None if it is not known
-        before the files are read.
+        The number is that of `stated_rows` after `cap` and `repeat`; rows that will be left out are
+        counted. It is None if it is not known before the files are read.
         """
         rows, origin = self.stated_rows()
         if rows is None:
