@@ -27,8 +27,8 @@ from mmrm.data.synthetic.scenes import (
     resize,
 )
 from mmrm.data.synthetic.wording import (
-    Answer,
     Query,
+    WordedAnswer,
     caption,
     coloured_name,
     drawing_call,
@@ -212,7 +212,7 @@ def _comparison_partner(rng: Rng, change: Change, shapes_only: bool) -> SceneObj
     return rng.choice(partners)
 
 
-def _relation_answer(subject: str, relation: str, fact: str, holds: bool) -> Answer:
+def _relation_answer(subject: str, relation: str, fact: str, holds: bool) -> WordedAnswer:
     """Return the answer to "is the `subject` `relation`?".
 
     Args:
@@ -370,7 +370,7 @@ def ask_description(rng: Rng, change: Change) -> Query | None:
         # A description is too long to quote. A critique of a wrong one quotes the wrong thing.
         wrong_part = thing_with_location(scene, thing)
         answers.append(
-            Answer(
+            WordedAnswer(
                 phrasings,
                 fact=phrasings[2],
                 quote_if_wrong=wrong_part,
@@ -391,7 +391,7 @@ def ask_code(rng: Rng, change: Change) -> Query | None:
         # The code is too long to quote. A critique of wrong code quotes the wrong line.
         wrong_line = drawing_call(scene, changed_thing)
         answers.append(
-            Answer(phrasings, fact, quote_if_wrong=wrong_line, quote_if_right="the same")
+            WordedAnswer(phrasings, fact, quote_if_wrong=wrong_line, quote_if_right="the same")
         )
     return Query(questions, *answers)
 

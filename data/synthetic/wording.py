@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mmrm.data.synthetic.scenes import Scene, SceneObject
 
 
-class Answer(NamedTuple):
+class WordedAnswer(NamedTuple):
     """An answer to a question, in all the forms in which the generated texts use it."""
 
     phrasings: tuple[str, ...]
@@ -31,13 +31,13 @@ class Query(NamedTuple):
 
     questions: tuple[str, ...]
     """Ways to ask the question."""
-    true: Answer
+    true: WordedAnswer
     """The right answer."""
-    false: Answer
+    false: WordedAnswer
     """The wrong answer."""
 
 
-def make_answer(phrasings: tuple[str, ...], quote: str, fact: str | None = None) -> Answer:
+def make_answer(phrasings: tuple[str, ...], quote: str, fact: str | None = None) -> WordedAnswer:
     """Return an answer that critiques quote in the same way whether it is right or wrong.
 
     Args:
@@ -47,10 +47,12 @@ def make_answer(phrasings: tuple[str, ...], quote: str, fact: str | None = None)
     """
     if fact is None:
         fact = phrasings[0]
-    return Answer(phrasings, fact, quote_if_wrong=quote, quote_if_right=quote)
+    return WordedAnswer(phrasings, fact, quote_if_wrong=quote, quote_if_right=quote)
 
 
-def yes_or_no_answer(is_yes: bool, yes: tuple[str, ...], no: tuple[str, ...], fact: str) -> Answer:
+def yes_or_no_answer(
+    is_yes: bool, yes: tuple[str, ...], no: tuple[str, ...], fact: str
+) -> WordedAnswer:
     """Return the answer "yes" or "no" to a question.
 
     Args:
@@ -136,7 +138,7 @@ class CritiqueTruth(NamedTuple):
     """The answer of the response, in a few words."""
 
 
-def critique_truth(right_answer: Answer, stated_answer: Answer) -> CritiqueTruth:
+def critique_truth(right_answer: WordedAnswer, stated_answer: WordedAnswer) -> CritiqueTruth:
     """Return the content of the correct critique of a response that gives `stated_answer`."""
     if stated_answer == right_answer:
         return CritiqueTruth(True, right_answer.fact, right_answer.quote_if_right)
@@ -184,7 +186,7 @@ several because annotators differ in their habits, too."""
 
 
 def write_rationale(
-    right_answer: Answer, wrong_answer: Answer, chosen_first: bool, form: str
+    right_answer: WordedAnswer, wrong_answer: WordedAnswer, chosen_first: bool, form: str
 ) -> str:
     """Return a rationale: a text that compares a right and a wrong response.
 

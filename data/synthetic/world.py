@@ -31,9 +31,9 @@ from mmrm.data.synthetic.scenes import (
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.wording import (
     RATIONALES,
-    Answer,
     CritiqueTruth,
     Query,
+    WordedAnswer,
     critique_truth,
     write_critique,
     write_rationale,
@@ -76,9 +76,9 @@ class WorldItem:
     """The question type: a key of QUESTION_TYPES or TEXT_TYPES."""
     category: str
     question: str
-    true: Answer
+    true: WordedAnswer
     """The right answer."""
-    false: Answer
+    false: WordedAnswer
     """The wrong answer, which is right for `twin`."""
     chosen: str
     """A phrasing of `true`."""
