@@ -220,7 +220,7 @@ def page(mixture: Mixture, samples_per_source: int, title: str, pairs_together: 
     for split, source_card in zip(mixture.splits, data_card.sources, strict=True):
         # A row index has the lengths of all records. A generated source has none: some records are
         # generated and indexed in place of all.
-        index, positions = split.known(split.rows[:GENERATED_SAMPLE])
+        index, positions = split.indexed_rows(split.rows[:GENERATED_SAMPLE])
         rows = index.rows[positions]
         longer_sides = index.sizes.max(axis=1, initial=0)
         histograms = [

@@ -22,7 +22,7 @@ from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.world import ShapesWorld, WorldItem
+from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 
 COLUMNS = 2
 """Examples next to each other on a sheet."""
@@ -49,7 +49,7 @@ def write_sheet(path: Path, level: str, seed: int) -> None:
     """
     from matplotlib.figure import Figure
 
-    shapes_data = ShapesWorld(level, seed, split="train")
+    shapes_data = ShapesGenerator(level, seed, split="train")
     question_types = []
     for question_type in QUESTION_TYPES:
         question_types += [question_type, question_type]
@@ -93,7 +93,7 @@ def _write_lines(panel: Any, lines: list[tuple[str, str]]) -> None:
         )
 
 
-def _lines(item: WorldItem) -> list[tuple[str, str]]:
+def _lines(item: GeneratedItem) -> list[tuple[str, str]]:
     """Return the lines of text about an example, as pairs (text, colour).
 
     They are its type, question, responses, critiques and rationale. Long texts are wrapped.

@@ -30,7 +30,7 @@ from transformers import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # imports work without installation
 
 from mmrm.data.display.command import exit_on_user_error
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.models.backbone import EMBEDDED
 
 SPECIAL = (
@@ -97,7 +97,7 @@ def corpus() -> Iterable[str]:
     levels of difficulty, and then the words of the chat template.
     """
     for level in ("demo", "hard"):
-        shapes = ShapesWorld(level, seed=0, split="pretrain")
+        shapes = ShapesGenerator(level, seed=0, split="pretrain")
         yield from shapes.corpus(EXAMPLES)
         for number in range(EXAMPLES):
             item = shapes.item(number)

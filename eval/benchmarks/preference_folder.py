@@ -14,8 +14,12 @@ from typing import Any
 
 from mmrm.data.errors import LeftOut, RecordError, UserError
 from mmrm.data.preference import Preference, validate
-from mmrm.data.preparation.recognition import advice, configured, recognise
-from mmrm.data.preparation.recognition import candidates as candidate_sources
+from mmrm.data.preparation.recognition import (
+    files_config,
+    format_advice,
+    recognise,
+    types_with_files,
+)
 from mmrm.data.sources.shared.file_source import FilesConfig, shards_problem
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.files import content_digest
@@ -48,12 +52,12 @@ def check_location(where: Location) -> None:
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder "
             "of preference records, because this benchmark is the user's own."
         )
-    # `look` raises UserError if the source cannot read the files.
+    # `check_local_files` raises UserError if the source cannot read the files.
     if where.type is not None:
-        _source_config(where, {"type": where.type, "path": where.location}).look()
-    elif not any(candidate_sources(where.location, where.image_root)):
+        _source_config(where, {"type": where.type, "path": where.location}).check_local_files()
+    elif not any(types_with_files(where.location, where.image_root)):
         # No format fits. The project's own format raises an error that names what is missing.
-        _source_config(where, {"type": "project", "path": where.location}).look()
+        _source_config(where, {"type": "project", "path": where.location}).check_local_files()
     file = Path(where.location).expanduser()
     # A path to one shard of a numbered set would leave out the other shards.
     problem = shards_problem([file]) if file.is_file() else None
@@ -90,7 +94,7 @@ def load(where: Location) -> LoadedBenchmark:
         if problems:
             raise UserError(
                 f"{NAME}: {len(problems)} of {len(source)} records cannot be used:"
-                f"{problem_lines(problems)}{advice(config, Path(cache))}"
+                f"{problem_lines(problems)}{format_advice(config, Path(cache))}"
             )
     if num_left_out:
         notes.append(
@@ -157,7 +161,7 @@ def _source_config(where: Location, settings: Mapping[str, str]) -> FilesConfig:
 
     The images are in the location's image folder unless the settings name another one.
     """
-    return configured(**{"images": where.image_root, **settings, "name": NAME})
+    return files_config(**{"images": where.image_root, **settings, "name": NAME})
 
 
 def require_distinct_responses(record: Preference) -> Preference:

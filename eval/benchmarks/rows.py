@@ -510,7 +510,7 @@ def problem_lines(problems: Sequence[str]) -> str:
     MOST_FAULTS lines are written, and then the number of the other faults.
     """
     counted_problems = [(problem, 1) for problem in problems]  # each is about one row
-    faults = fault_messages(count_faults(counted_problems, most=len(problems)))
+    faults = fault_messages(count_faults(counted_problems, max_faults=len(problems)))
     lines = faults[:MOST_FAULTS]
     if len(faults) > MOST_FAULTS:
         lines.append(f"… and {len(faults) - MOST_FAULTS} other faults")

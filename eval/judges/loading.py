@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mmrm.data.config.registry import load
-from mmrm.data.sources.shared.conversation import response
+from mmrm.data.sources.shared.conversation import response_text
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
@@ -124,9 +124,9 @@ def _holds_images(prompt: Any) -> bool:
 def _text_of(completion: Any) -> str:
     """Return the text of a TRL completion: the completion itself, or its last turn."""
     if isinstance(completion, str):
-        return response(completion)
+        return response_text(completion)
     last_turn = completion[-1:]
-    return response(last_turn)
+    return response_text(last_turn)
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:

@@ -33,11 +33,12 @@ from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.policies.best_of import best_of, majority, pass_at
 from mmrm.eval.results.intervals import cluster_codes, share_interval
-from mmrm.eval.verifiers import final_answer
+from mmrm.eval.verifiers import final_answer, is_right_answer
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Encoder
 from mmrm.models.generation import WritingCost, generate
+from mmrm.models.packed_generation import group_to_continue
 from mmrm.models.packing.groups import Continuation, Group, PackedBatch
 
 

@@ -21,10 +21,10 @@ from mmrm.data.limits import DEFAULTS, Limits, written_sizes
 from mmrm.data.preference import EncodedImage
 from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.regular_files import require_regular
-from mmrm.data.sources.shared.conversation import response
+from mmrm.data.sources.shared.conversation import response_text
 from mmrm.data.sources.shared.file_source import (
-    MESSAGE,
-    ODD_VALUES,
+    CONVERSION_ERRORS,
+    MAX_MESSAGE_LENGTH,
     SourceRow,
     refuse_media_columns,
 )
@@ -80,15 +80,15 @@ class RecordFile:
         except RecordError as error:
             # An ImageError names the row already.
             message = str(error) if isinstance(error, ImageError) else f"{row.identity}: {error}"
-            raise RecordError(message[:MESSAGE]) from error
+            raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
         except ConversationError as error:
-            raise RecordError(f"{row.identity}: {error}"[:MESSAGE]) from error
-        except ODD_VALUES as error:
+            raise RecordError(f"{row.identity}: {error}"[:MAX_MESSAGE_LENGTH]) from error
+        except CONVERSION_ERRORS as error:
             message = (
                 f"{row.identity}: it cannot be read as a prompt with responses "
                 f"({type(error).__name__}: {error})"
             )
-            raise RecordError(message[:MESSAGE]) from error
+            raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
 
     def refuse_contradiction(self, verifier: ResponseVerifier) -> None:
         """Raise UserError if a record of the file contradicts a verifier.
@@ -145,9 +145,9 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
     columns = row.columns
     refuse_media_columns(columns)
     column_names = ", ".join(map(repr, sorted(columns)))
-    messages: Any = row.optional("messages", list)
+    messages: Any = row.optional_value("messages", list)
     if messages is None:
-        messages = row.optional("prompt", str | list)
+        messages = row.optional_value("prompt", str | list)
     filled_columns = [name for name in RESPONSE_COLUMNS if columns.get(name) is not None]
     has_pair = columns.get("chosen") is not None and columns.get("rejected") is not None
     if filled_columns:
@@ -160,7 +160,7 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
             )
         # A list in another column than `responses` holds the turns of a single response.
         texts_or_turns: list[Any] = list(value) if column == "responses" else [value]
-        responses = [response(text_or_turns) for text_or_turns in texts_or_turns]
+        responses = [response_text(text_or_turns) for text_or_turns in texts_or_turns]
     elif not has_pair:
         raise RecordError(
             f"there are no responses; found are {column_names}; required is one of "
@@ -170,7 +170,7 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         # TRL's preference records without a prompt: both responses begin with it.
         messages, *responses = split_pair(row)
     else:
-        responses = [response(row.value(name, str | list)) for name in ("chosen", "rejected")]
+        responses = [response_text(row.value(name, str | list)) for name in ("chosen", "rejected")]
     if messages is None:
         raise RecordError(f"there is neither 'prompt' nor 'messages'; found are {column_names}.")
     images: Any = columns.get("images")

@@ -23,7 +23,7 @@ from mmrm.data.preference import text
 from mmrm.data.storage.files import write_json
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.wording import VERDICTS
-from mmrm.data.synthetic.world import ShapesWorld, WorldItem
+from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.results.intervals import wilson
 from mmrm.models.backbone import load_encoder, load_language_model
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> StudyResult:
     config = BackboneConfig(
         path=options.checkpoint, dtype="float32", min_pixels=784, max_pixels=200704
     )
-    shapes_data = ShapesWorld(options.level, seed=0, split="validation")
+    shapes_data = ShapesGenerator(options.level, seed=0, split="validation")
     items = [shapes_data.item(index) for index in range(options.items)]
     scores = figures_of_items(load_language_model(config).eval(), load_encoder(config), items)
     figures = figures_by_type([item.kind for item in items], scores)
@@ -116,7 +116,7 @@ class QuestionLayout:
 
     encoder: Encoder
 
-    def __call__(self, item: WorldItem) -> Group:
+    def __call__(self, item: GeneratedItem) -> Group:
         """Return the encoded question; a worker of the loader calls this."""
         question = self.encoder.render(item.preference().prompt)
         return self.encoder.encode(item.images(), [question, question], None)
@@ -133,7 +133,7 @@ class VerdictLayout:
 
     encoder: Encoder
 
-    def __call__(self, item: WorldItem) -> Group:
+    def __call__(self, item: GeneratedItem) -> Group:
         """Return the encoded question with both responses; a worker of the loader calls this."""
         prompt = item.preference().prompt
         conversations = []
@@ -145,7 +145,7 @@ class VerdictLayout:
 
 @torch.no_grad()
 def figures_of_items(
-    model: LabelModel, encoder: Encoder, items: Sequence[WorldItem]
+    model: LabelModel, encoder: Encoder, items: Sequence[GeneratedItem]
 ) -> list[dict[str, float]]:
     """Return the figures of every generated question, by their names in KINDS.
 
@@ -154,11 +154,11 @@ def figures_of_items(
     """
     packed = Packed(encoder, torch.device("cpu"), TOKEN_BUDGET)
 
-    def answers_of_row(batch: PackedBatch, row_items: list[WorldItem]) -> list[str]:
+    def answers_of_row(batch: PackedBatch, row_items: list[GeneratedItem]) -> list[str]:
         return greedy_answers(model, encoder, batch, len(row_items))
 
     def verdicts_of_row(
-        batch: PackedBatch, row_items: list[WorldItem]
+        batch: PackedBatch, row_items: list[GeneratedItem]
     ) -> list[tuple[float, float]]:
         return verdicts(model, encoder, batch, len(row_items))
 

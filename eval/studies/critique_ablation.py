@@ -19,7 +19,7 @@ from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import write_json
 from mmrm.data.synthetic.wording import CritiqueTruth, read_critique
-from mmrm.data.synthetic.world import ShapesWorld, WorldItem
+from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example, Scores, candidates_from_record
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
@@ -71,7 +71,7 @@ def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, An
     time over the rows, on all ranks together. `critiques` and `by_truth` are the two results of
     `truth_of_critiques`.
     """
-    shapes_data = ShapesWorld(options.level, options.seed, "benchmark")
+    shapes_data = ShapesGenerator(options.level, options.seed, "benchmark")
     items = [shapes_data.item(index) for index in range(options.rows)]
     examples = [row_with_right_first(item) for item in items]
     config = CriticJudgeConfig(
@@ -121,7 +121,7 @@ def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, An
     }
 
 
-def row_with_right_first(item: WorldItem) -> Example:
+def row_with_right_first(item: GeneratedItem) -> Example:
     """Return a generated question as a benchmark row whose first response is the right one."""
     record = item.preference()
     candidates = candidates_from_record(record)  # its responses are chosen and rejected
@@ -139,7 +139,7 @@ def row_with_right_first(item: WorldItem) -> Example:
 
 
 def truth_of_critiques(
-    items: Sequence[WorldItem], examples: Sequence[Example], scores: Sequence[Scores]
+    items: Sequence[GeneratedItem], examples: Sequence[Example], scores: Sequence[Scores]
 ) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
     """Compare written critiques with the true ones, and return two results.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mmrm.eval.candidates import Example, Scores
+from mmrm.eval.protocol import draw_side
 
 
 def _longest(example: Example, seed: int) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from mmrm.data.prompts import (
     write_judgement,
 )
 from mmrm.data.rationales import swapped
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 
 ANSWERS: tuple[Answer, Answer] = (1, 2)
 
@@ -124,7 +124,7 @@ def test_the_conclusion_is_the_last_clear_comparison(reasoning: str, chosen: Ans
 
 
 def test_rationales_of_the_embedded_world_are_consistent_in_both_orders() -> None:
-    world = ShapesWorld("hard", seed=3, split="train")
+    world = ShapesGenerator("hard", seed=3, split="train")
     for index in range(200):
         item = world.item(index)
         assert swapped(item.rationale(chosen_first=True)) == item.rationale(chosen_first=False)

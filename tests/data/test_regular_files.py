@@ -16,7 +16,7 @@ from mmrm.data.errors import ImageError, RecordError, SpecialFileError, UserErro
 from mmrm.data.frames import extract_all
 from mmrm.data.images import data_uri, decode, grey_like, image_size
 from mmrm.data.preparation.filters import read_fingerprints
-from mmrm.data.preparation.recognition import configured
+from mmrm.data.preparation.recognition import files_config
 from mmrm.data.regular_files import open_regular, open_regular_text, read_bytes, read_text
 from mmrm.data.storage.archives import Archive, Folder, open_images
 from mmrm.data.storage.files import content_digest, read_json, remembered_digest, stamp
@@ -121,7 +121,7 @@ def test_a_table_says_what_it_is(tmp_path: Path, suffix: str, kind: str) -> None
 
 
 def source_at(path: Path) -> None:
-    configured(type="project", path=str(path)).look()
+    files_config(type="project", path=str(path)).check_local_files()
 
 
 def benchmark_at(path: Path) -> object:

@@ -19,7 +19,7 @@ from mmrm.data.preference import Message, text
 from mmrm.data.prompts import JudgeTemplate, judge_conversation, with_critique
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.wording import VERDICTS, compare_in_short
-from mmrm.data.synthetic.world import LESSON_WEIGHTS, ShapesWorld, Turn
+from mmrm.data.synthetic.world import LESSON_WEIGHTS, ShapesGenerator, Turn
 from mmrm.models.encoder import Encoder, Span
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.supervised.steps import TrainingExample
@@ -49,7 +49,7 @@ class Lessons:
         self.config = config
         self.encoder = encoder
         self.lessons_per_epoch: int = source.rows
-        self.generator = ShapesWorld(source.level, source.seed, source.split, source.text_only)
+        self.generator = ShapesGenerator(source.level, source.seed, source.split, source.text_only)
         if config.most_things is not None:
             # Images with at most so many shapes, and nothing else.
             self.generator = self.generator.of_shapes(config.most_things)

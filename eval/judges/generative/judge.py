@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import Message
-from mmrm.data.prompts import JudgeTemplate
+from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from mmrm.eval.candidates import Candidates, Scores, Side, Usage, Vote

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message, num_image_parts, text
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between
 from mmrm.eval.candidates import Candidates, Side

@@ -47,7 +47,7 @@ RECIPES = [
         ),
         (
             {"sources": [{"type": "shapes", "level": "nope", "rows": 1}]},
-            "is not in the embedded world",
+            "is not in the generated data set",
         ),
         (
             {"sources": [{"type": "shapes", "level": "demo", "rows": 1, "kinds": ["counting"]}]},

@@ -14,7 +14,7 @@ import torch
 from mmrm.data.errors import RecipeError
 from mmrm.data.preference import Message, text
 from mmrm.data.prompts import with_critique
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.critique_ablation import main as ablation
 from mmrm.eval.journal import Journal
@@ -38,7 +38,7 @@ from tests.train.ranks import run_ranks
 pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 LIMIT = 6
-WORLD = ShapesWorld("demo", 0, "benchmark")
+WORLD = ShapesGenerator("demo", 0, "benchmark")
 EXAMPLES = [row_with_right_first(WORLD.item(index)) for index in range(7)]
 ASKED = "judge the response."
 

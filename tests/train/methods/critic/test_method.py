@@ -22,7 +22,7 @@ from mmrm.data.images import PatchTokens
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import critiques_of
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.candidates import Candidates, Scores, candidates_from_record
 from mmrm.train.methods.critic import own_critiques
 from mmrm.train.methods.critic.config import CriticConfig
@@ -33,7 +33,7 @@ from mmrm.train.supervised.packed_trainer import only_item
 from mmrm.train.supervised.steps import MixtureRecords, PackedRow, StepDataset, make_row
 from tests.models import tiny
 
-WORLD = ShapesWorld("demo", 0, "train")
+WORLD = ShapesGenerator("demo", 0, "train")
 OWN = ("the model's words on the first.", "its words on the second.")
 PIXELS = PatchTokens(784, 3136)
 

@@ -16,7 +16,7 @@ from mmrm.data.preference import Preference, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.train.methods.language_model.method import (
     JudgementEncoder,
     JudgementRecords,
@@ -200,7 +200,7 @@ def record_answer(records: JudgementRecords, index: int) -> int | None:
 def test_the_cold_start_of_the_embedded_world_learns_what_it_learned() -> None:
     """Every judgement is the one that the world writes for the order that was drawn before."""
     records = judgements()
-    world = ShapesWorld("demo", 0, "train", 0.3, None)
+    world = ShapesGenerator("demo", 0, "train", 0.3, None)
     order = records.order(1)
     assert order.tolist() == indices_with_sides(records.mixture.order(1), 0, 1).tolist()
     for index in order.tolist():
