@@ -1,8 +1,8 @@
 """Write an HTML page about the records of a recipe, or list its suspicious records.
 
-python data/browse.py recipes/basereward.yaml --out page.html              # 6 samples of each source
+python data/browse.py recipes/basereward.yaml --out page.html            # 6 samples of each source
 python data/browse.py recipes/shapes/naive.yaml --out page.html --samples 20
-python data/browse.py recipes/basereward.yaml --find                       # suspicious records
+python data/browse.py recipes/basereward.yaml --find                     # suspicious records
 
 The page has samples and histograms of each source. Suspicious records are records that cannot be
 used, pairs with equal responses, and pairs with contradictory labels.
@@ -27,14 +27,14 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
+from mmrm.data.preparation.recipe_section import pairs_together_of, read_data_section
 from mmrm.data.preparation.row_index import ORDER, ROW, RowIndex, normalised
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.split import SourceSplit
@@ -46,8 +46,10 @@ GENERATED_SAMPLE = 200
 """Number of items of a generated source from which its distributions are computed."""
 BARS = 24
 """Number of bars of a histogram; fewer if it covers fewer whole numbers."""
-SHOWN = 80
-"""Characters of a response in the list of suspicious records."""
+BAR_STYLE = "right"
+"""Style of the bars. On other pages it marks right answers; here it only gives the colour."""
+SHOWN_CHARACTERS = 80
+"""Number of characters of a response that the list of suspicious records shows."""
 TEMPLATE = Path(__file__).parent / "browse.html"
 
 
@@ -55,7 +57,7 @@ class Suspicion(NamedTuple):
     """A record that is suspicious, and the reason."""
 
     kind: str
-    """The kind of fault, such as "cannot be used"; suspicions are counted by it."""
+    """The kind of fault, such as "cannot be used". The command counts the suspicions of a kind."""
     identity: str
     """The name of the record in messages, such as `source:12`."""
     detail: str
@@ -63,32 +65,44 @@ class Suspicion(NamedTuple):
 
 
 def suspicious(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
-    """Yield the suspicious records of all sources that are not generated.
+    """Yield the suspicious records of all sources, except those whose records are generated.
+
+    A record is suspicious if it cannot be used, if its two responses are equal, or if another
+    record with the same responses prefers the other one.
 
     This reads every record and decodes every image. It takes longer than preparing the data, which
     does not decode images.
+
+    Args:
+        splits: The sources, each with the numbers of its training rows and its held-out rows.
     """
     yield from contradictions(splits)
     for split in splits:
         if split.row_index is None:
-            continue
-        for row in track(
+            continue  # a generated source
+        rows = track(
             range(len(split.source)),
-            escape(f"looking through {split.source.name}"),
+            description=escape(f"looking through {split.source.name}"),
             console=plain_console(stderr=True),
             transient=True,
-        ):
+        )
+        for row in rows:
             suspicion = _suspicion_about(split, row)
             if suspicion is not None:
                 yield suspicion
 
 
 def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
-    """Return a suspicion if a record cannot be used or has equal responses, else None."""
+    """Return a suspicion if the record in row `row` cannot be used or has equal responses.
+
+    The result is None for any other record, and for a row that the source leaves out by its own
+    rule.
+    """
     identity = f"{split.source.name}:{row}"
     try:
         record = validate(split.source.record(row))
         for image in record.images:
+            # Both are called for the errors that they raise: on the header, and on the pixels.
             image_size(image, record.identity)
             decode(image, record.identity)
     except LeftOut:
@@ -96,113 +110,121 @@ def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
     except RecordError as error:
         return Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
     if normalised(record.chosen) == normalised(record.rejected):
-        return Suspicion("chosen equals rejected", record.identity, record.chosen[:SHOWN])
+        return Suspicion(
+            "chosen equals rejected", record.identity, record.chosen[:SHOWN_CHARACTERS]
+        )
     return None
 
 
 def contradictions(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
-    """Yield a suspicion for every pair of responses whose records disagree on the better one.
+    """Yield a suspicion for each group of records that contradict one another.
 
-    Records have the same pair if prompt, images and both responses are the same. They may be of
-    different sources.
+    Two records contradict one another if they have the same prompt, images and two responses, but
+    prefer different responses. They may be of different sources. Generated sources are left out.
+
+    Args:
+        splits: The sources, each with the numbers of its training rows and its held-out rows.
     """
     identities: list[str] = []
-    entries = [np.empty(0, ROW)]
+    entries_of_sources = [np.empty(0, ROW)]  # so that there is an array to join without sources
     for split in splits:
         if split.row_index is not None:
             rows = np.concatenate([split.rows, split.held_out])
             identities += [f"{split.source.name}:{row}" for row in rows]
-            entries.append(split.row_index.rows[rows])
-    pairs = np.concatenate(entries)
-    keys = pairs["pair_key"]
-    is_first_chosen = (pairs["flags"] & ORDER) > 0
+            entries_of_sources.append(split.row_index.rows[rows])
+    entries = np.concatenate(entries_of_sources)
+    # The key of a pair does not depend on which response is chosen. The flag ORDER does: it is set
+    # if the chosen response is the first one in alphabetical order.
+    keys = entries["pair_key"]
+    is_first_chosen = (entries["flags"] & ORDER) > 0
     contradictory_keys = np.intersect1d(keys[is_first_chosen], keys[~is_first_chosen])
     identities_by_key: dict[int, list[str]] = {}
-    for position in np.flatnonzero(np.isin(keys, contradictory_keys)):
-        identities_by_key.setdefault(int(keys[position]), []).append(identities[position])
-    for _, same_pair in sorted(identities_by_key.items()):
-        detail = f"the same pair in {', '.join(same_pair)}"
-        yield Suspicion("contradictory labels", same_pair[0], detail)
+    for index in np.flatnonzero(np.isin(keys, contradictory_keys)):
+        identities_by_key.setdefault(int(keys[index]), []).append(identities[index])
+    for _, identities_of_pair in sorted(identities_by_key.items()):
+        detail = f"the same pair in {', '.join(identities_of_pair)}"
+        yield Suspicion("contradictory labels", identities_of_pair[0], detail)
 
 
-def histogram(title: str, unit: str, of: str, values: npt.NDArray[np.integer]) -> Chart | str:
+def histogram(title: str, unit: str, owners: str, values: npt.NDArray[np.integer]) -> Chart | str:
     """Return a histogram of positive values on a logarithmic axis.
 
     If all values are equal, or none is positive, the result is a sentence instead.
 
     Args:
         title: The title of the histogram.
-        unit: The unit of the values.
-        of: What the values belong to, such as "records". The vertical axis counts them.
+        unit: The unit of the values in the plural, such as "characters".
+        owners: A plural noun for the things that have the values, such as "records". The vertical
+            axis counts them.
         values: The values, integers of shape (values,). Zeros are left out.
     """
     values = values[values > 0]
     if not len(values):
-        return f"{title}: there are no {of}."
+        return f"{title}: there are no {owners}."
     low = int(values.min())
     high = int(values.max())
     if low == high:
-        return f"{title}: {low:,} {unit} in all {len(values):,} {of}."
-    # Edges are whole numbers: most bars that are narrower than 1 would be empty.
+        return f"{title}: {low:,} {unit} in all {len(values):,} {owners}."
+    # Edges of bars are whole numbers: most bars that are narrower than 1 would be empty.
     edges = np.unique(np.geomspace(low, high + 1, BARS + 1).round().astype(np.int64))
     counts, _ = np.histogram(values, edges)
-    round_numbers = [factor * 10**power for power in range(10) for factor in (1, 2, 5)]
-    ticks = [
-        (math.log10(number), f"{number:,}")
-        for number in round_numbers
-        if edges[0] <= number <= edges[-1]
-    ]
-    ends = [(math.log10(number), f"{number:,}") for number in (low, high)]
-    x = Axis(
-        math.log10(edges[0]),
-        math.log10(edges[-1]),
-        f"{unit}, logarithmic",
-        ticks if len(ticks) > 1 else ends,
-    )
+    # The numbers along the axis are 1, 2 and 5 times powers of ten, if two of them are on the axis.
+    powers_of_ten = [10**exponent for exponent in range(10)]
+    round_numbers = [factor * power for power in powers_of_ten for factor in (1, 2, 5)]
+    numbers = [number for number in round_numbers if edges[0] <= number <= edges[-1]]
+    if len(numbers) < 2:
+        numbers = [low, high]
+    ticks = [(math.log10(number), f"{number:,}") for number in numbers]
+    x = Axis(math.log10(edges[0]), math.log10(edges[-1]), f"{unit}, logarithmic", ticks)
     bars = []
-    for start, end, count in zip(
-        edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True
-    ):
+    starts = edges[:-1].tolist()
+    ends = edges[1:].tolist()
+    for start, end, count in zip(starts, ends, counts.tolist(), strict=True):
         value_range = f"{start:,}"
         if end > start + 1:
             value_range = f"{start:,} to {end - 1:,}"
-        fact = f"{value_range}: {count:,}" if count else ""
-        bars.append(Bar(math.log10(start), math.log10(end), count, fact))
-    y = Axis.counts(int(counts.max()), of)
-    series = Series("right", bars=tuple(bars))
+        tooltip = f"{value_range}: {count:,}" if count else ""
+        bars.append(Bar(math.log10(start), math.log10(end), count, tooltip))
+    y = Axis.counts(int(counts.max()), owners)
+    series = Series(BAR_STYLE, bars=tuple(bars))
     return Chart(title, x, y, (series,), value=f"median {np.median(values):,.0f}")
 
 
-def duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
+def count_duplicates(index: RowIndex, rows: npt.NDArray[np.int32]) -> int:
     """Return the number of rows that repeat an earlier row.
 
-    A row repeats another one if prompt, images and both responses are the same. The labels may
-    differ.
+    A row repeats another one if prompt, images and both responses are the same. It may prefer the
+    other response.
 
     Args:
-        index: The index of a source.
-        rows: Positions in the index, shape (rows,).
+        index: The row index of a source: an array with an entry for each row.
+        rows: Positions of rows in the index, shape (rows,).
     """
     return len(rows) - len(np.unique(index.rows["pair_key"][rows]))
 
 
-def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
-    """Return the page as HTML that needs no other file.
+def page(mixture: Mixture, samples_per_source: int, title: str, pairs_together: int = 1) -> str:
+    """Return a page with samples and histograms of every source, as HTML that needs no other file.
+
+    The page also has the data card of the mixture: the number of records that each source gives to
+    training, and of those that were dropped.
 
     Args:
         mixture: The sources.
-        count: The largest number of records that are shown of each source.
+        samples_per_source: The largest number of records of each source that are shown.
         title: The title of the page.
-        together: The number of pairs with one prompt that training puts next to each other, as
-            `Mixture.order` takes it.
+        pairs_together: The largest number of pairs with one prompt that training puts into one
+            step, as the recipe's key `method.pairs_together` sets it.
     """
-    card = mixture.card(together)
+    data_card = mixture.card(pairs_together)
     sections = []
-    for split, source_card in zip(mixture.splits, card.sources, strict=True):
-        index, positions = split.known(split.rows[:GENERATED_SAMPLE])
+    for split, source_card in zip(mixture.splits, data_card.sources, strict=True):
+        # A row index has the lengths of all records. A generated source has none: some records are
+        # generated and indexed in place of all.
+        index, positions = split.indexed_rows(split.rows[:GENERATED_SAMPLE])
         rows = index.rows[positions]
         longer_sides = index.sizes.max(axis=1, initial=0)
-        figures = [
+        histograms = [
             histogram("Chosen response", "characters", "records", rows["chosen"]),
             histogram("Rejected response", "characters", "records", rows["rejected"]),
             histogram("Text, estimated", "tokens", "records", rows["text_tokens"]),
@@ -211,26 +233,28 @@ def page(mixture: Mixture, count: int, title: str, together: int = 1) -> str:
         sections.append(
             {
                 "card": source_card,
-                "charts": [figure for figure in figures if isinstance(figure, Chart)],
-                "constants": [figure for figure in figures if isinstance(figure, str)],
-                "duplicates": duplicates(index, positions),
+                "charts": [chart for chart in histograms if isinstance(chart, Chart)],
+                # Sentences in place of histograms, for values that are all equal.
+                "constants": [chart for chart in histograms if isinstance(chart, str)],
+                "duplicates": count_duplicates(index, positions),
                 "looked_at": len(positions),
-                "samples": list(samples(split, count, mixture.config.seed)),
+                "samples": list(samples(split, samples_per_source, mixture.config.seed)),
             }
         )
-    return render(TEMPLATE, title=title, card=card, sections=sections)
+    return render(TEMPLATE, title=title, card=data_card, sections=sections)
 
 
 def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield up to `count` records of a source, drawn by `seed`, with small copies of their images.
+    """Draw up to `count` training records of a source by `seed`, and yield them for the page.
 
-    In the yielded mapping, `record` is the Preference, and `images` has a tuple for each image: True
-    if it is so small that the page enlarges it, and its data URI. `problem` is a sentence if the
-    record cannot be shown, else an empty text.
+    Each record is a mapping with three keys. `record` is the Preference. `images` has a pair for
+    each image: a bool that is True if the page enlarges the image because it is small, and the
+    image as a data URI. `problem` is a sentence if the record cannot be shown, else an empty text.
     """
     generator = np.random.default_rng(seed)
     for row in generator.choice(split.rows, min(count, len(split.rows)), replace=False):
-        record = Preference(f"{split.source.name}:{row}", (), "", "")
+        # An empty record is shown in place of one that cannot be read.
+        record = Preference(f"{split.source.name}:{row}", prompt=(), chosen="", rejected="")
         images: list[Image.Image] = []
         problem = ""
         try:
@@ -238,7 +262,10 @@ def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any
             images = [decode(image, record.identity) for image in record.images]
         except RecordError as error:
             problem = f"It cannot be shown: {error}"
-        thumbnails = [(max(image.size) <= TINY, thumbnail(image, THUMBNAIL)) for image in images]
+        thumbnails = []
+        for image in images:
+            is_enlarged = max(image.size) <= TINY
+            thumbnails.append((is_enlarged, thumbnail(image, THUMBNAIL)))
         yield {"record": record, "images": thumbnails, "problem": problem}
 
 
@@ -260,18 +287,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.out is None and not options.find:
         parser.error("nothing to do: give --out FILE.html, --find or both")
-    with command():
-        section = section_of(options.recipe)
+    with exit_on_user_error():
+        data_section = read_data_section(options.recipe)
         if options.find:
             # Many records that cannot be used are a reason to list them, not to stop.
-            section = section.model_copy(update={"bad_records": BadRecordConfig(limit=1.0)})
-        mixture = Mixture(section)
+            no_limit = BadRecordConfig(limit=1.0)
+            data_section = data_section.model_copy(update={"bad_records": no_limit})
+        mixture = Mixture(data_section)
         if options.out is not None:
             html = page(
                 mixture,
-                count=options.samples,
+                samples_per_source=options.samples,
                 title=options.recipe.stem,
-                together=pairs_together_of(options.recipe),
+                pairs_together=pairs_together_of(options.recipe),
             )
             write_whole(options.out, html)
             print(f"wrote {options.out}")
@@ -280,7 +308,7 @@ def main() -> None:
 
 
 def print_suspicious(mixture: Mixture) -> None:
-    """Print every suspicious record of a mixture, and the number of records of each kind."""
+    """Print every suspicious record of a mixture, and the number of records with each fault."""
     counts: Counter[str] = Counter()
     for suspicion in suspicious(mixture.splits):
         counts[suspicion.kind] += 1

@@ -1,7 +1,7 @@
 """Errors that a user can correct: `UserError` and its kinds.
 
 Commands print them without a traceback; an error in this project's code ends with one. A message
-names what was found, what is required, the reason, and what to do.
+names the wrong value, the requirement, its reason, and what the user can do.
 """
 
 import re
@@ -18,22 +18,29 @@ class UserError(ValueError):
 
 
 class RecordError(UserError):
-    """A record that cannot be used; it is counted and left out, unless the recipe is strict."""
+    """A record that cannot be used.
+
+    It is counted and left out. With `data.bad_records.policy: strict` in the recipe it ends the
+    run.
+    """
 
 
 class MarkerInTextError(RecordError):
-    """A text with a marker such as `<image>` that belongs to no image; counted as `markers`."""
+    """A record with a marker such as `<image>` in a text that belongs to no image.
+
+    The summary of a mixture of data sources counts such records under the reason `markers`.
+    """
 
 
 class ImageError(RecordError):
-    """An image that cannot be used; the message names the image and the reason."""
+    """An image that cannot be used; the message names its record, the image and the reason."""
 
 
 class LeftOut(RecordError):
     """A row that its source leaves out by its own rule, such as a tie or too small a gap.
 
-    It is counted in the data card, and not among the records that cannot be used. `reason` is one
-    of `mmrm.data.preparation.row_index.REASONS`.
+    It is not counted among the records that cannot be used. `reason` is the reason under which it
+    is counted, one of `mmrm.data.preparation.row_index.REASONS`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -42,7 +49,10 @@ class LeftOut(RecordError):
 
 
 class CheckpointError(UserError):
-    """A path that is no complete checkpoint, run folder or judge; a sweep continues after it."""
+    """A path that is no complete checkpoint, run folder or judge.
+
+    A sweep over several checkpoints reports it and continues with the next one.
+    """
 
 
 class SpecialFileError(UserError):
@@ -50,11 +60,11 @@ class SpecialFileError(UserError):
 
 
 class HubError(UserError):
-    """A failed download from the hub: there is no network, or no such file."""
+    """A failed download from the Hugging Face hub: there is no network, or no such file."""
 
 
 class InUseError(UserError):
-    """An output that another process is writing; commands end with its message and status 2."""
+    """An output that another process is writing; commands end with this message and status 2."""
 
 
 class NonFiniteError(UserError):
@@ -62,14 +72,14 @@ class NonFiniteError(UserError):
 
 
 class EndpointError(UserError):
-    """An endpoint that did not answer, or not in the requested form."""
+    """A model's web address that did not answer, or whose answer lacks the requested form."""
 
 
 class PredictionsError(UserError):
-    """A predictions file that a scoring rule cannot read."""
+    """A file of a judge's predictions that a benchmark's scoring rule cannot read."""
 
 
-SHOWN = 200
+SHOWN_CHARACTERS = 200
 """Number of characters of a value that are shown in an error."""
 URL = re.compile(r"://(?:\S*@)?([^?\s]*)(?:\?\S*)?")
 """An address. Its user, password and query are not shown, because they may be secret."""
@@ -82,18 +92,20 @@ class Problem:
     where: str
     """`file:line` or `command line`."""
     key: str
-    found: str
+    """The key with the sections that it is in, such as `optim.learning_rate`."""
+    value: str
     """The value as it is written; empty if there is none."""
     message: str
+    """The sentence that says what is wrong, and what is required."""
 
     def __str__(self) -> str:
-        """Return the error on two lines: its place, key and value, and below them the message."""
-        value = URL.sub(r"://\1", self.found)
-        if len(value) > SHOWN:
-            value = f"{value[:SHOWN]}…"
-        key_and_value = self.key[:SHOWN]
-        if value:
-            key_and_value = f"{key_and_value} = {value}"
+        """Return the error on two lines: where, key and value, and below them the message."""
+        shown_value = URL.sub(r"://\1", self.value)
+        if len(shown_value) > SHOWN_CHARACTERS:
+            shown_value = f"{shown_value[:SHOWN_CHARACTERS]}…"
+        key_and_value = self.key[:SHOWN_CHARACTERS]
+        if shown_value:
+            key_and_value = f"{key_and_value} = {shown_value}"
         return f"{self.where}  {key_and_value}\n    {self.message}"
 
 
@@ -101,6 +113,12 @@ class RecipeError(UserError):
     """A recipe that cannot be run; `problems` holds all its errors, in the order of the file."""
 
     def __init__(self, recipe: str, problems: Sequence[Problem]) -> None:
+        """Store the problems, and make the message of all of them.
+
+        Args:
+            recipe: The path of the recipe, with which the message begins.
+            problems: The errors in the recipe.
+        """
         self.problems = tuple(problems)
         noun = "error" if len(problems) == 1 else "errors"
         lines = [f"{recipe}: {len(problems)} {noun}"]

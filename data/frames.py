@@ -6,8 +6,8 @@ python data/frames.py videos MM-RLHF-RewardBench/video --frames 32     # as the 
 VIDEOS is a video, or a folder that is searched for videos. The frames of VIDEOS/a/b.mp4 are written
 to OUT/a/b/000000.jpg and so on. A frame is named by its number in the video. The frames are evenly
 spaced from the first to the last, as in the evaluation of MM-RLHF. If a video has at most N frames,
-all of them are written. Videos whose folder exists are skipped, so that you can start an interrupted
-command again. The command needs PyAV: pip install -e .[video]
+all of them are written. Videos whose folder exists are skipped, so that you can start an
+interrupted command again. The command needs PyAV: pip install -e .[video]
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from rich.progress import track
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
-from mmrm.data.storage.files import mapped
+from mmrm.data.storage.files import parallel_results
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.data.video import SUFFIXES, is_video_name
+from mmrm.data.video import VIDEO_SUFFIXES, is_video_name
 
 QUALITY = 95
 """Quality of the JPEG files."""
-LISTED = 20
+LISTED_PROBLEMS = 20
 """The largest number of videos without frames that the error message lists."""
 
 
-class Cut(NamedTuple):
+class VideoJob(NamedTuple):
     """The task to extract frames of one video."""
 
     video: Path
@@ -50,9 +50,12 @@ class Cut(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Extract the frames of all videos that the command line names.
+    """Extract frames of all videos that the command line names.
 
-    If videos cannot be read, they are listed, and the process ends with status 1.
+    If some videos cannot be read, they are listed, and the process ends with status 1.
+
+    Args:
+        arguments: The words of the command line; None reads those of this process.
     """
     parser = argparse.ArgumentParser(
         "data/frames.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -83,13 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.frames < 1:
         parser.error(f"--frames is {options.frames}; required is 1 or more")
-    with command(), locked_folder(options.out):
-        problems = cut_all(options.videos, options.out, options.frames, options.workers)
+    with exit_on_user_error(), locked_folder(options.out):
+        problems = extract_all(options.videos, options.out, options.frames, options.workers)
     if problems:
-        sys.exit("\n  ".join([f"error: {len(problems)} videos cannot be cut:", *problems[:LISTED]]))
+        heading = f"error: {len(problems)} videos cannot be cut:"
+        sys.exit("\n  ".join([heading, *problems[:LISTED_PROBLEMS]]))
 
 
-def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
+def extract_all(videos: Path, out: Path, max_frames: int, workers: int) -> list[str]:
     """Extract frames of all videos, and return a message about each video that cannot be read.
 
     The number of videos is printed. Videos whose folder exists are skipped.
@@ -97,7 +101,7 @@ def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
     Args:
         videos: A video, or a folder of videos.
         out: The folder in which each video gets a folder.
-        frames: The largest number of frames of each video.
+        max_frames: The largest number of frames of each video.
         workers: The number of processes.
 
     Raises:
@@ -110,22 +114,27 @@ def cut_all(videos: Path, out: Path, frames: int, workers: int) -> list[str]:
             "PyAV, which reads videos, is not installed. Install it: pip install -e .[video]"
         ) from error
     jobs = find_videos(videos, out)
-    missing = [job for job in jobs if not job.folder.exists()]
-    with mapped(partial(attempt, frames), missing, workers) as results:
-        progress = track(
-            results, "cutting", len(missing), console=plain_console(stderr=True), transient=True
+    remaining_jobs = [job for job in jobs if not job.folder.exists()]
+    with parallel_results(partial(try_extract, max_frames), remaining_jobs, workers) as results:
+        messages = track(
+            results,
+            "cutting",
+            len(remaining_jobs),
+            console=plain_console(stderr=True),
+            transient=True,
         )
-        problems = [problem for problem in progress if problem]
+        problems = [message for message in messages if message]
     plain_console().print(
-        f"{len(missing) - len(problems):,} videos cut into up to {frames} frames each under {out}, "
-        f"{len(jobs) - len(missing):,} were there already (remove a folder to cut it again)",
+        f"{len(remaining_jobs) - len(problems):,} videos cut into up to {max_frames} frames each "
+        f"under {out}, {len(jobs) - len(remaining_jobs):,} were there already (remove a folder to "
+        "cut it again)",
         soft_wrap=True,
     )
     return problems
 
 
-def find_videos(videos: Path, out: Path) -> list[Cut]:
-    """Return the videos at a path, each with the folder for its frames.
+def find_videos(videos: Path, out: Path) -> list[VideoJob]:
+    """Return a job for each video at the path `videos`: the video and the folder for its frames.
 
     Args:
         videos: A video, or a folder of videos.
@@ -140,78 +149,78 @@ def find_videos(videos: Path, out: Path) -> list[Cut]:
     else:
         root = videos
         files = sorted(path for path in videos.rglob("*") if is_video_name(path.name))
-    jobs = [Cut(file, out / file.relative_to(root).with_suffix("")) for file in files]
+    jobs = [VideoJob(file, out / file.relative_to(root).with_suffix("")) for file in files]
     if not jobs:
         raise UserError(
             f"{videos}: there is no video here. Required are files that end in "
-            f"{', '.join(SUFFIXES)}. Correct the path."
+            f"{', '.join(VIDEO_SUFFIXES)}. Correct the path."
         )
     video_by_folder: dict[Path, Path] = {}
     for job in jobs:
-        other = video_by_folder.setdefault(job.folder, job.video)
-        if other != job.video:
+        first_video = video_by_folder.setdefault(job.folder, job.video)
+        if first_video != job.video:
             raise UserError(
-                f"{other} and {job.video} differ in their endings alone, and the frames of both "
-                f"would be written to {job.folder}. Rename one of them."
+                f"{first_video} and {job.video} differ in their endings alone, and the frames of "
+                f"both would be written to {job.folder}. Rename one of them."
             )
     return jobs
 
 
-def attempt(frames: int, job: Cut) -> str:
-    """Extract at most `frames` frames of a video.
+def try_extract(max_frames: int, job: VideoJob) -> str:
+    """Extract frames of a video with `extract`, and return an error as a message.
 
-    Returns an empty text, or a message if the video cannot be read.
+    Returns an empty text if the frames were written.
     """
     import av
 
     try:
-        cut(job, frames)
+        extract(job, max_frames)
     except (UserError, OSError, av.error.FFmpegError) as error:
         return f"{job.video}: {error}"
     return ""
 
 
-def cut(job: Cut, frames: int) -> None:
+def extract(job: VideoJob, max_frames: int) -> None:
     """Write evenly spaced frames of a video as upright JPEG files.
 
-    They are written to FOLDER.part, which is renamed to FOLDER at the end.
+    The files are written to FOLDER.part, which is renamed to FOLDER at the end.
 
     Args:
         job: The video, and the folder for its frames.
-        frames: The largest number of frames. A video with fewer frames gives all of them.
+        max_frames: The largest number of frames. A video with fewer frames gives all of them.
 
     Raises:
         UserError: The video has no pictures, or none that can be decoded.
     """
     require_regular(job.video)
-    num_frames = sum(1 for _ in decoded(job.video))
+    # Frames are counted by decoding them: the count in a video file may be wrong or missing.
+    num_frames = sum(1 for _ in decoded_frames(job.video))
     if num_frames == 0:
         raise UserError("it holds no frame that can be decoded")
-    evenly_spaced = np.linspace(0, num_frames - 1, min(frames, num_frames), dtype=int)
-    wanted = set(evenly_spaced.tolist())
-    unfinished = job.folder.with_name(f"{job.folder.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    for number, frame in enumerate(decoded(job.video)):
-        if number in wanted:
+    evenly_spaced = np.linspace(0, num_frames - 1, min(max_frames, num_frames), dtype=int)
+    numbers_to_write = set(evenly_spaced.tolist())
+    unfinished_folder = job.folder.with_name(f"{job.folder.name}.part")
+    shutil.rmtree(unfinished_folder, ignore_errors=True)
+    unfinished_folder.mkdir(parents=True)
+    for number, frame in enumerate(decoded_frames(job.video)):
+        if number in numbers_to_write:
             # PyAV's rotation and Pillow's are both counterclockwise.
             upright = frame.to_image().rotate(frame.rotation, expand=True)
-            upright.save(unfinished / f"{number:06}.jpg", quality=QUALITY)
-    unfinished.replace(job.folder)
+            upright.save(unfinished_folder / f"{number:06}.jpg", quality=QUALITY)
+    unfinished_folder.replace(job.folder)
 
 
-def decoded(video: Path) -> Iterator[Any]:
+def decoded_frames(video: Path) -> Iterator[Any]:
     """Yield all frames of a video (`av.VideoFrame`) in the order in which a player shows them.
 
-    `cut` also counts frames by decoding them, because the count that a video file states may be
-    wrong or missing.
+    Raises: UserError if the file has no pictures.
     """
     import av
 
     with av.open(str(video)) as container:
         if not container.streams.video:
             raise UserError("it holds no pictures, only sound or text")
-        container.streams.video[0].thread_type = "AUTO"
+        container.streams.video[0].thread_type = "AUTO"  # decode with several threads
         yield from container.decode(video=0)
 
 

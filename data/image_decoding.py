@@ -20,8 +20,11 @@ TURNS = {
 }
 """The turn that makes an image of each EXIF orientation upright; orientation 1 is upright."""
 DIRECT_MODES = ("1", "L", "P", "RGB", "CMYK", "YCbCr", "HSV")
+"""Pillow's modes that it converts to RGB by itself."""
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
+"""Pillow's modes with transparency."""
 SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
+"""Pillow's modes of grey images with 16 bits."""
 
 
 class ImageModeError(ValueError):
@@ -29,30 +32,34 @@ class ImageModeError(ValueError):
 
 
 def orientation(opened: Image.Image) -> int:
-    """Return the EXIF orientation, 1 (upright) to 8.
+    """Return the orientation of an opened image by its EXIF data: 1 (upright) to 8.
 
-    Pillow turns a TIFF by itself. A PNG is asked for its EXIF only if `info` has it, because Pillow
-    would decode the whole image to search for it.
+    The result is 1 for an image without an orientation, and for a TIFF, which Pillow itself turns.
+    Only the header of the file is read.
     """
-    if opened.format == "TIFF" or (opened.format == "PNG" and "exif" not in opened.info):
+    if opened.format == "TIFF":
+        return 1
+    # `getexif` would decode the whole PNG to search for EXIF data that are not in its header.
+    if opened.format == "PNG" and "exif" not in opened.info:
         return 1
     tag = opened.getexif().get(ORIENTATION_TAG, 1)
     return tag if tag in TURNS else 1
 
 
 def upright_rgb(opened: Image.Image) -> Image.Image:
-    """Return an image, as `Image.open` gave it, as upright RGB.
+    """Decode an image that `Image.open` returned, and return it as upright RGB of 8 bits.
 
-    Transparency becomes white, and 16 bits are scaled to 8.
+    Transparency becomes white, and values of 16 bits are scaled to 8.
 
-    Raises: ImageModeError; the errors that Pillow raises on a damaged file.
+    Raises: ImageModeError if the mode of the image has no agreed RGB form. Pillow's own errors, of
+    many classes, for a damaged file.
     """
     turn = TURNS.get(orientation(opened))
     has_exif_in_header = "exif" in opened.info
     opened.load()
     if not has_exif_in_header:
-        # A PNG may have its EXIF behind its pixels. Sizes are read from the header alone, and a
-        # second call must not see it either.
+        # A PNG may have its EXIF data behind its pixels, where `load` finds them. They are ignored,
+        # because an image's size is computed from its header alone.
         opened.info.pop("exif", None)
     image = _rgb(opened)
     return image if turn is None else image.transpose(turn)
@@ -61,10 +68,12 @@ def upright_rgb(opened: Image.Image) -> Image.Image:
 def _rgb(image: Image.Image) -> Image.Image:
     """Return an image as RGB of 8 bits; raise ImageModeError if its mode has no agreed RGB form."""
     if image.mode in SIXTEEN_BIT_MODES:
-        return image.point(lambda value: value / 256, "L").convert("RGB")
+        eight_bit = image.point(lambda value: value / 256, "L")
+        return eight_bit.convert("RGB")
     if image.mode in ALPHA_MODES or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+        transparent = image.convert("RGBA")
+        white = Image.new("RGBA", transparent.size, "white")
+        return Image.alpha_composite(white, transparent).convert("RGB")
     if image.mode in DIRECT_MODES:
         return image.convert("RGB")
     raise ImageModeError(

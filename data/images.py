@@ -27,7 +27,7 @@ from mmrm.data.errors import ImageError, SpecialFileError, UserError
 from mmrm.data.image_decoding import ImageModeError, orientation, upright_rgb
 from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular, read_bytes, require_regular
-from mmrm.data.video import ADVICE, is_video, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, is_video, is_video_name
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """The formats that are read. Pillow's other plug-ins are not used; EPS, for one, starts
@@ -39,20 +39,27 @@ MAX_PIXELS_OF_BACKBONE = 1_003_520
 """The pixel limits of Qwen2.5-VL's processor in the recipes of the papers."""
 MAX_ASPECT_RATIO = 200
 """The largest ratio of the sides that Qwen2.5-VL's image processor takes."""
-HEAD = 16
-"""Number of bytes by which a video is recognised."""
+FIRST_SIDEWAYS_ORIENTATION = 5
+"""EXIF orientations from 5 to 8 exchange height and width."""
+BYTES_TO_RECOGNISE_VIDEO = 16
+"""Number of bytes from the beginning of a file by which a video is recognised."""
 TOKEN_SIDE = 28
 """Side in pixels of the square of an image that becomes one token, unless the backbone has
 another."""
-SENT_AS_IT_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "GIF": "image/gif"}
+SENT_UNCHANGED = {
+    "JPEG": "image/jpeg",
+    "PNG": "image/png",
+    "WEBP": "image/webp",
+    "GIF": "image/gif",
+}
 """Media types of the formats that every endpoint reads. Images in other formats, and images that
 are stored turned, transparent or in 16 bits, are sent as PNG."""
-ELSEWHERE = (
+ELSEWHERE_ADVICE = (
     "If the images are elsewhere, name the folder: `images: FOLDER` at a source in the recipe, "
     "`image_root: FOLDER` at a benchmark (`--benchmarks NAME=PLACE,image_root=FOLDER`)."
 )
 """The way out in the message about an image that is not there."""
-BROKEN = (
+ERRORS_OF_DAMAGED_FILES = (
     OSError,
     SyntaxError,
     ValueError,
@@ -69,20 +76,24 @@ by feeding damaged files to them."""
 
 
 def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
-    """Return the path of the file `name` under `root`.
+    """Return the path of the image file `name` under the folder `root`.
 
-    `name` comes from a record, which is not trusted: it may leave the root neither by `..` nor by
-    being absolute. Links may lead to `root` itself and, inside a snapshot of the hub's cache, to
-    the cache's files of that data set.
+    `name` comes from a record, which is not trusted. It may not lead out of `root`, neither by `..`
+    nor as an absolute path. Links that stay inside `root` are allowed. So are, inside a snapshot of
+    the Hugging Face hub's cache, the links to the cache's files of the same data set.
 
-    With `links`, a link under `root` may also lead out of it, to a folder of images or to one
-    image, if the owner of `root` or the user of this process made the link. Records cannot make
-    links: archives are read without being unpacked. The following links stay refused: links of
-    another user (in a folder that several may write to), links inside a snapshot of the hub's
-    cache, and a second link that leads out of the first one's folder. A server, whose clients
-    choose names, does not use `links`.
+    Args:
+        root: The folder of the images.
+        name: A path relative to `root`.
+        record: The name of the record, for messages.
+        links: True to allow a link under `root` that leads out of it, to a folder of images or to
+            one image. The owner of `root` or the user of this process must have made the link.
+            Refused are links of other users, links inside a snapshot of the hub's cache, and a
+            second link that leads out of the first one's folder. A server, whose clients choose
+            the names, does not allow links.
 
-    Raises: ImageError, naming `record`, if the path leaves the root or is no file.
+    Raises:
+        ImageError: The path leaves `root`, or is no regular file.
     """
     path = resolved(root, name, record, links)
     try:
@@ -92,21 +103,23 @@ def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
     except OSError as error:
         raise ImageError(
             f"{record}: the image {_short(name)} is not there ({path} is no file). Looked in: "
-            f"{root.resolve()}. {ELSEWHERE}"
+            f"{root.resolve()}. {ELSEWHERE_ADVICE}"
         ) from error
     return path
 
 
 def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
-    """Return the path of `name` under `root` with all links followed, whether or not it exists.
+    """Return the path of `name` under `root` with all links followed.
 
-    Arguments and errors are those of `image_path`.
+    The file need not exist. The arguments are those of `image_path`.
+
+    Raises: ImageError if the path leaves `root`, or cannot be followed.
     """
     try:
-        boundary = root.resolve()
-        path = (boundary / name).resolve()
+        real_root = root.resolve()
+        path = (real_root / name).resolve()
         path.is_file()  # raises for an over-long name and for a folder without access
-        is_allowed = _is_allowed(path, boundary, name, links)
+        is_allowed = _is_allowed(path, real_root, name, links)
     # Links in a circle are a RuntimeError, and a NUL in the name is a ValueError.
     except (OSError, RuntimeError, ValueError) as error:
         raise ImageError(
@@ -115,30 +128,39 @@ def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
             "links in a circle."
         ) from error
     if not is_allowed:
-        through = ", or behind a link there that the folder's owner or you made" if links else ""
+        or_behind_link = ""
+        if links:
+            or_behind_link = ", or behind a link there that the folder's owner or you made"
         raise ImageError(
             f"{record}: the image path {_short(name)} leads to {path}, outside of the declared "
-            f"image folder {boundary}. Records may only name files under that folder{through}. "
-            "Correct the path, or declare the folder of the images."
+            f"image folder {real_root}. Records may only name files under that folder"
+            f"{or_behind_link}. Correct the path, or declare the folder of the images."
         )
     return path
 
 
-def _is_allowed(path: Path, boundary: Path, name: str, links: bool) -> bool:
-    """Return True if a record may name `path`, to which `name` under `boundary` leads."""
-    if path.is_relative_to(boundary):
+def _is_allowed(path: Path, root: Path, name: str, links: bool) -> bool:
+    """Return True if a record may use the file `path`.
+
+    Args:
+        path: The file that `name` leads to, with all links followed.
+        root: The folder of the images, with all links followed.
+        name: The path relative to `root`, as the record contains it.
+        links: True to allow links that lead out of `root`; see `image_path`.
+    """
+    if path.is_relative_to(root):
         return True
-    blobs = _blobs_of_snapshot(boundary)
+    blobs = _blobs_of_snapshot(root)
     if blobs is not None:
         return path.parent == blobs
-    return links and _by_an_owners_link(boundary, Path(name))
+    return links and _leaves_by_own_link(root, Path(name))
 
 
 def _blobs_of_snapshot(folder: Path) -> Path | None:
-    """Return the folder of a data set's files if `folder` is inside a snapshot of the hub's cache.
+    """Return the folder with the files of a data set in the Hugging Face hub's cache.
 
-    In the cache, `snapshots/COMMIT/name` is a link to a file in the folder `blobs` next to
-    `snapshots`.
+    The result is None if `folder` is not inside a snapshot of the cache. In the cache,
+    `snapshots/COMMIT/name` is a link to a file in the folder `blobs` next to `snapshots`.
     """
     for parent in folder.parents:
         if parent.name == "snapshots":
@@ -147,40 +169,47 @@ def _blobs_of_snapshot(folder: Path) -> Path | None:
     return None
 
 
-def _by_an_owners_link(boundary: Path, name: Path) -> bool:
-    """Return True if `name` leaves `boundary` through one link that its owner or this user made."""
+def _leaves_by_own_link(root: Path, name: Path) -> bool:
+    """Return True if the path `name` leads out of the folder `root` through one trusted link.
+
+    A link is trusted if the owner of `root` or the user of this process made it.
+    """
     if name.is_absolute() or ".." in name.parts:
         return False
-    allowed_makers = {boundary.stat().st_uid, os.geteuid()}
-    here = boundary
-    area = boundary
+    trusted_users = {root.stat().st_uid, os.geteuid()}
+    position = root
+    allowed_folder = root  # the target of the link, once a link has led out of `root`
     for part in name.parts:
-        here /= part
-        if not here.is_symlink():
+        position /= part
+        if not position.is_symlink():
             continue
-        maker = here.lstat().st_uid
-        here = here.resolve()
-        if here.is_relative_to(area):
+        maker = position.lstat().st_uid
+        position = position.resolve()
+        if position.is_relative_to(allowed_folder):
             continue
-        is_second_way_out = area != boundary
-        if is_second_way_out or maker not in allowed_makers:
+        has_left_root = allowed_folder != root
+        if has_left_root or maker not in trusted_users:
             return False
-        area = here
+        allowed_folder = position
     return True
 
 
 def _short(name: str) -> str:
-    """Return a name in quotes for a message, of at most 200 characters."""
+    """Return a name in quotes for a message, cut off after 200 characters."""
     return repr(name if len(name) <= 200 else name[:200] + "…")
 
 
 def from_data_uri(uri: str, record: str) -> bytes:
-    """Return the bytes of an image written as `data:image/png;base64,…`.
+    """Return the bytes of an image that is written as a data URI, `data:image/png;base64,…`.
 
-    Raises: ImageError if `uri` is not of that form.
+    `record` is the name of the image's record, for messages.
+
+    Raises: ImageError if `uri` does not have that form.
     """
     if uri.startswith("data:video/"):
-        raise ImageError(f"{record}: {uri[:40]!r}… is a video in the place of an image. {ADVICE}")
+        raise ImageError(
+            f"{record}: {uri[:40]!r}… is a video in the place of an image. {VIDEO_ADVICE}"
+        )
     if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(
             f"{record}: {uri[:40]!r}… is no image data URI; required is "
@@ -193,13 +222,16 @@ def from_data_uri(uri: str, record: str) -> bytes:
 
 
 def data_uri(image: EncodedImage, record: str) -> str:
-    """Return an image as `data:image/png;base64,…`.
+    """Return an image as a data URI, `data:image/png;base64,…`, for a request to a model.
 
-    The file is sent unchanged if every endpoint shows it in the same way, and as PNG otherwise.
+    The file is used unchanged if every server decodes it in the same way. Otherwise it is decoded
+    and encoded as PNG. `record` is the name of the image's record, for messages.
+
+    Raises: ImageError as `decode` does.
     """
     content = _content(image, record)
     with opened(content, record) as header:
-        media_type = _media_type_as_it_is(header)
+        media_type = _unchanged_media_type(header)
     if media_type is None:
         buffer = io.BytesIO()
         decode(image, record).save(buffer, "PNG")
@@ -208,16 +240,20 @@ def data_uri(image: EncodedImage, record: str) -> str:
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
-def _media_type_as_it_is(image: Image.Image) -> str | None:
-    """Return the media type of an image that can be sent unchanged, else None."""
+def _unchanged_media_type(image: Image.Image) -> str | None:
+    """Return the media type of an image file that can be sent unchanged.
+
+    The result is None if the image has to be sent as PNG.
+    """
     is_opaque = image.mode in ("L", "P", "RGB") and "transparency" not in image.info
-    if not is_opaque or orientation(image) != 1:
+    is_upright = orientation(image) == 1
+    if not is_opaque or not is_upright:
         return None
-    return SENT_AS_IT_IS.get(image.format or "")
+    return SENT_UNCHANGED.get(image.format or "")
 
 
 def _content(image: EncodedImage, record: str) -> bytes:
-    """Return the encoded image; raise ImageError if its file cannot be read."""
+    """Return the bytes of an encoded image; raise ImageError if its file cannot be read."""
     if isinstance(image, bytes):
         return image
     try:
@@ -227,14 +263,16 @@ def _content(image: EncodedImage, record: str) -> bytes:
 
 
 def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
-    """Return (height, width) in pixels as displayed, with EXIF orientation, from the header alone.
+    """Return (height, width) of an image in pixels, turned upright by its EXIF orientation.
 
-    Raises: ImageError as `decode` does, except for damage behind the header, and for a shape that
-    the backbone's image processor refuses.
+    Only the header of the file is read. `record` is the name of the image's record, for messages.
+
+    Raises: ImageError as `decode` does, except for damage behind the header. Also for an image
+    whose sides differ more than the backbone's image processor allows.
     """
     with opened(image, record) as header:
         width, height = header.size
-        is_on_its_side = orientation(header) >= 5
+        is_on_its_side = orientation(header) >= FIRST_SIDEWAYS_ORIENTATION
     if is_on_its_side:
         width, height = height, width
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
@@ -246,26 +284,33 @@ def image_size(image: EncodedImage, record: str) -> tuple[int, int]:
 
 
 def grey_like(image: EncodedImage, record: str) -> bytes:
-    """Return a grey PNG of the image's size; raises ImageError as `image_size` does."""
+    """Return a grey image of the same size as `image`, encoded as PNG.
+
+    `record` is the name of the image's record, for messages.
+
+    Raises: ImageError as `image_size` does.
+    """
     height, width = image_size(image, record)
     return _grey_png(height, width)
 
 
 @lru_cache(maxsize=256)
 def _grey_png(height: int, width: int) -> bytes:
+    """Return a grey image of a size in pixels, encoded as PNG."""
     buffer = io.BytesIO()
     Image.new("RGB", (width, height), (128, 128, 128)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def decode(image: EncodedImage, record: str) -> Image.Image:
-    """Return the image as upright RGB of 8 bits.
+    """Decode an image, and return it as upright RGB of 8 bits.
 
-    Transparency becomes white, and of an animation the first frame is taken.
+    Transparency becomes white. The first frame of an animation is returned. `record` is the name of
+    the image's record, for messages.
 
-    Raises: ImageError naming `record` for a missing, truncated or damaged file, an unknown format,
-    a mode without an agreed RGB form (32-bit integer, float, Lab), and more than MAX_PIXELS pixels,
-    which are counted before decoding.
+    Raises: ImageError for a file that is missing, truncated, damaged or of an unknown format; for
+    a mode without an agreed RGB form (32-bit integer, float, Lab); and for more than MAX_PIXELS
+    pixels, which are counted before the image is decoded.
     """
     with opened(image, record) as header:
         return upright_rgb(header)
@@ -282,13 +327,13 @@ class PatchTokens:
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
     side: int = TOKEN_SIDE
     """Side of the square of one token in pixels."""
-    how: ClassVar[str] = ""
-    """Beginning of a description; empty, because there is nothing to add to the number of
-    tokens."""
+    description: ClassVar[str] = ""
+    """Beginning of a sentence that ends with the number of tokens; empty, because nothing else has
+    to be said."""
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The number of tokens of the smallest and of the largest image."""
+        """The fewest and the most tokens that an image can have."""
         area = self.side**2
         return ceil(self.min_pixels / area), max(1, self.max_pixels // area)
 
@@ -320,40 +365,51 @@ class TileTokens:
 
     @classmethod
     def within(cls, min_pixels: int, max_pixels: int, side: int, tokens: int) -> "TileTokens":
-        """Return as many tiles as the limits of an image's pixels allow.
+        """Return the counter for tiles whose number is limited by the pixels of an image.
 
-        The tile of the whole image is counted, so that `max_pixels` gives as many tokens as with a
+        The limits are converted to numbers of tiles by the area of a tile. The tile that shows the
+        whole image counts towards them, so that `max_pixels` allows as many tokens as with a
         backbone that scales images as a whole. An image has at least one tile.
 
-        Example: with tiles of 448 x 448 pixels, 1,003,520 pixels are the area of five tiles. These
-        are at most four tiles and the tile of the whole image.
+        Example: with tiles of 448 x 448 pixels, 1,003,520 pixels are the area of five tiles. An
+        image then has at most four tiles and the tile that shows the whole of it.
 
-        Raises: UserError if no number of tiles fits.
+        Args:
+            min_pixels: The fewest pixels of a scaled image (`backbone.min_pixels` of a recipe).
+            max_pixels: The most pixels of a scaled image (`backbone.max_pixels` of a recipe).
+            side: Side of a tile in pixels.
+            tokens: Number of tokens of a tile.
+
+        Raises:
+            UserError: No number of tiles is within the limits.
         """
         area = side**2
-        fewest_with_whole = ceil(min_pixels / area)
-        most_with_whole = max_pixels // area
-        if most_with_whole < 1:
+        # These two limits include the tile that shows the whole image.
+        min_all_tiles = ceil(min_pixels / area)
+        max_all_tiles = max_pixels // area
+        if max_all_tiles < 1:
             raise UserError(
                 f"backbone.max_pixels is {max_pixels:,}, but this backbone sees an image as tiles "
                 f"of {side} x {side} pixels, at least one. Set it to {area:,} or more. From "
                 f"{3 * area:,} on there are two tiles, and one of the whole image."
             )
-        # Two tiles come with a third one of the whole image. So a limit of two tiles is one of one.
-        fewest = fewest_with_whole - 1 if fewest_with_whole > 2 else fewest_with_whole
-        most = most_with_whole - 1 if most_with_whole > 2 else 1
-        if fewest > most:
+        # An image is one tile, or at least two tiles and the one that shows the whole, which makes
+        # three. It never is two tiles in all: a minimum of two in all requires three, and a
+        # maximum of two in all allows one.
+        min_tiles = min_all_tiles - 1 if min_all_tiles > 2 else min_all_tiles
+        max_tiles = max_all_tiles - 1 if max_all_tiles > 2 else 1
+        if min_tiles > max_tiles:
             raise UserError(
                 f"backbone.min_pixels is {min_pixels:,} and backbone.max_pixels is {max_pixels:,}, "
                 f"and no number of tiles of {side} x {side} pixels, with one of the whole image if "
                 f"there are several, is between them. Lower min_pixels to {area:,}, which is one "
                 f"tile, or raise max_pixels to {3 * area:,}."
             )
-        return cls(fewest, most, side, tokens)
+        return cls(min_tiles, max_tiles, side, tokens)
 
     @property
-    def how(self) -> str:
-        """Beginning of a description, which the number of tokens follows."""
+    def description(self) -> str:
+        """Beginning of a sentence that ends with the number of tokens, such as "one tile of …"."""
         if self.max_tiles == 1:
             return f"one tile of {self.side} x {self.side} pixels, "
         return (
@@ -363,7 +419,7 @@ class TileTokens:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The number of tokens of the smallest and of the largest image."""
+        """The fewest and the most tokens that an image can have."""
         num_tiles = np.array([self.min_tiles, self.max_tiles])
         fewest, most = self._tokens_of_tiles(num_tiles).tolist()
         return fewest, most
@@ -376,9 +432,13 @@ class TileTokens:
         return self._tokens_of_tiles(tiled(sizes, self.min_tiles, self.max_tiles, self.side))
 
     def _tokens_of_tiles(self, num_tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of images with these numbers of tiles, (images,)."""
-        with_whole_image = np.where(num_tiles > 1, num_tiles + 1, num_tiles)
-        return np.asarray(with_whole_image * self.tokens)
+        """Return the number of tokens of each image, int64 of shape (images,).
+
+        `num_tiles` has the number of tiles of each image, (images,). An image with several tiles
+        has a further tile that shows the whole image, which `num_tiles` does not count.
+        """
+        all_tiles = np.where(num_tiles > 1, num_tiles + 1, num_tiles)
+        return np.asarray(all_tiles * self.tokens)
 
 
 ImageTokens = PatchTokens | TileTokens
@@ -388,30 +448,34 @@ DEFAULT_IMAGE_TOKENS = PatchTokens()
 
 
 def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int) -> ImageTokens:
-    """Return the counter of image tokens of a backbone of any family by its config.json.
+    """Return the object that counts a backbone's image tokens, by the contents of its config.json.
 
-    A model that cuts images into tiles has `downsample_ratio`, and its tower has the size of a
-    tile. Other models merge squares of patches into a token. If `spatial_merge_size` is missing,
-    the squares have 2 x 2 patches, because older versions of transformers left out that default. A
-    tower with `num_channels`, where Qwen's has `in_channels`, makes a token of each patch in that
-    case.
+    Args:
+        config: The contents of config.json.
+        min_pixels: The fewest pixels of a scaled image (`backbone.min_pixels` of a recipe).
+        max_pixels: The most pixels of a scaled image (`backbone.max_pixels` of a recipe).
 
-    Raises: UserError for limits that no image can keep, KeyError for a config.json without a vision
-    tower.
+    Raises:
+        UserError: No image can be within the limits.
+        KeyError: The config.json has no `vision_config`.
     """
     vision = config["vision_config"]
-    patch = _side(vision.get("patch_size", 14))
+    patch_side = _side(vision.get("patch_size", 14))
+    # Only models that cut images into tiles, such as InternVL, have this key.
     if "downsample_ratio" in config:
-        tile = _side(vision["image_size"])
-        tokens_on_side = round(tile / patch * config["downsample_ratio"])
-        return TileTokens.within(min_pixels, max_pixels, tile, tokens_on_side**2)
-    default_merge = 1 if "num_channels" in vision else 2
-    merge = vision.get("spatial_merge_size", default_merge)
-    return PatchTokens(min_pixels, max_pixels, patch * merge)
+        tile_side = _side(vision["image_size"])
+        tokens_per_side = round(tile_side / patch_side * config["downsample_ratio"])
+        return TileTokens.within(min_pixels, max_pixels, tile_side, tokens_per_side**2)
+    # Other models merge squares of patches into one token. Older versions of transformers left the
+    # default out of config.json: 2 patches on a side for Qwen's towers, which have `in_channels`,
+    # and 1 for the towers with `num_channels`.
+    default_patches_per_side = 1 if "num_channels" in vision else 2
+    patches_per_side = vision.get("spatial_merge_size", default_patches_per_side)
+    return PatchTokens(min_pixels, max_pixels, patch_side * patches_per_side)
 
 
 def _side(size: int | Sequence[int]) -> int:
-    """Return the side of a square that is given by one number or by height and width."""
+    """Return the side of a square whose size is one number, or a height and a width."""
     return size if isinstance(size, int) else size[0]
 
 
@@ -420,8 +484,9 @@ def tiled(
 ) -> npt.NDArray[np.int64]:
     """Return the number of tiles into which InternVL's processor cuts each image, (images,).
 
-    It takes the grid of tiles whose aspect ratio is nearest to the image's. Among equally near
-    grids it takes the largest one that has less than twice the image's area, or else the smallest.
+    The processor takes the grid of tiles whose aspect ratio is nearest to the image's. Among
+    equally near grids it takes the largest one that has less than twice the image's area, or else
+    the smallest. The tile that shows the whole image is not counted.
 
     Args:
         sizes: (height, width) of each image in pixels, (images, 2).
@@ -438,14 +503,15 @@ def tiled(
     height, width = sizes.astype(np.float64).T
     smallest_difference = np.full(len(sizes), np.inf)
     num_tiles = np.ones(len(sizes), np.int64)
+    # From the smallest grid to the largest, so that a larger one replaces a smaller one.
     for columns, rows in sorted(grids, key=lambda grid: grid[0] * grid[1]):
         difference = np.abs(width / height - columns / rows)
         is_nearer = difference < smallest_difference
         is_as_near = difference == smallest_difference
         is_small_enough = width * height > 0.5 * side**2 * columns * rows
-        is_better = is_nearer | (is_as_near & is_small_enough)
+        is_taken = is_nearer | (is_as_near & is_small_enough)
         smallest_difference = np.minimum(smallest_difference, difference)
-        num_tiles = np.where(is_better, columns * rows, num_tiles)
+        num_tiles = np.where(is_taken, columns * rows, num_tiles)
     return num_tiles
 
 
@@ -454,34 +520,42 @@ def resized(
 ) -> npt.NDArray[np.int64]:
     """Return the sizes to which Qwen's processor scales images, int64 of shape (images, 2).
 
-    They are multiples of `side`, the side of a token's square, and their area is within the limits.
-    Unlike `image_size`, this refuses no shape.
+    Height and width become multiples of `side`, so that the area is within the limits and the
+    aspect ratio stays nearly the same. Unlike `image_size`, this refuses no shape.
 
     Example: with the limits of the papers, an image of 480 x 640 pixels becomes 476 x 644.
 
-    `sizes` has a row (height, width) for each image, (images, 2).
+    Args:
+        sizes: (height, width) of each image in pixels, (images, 2).
+        min_pixels: The smallest area in pixels.
+        max_pixels: The largest area in pixels.
+        side: Side in pixels of the square of an image that becomes one token.
     """
-    sides = sizes.astype(np.float64)
-    area = np.maximum(sides[:, :1] * sides[:, 1:], 1)
-    rounded = np.rint(sides / side)
+    height_and_width = sizes.astype(np.float64)
+    area = np.maximum(height_and_width[:, :1] * height_and_width[:, 1:], 1)
+    # The three candidates, (images, 2), count squares along the height and along the width.
+    rounded = np.rint(height_and_width / side)
     rounded_area = rounded[:, :1] * rounded[:, 1:] * side**2
-    scaled_down = np.maximum(1, np.floor(sides / np.sqrt(area / max_pixels) / side))
-    scaled_up = np.ceil(sides * np.sqrt(min_pixels / area) / side)
-    multiples = np.where(rounded_area < min_pixels, scaled_up, rounded)
-    multiples = np.where(rounded_area > max_pixels, scaled_down, multiples)
-    return multiples.astype(np.int64) * side
+    scaled_down = np.maximum(1, np.floor(height_and_width / np.sqrt(area / max_pixels) / side))
+    scaled_up = np.ceil(height_and_width * np.sqrt(min_pixels / area) / side)
+    num_squares = np.where(rounded_area < min_pixels, scaled_up, rounded)
+    num_squares = np.where(rounded_area > max_pixels, scaled_down, num_squares)
+    return num_squares.astype(np.int64) * side
 
 
 @contextmanager
 def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
-    """Open an image up to its header for the block.
+    """Open an image file for the block. Its header is read, and its pixels are not decoded yet.
 
-    Raises: ImageError naming `record` for anything that goes wrong, here and in the block.
+    `record` is the name of the image's record, for messages.
+
+    Raises: ImageError for a file that cannot be used. Errors of Pillow in the block, which decodes
+    the pixels, are also raised as ImageError.
     """
     description = str(image) if isinstance(image, Path) else f"of {len(image):,} bytes"
     subject = f"{record}: the image {description}"
     if isinstance(image, Path) and is_video_name(image.name):
-        raise ImageError(f"{subject} is a video. {ADVICE}")
+        raise ImageError(f"{subject} is a video. {VIDEO_ADVICE}")
     try:
         with _file_of(image) as file, Image.open(file, formats=FORMATS) as header:
             if header.width * header.height > MAX_PIXELS:
@@ -500,17 +574,17 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
         raise ImageError(f"{subject} cannot be used: {error}") from error
     except UnidentifiedImageError as error:
         with _file_of(image) as file:
-            head = file.read(HEAD)
+            first_bytes = file.read(BYTES_TO_RECOGNISE_VIDEO)
         reason = f"is none of {', '.join(FORMATS)}, or its header is damaged."
-        if is_video(head):
-            reason = f"is a video. {ADVICE}"
+        if is_video(first_bytes):
+            reason = f"is a video. {VIDEO_ADVICE}"
         raise ImageError(f"{subject} {reason}") from error
-    except BROKEN as error:
+    except ERRORS_OF_DAMAGED_FILES as error:
         raise ImageError(f"{subject} is truncated or damaged: {error}.") from error
 
 
 def _file_of(image: EncodedImage) -> BinaryIO:
-    """Return the encoded image as an open file; raises as `open_regular` does."""
+    """Return an encoded image as an open file; raises as `open_regular` does."""
     if isinstance(image, bytes):
         return io.BytesIO(image)
     return open_regular(image)

@@ -1,7 +1,7 @@
-"""Limits on the size of a record, the same in training, in scoring files and in the server.
+"""Limits on the size of a record: the same in training, when files are scored, and in the server.
 
-A record beyond a limit is refused before it costs time, and counted as unusable. It was made to
-break something, or it is no record.
+A record beyond a limit is refused before it costs time, and counted as unusable. No record of a
+released data set is that large: it was made to exhaust memory or time, or it is broken.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ class Limits(Section):
 
     def check(self, record: Preference) -> Preference:
         """Return `record` unchanged; raise RecordError if it is beyond a limit."""
-        notes = (
+        optional_texts = (
             record.chosen_critique,
             record.rejected_critique,
             record.rationale,
             record.source,
             record.category,
         )
-        written = (
-            *texts(record.prompt),
-            record.chosen,
-            record.rejected,
-            *(note for note in notes if note is not None),
-        )
-        self.refuse("characters", sum(map(len, written)))
-        self.refuse("turns", len(record.prompt))
-        self.refuse("parts", sum(len(message["content"]) for message in record.prompt))
-        self.refuse("images", len(record.images))
+        all_texts = [*texts(record.prompt), record.chosen, record.rejected]
+        all_texts += [text for text in optional_texts if text is not None]
+        self.refuse_beyond("characters", sum(map(len, all_texts)))
+        self.refuse_beyond("turns", len(record.prompt))
+        self.refuse_beyond("parts", sum(len(message["content"]) for message in record.prompt))
+        self.refuse_beyond("images", len(record.images))
         return record
 
-    def refuse(self, name: str, count: int, way_out: str | None = None) -> None:
-        """Raise RecordError if `count` is beyond the limit `name`.
+    def refuse_beyond(self, name: str, count: int, advice: str | None = None) -> None:
+        """Raise RecordError if `count` is larger than the limit in the field `name`.
 
-        `way_out` is the part of the message about how to raise the limit.
+        Args:
+            name: A field of this class, such as "characters".
+            count: The number of characters, turns, parts or images of a record.
+            advice: How the user can raise the limit, for the message. None names the key of the
+                recipe.
         """
         limit = getattr(self, name)
         if count > limit:
-            how = way_out or f"set `limits: {{{name}: N}}` at its source in the recipe"
+            how = advice or f"set `limits: {{{name}: N}}` at its source in the recipe"
             raise RecordError(
                 f"{count:,} {name}; at most {limit:,} are read, since one record must not hold up "
                 f"a run. Shorten it, or {how}."
@@ -68,11 +68,17 @@ class Limits(Section):
 
 
 def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[str, int]:
-    """Return the sizes of a conversation by the names of `Limits`, in any form that callers write.
+    """Return the sizes of a conversation that was sent or written to a file, before it is checked.
 
-    They are counted before images are decoded or texts tokenised. `characters` are the characters
-    of the prompt with its longest response, which are tokenised together. Malformed parts are not
-    counted, because reading refuses them.
+    The keys are the fields of `Limits`. Sizes are counted before any image is decoded or text
+    tokenised. `characters` is the length of the prompt and the longest response, because these
+    are tokenised together. Malformed parts are not counted: reading the conversation refuses them.
+
+    Args:
+        messages: A text, or a list of turns {role, content}. A content is a text or a list of
+            parts. It may also be malformed.
+        responses: The responses to the messages.
+        images: The list of the images outside the messages; anything else counts as none.
     """
     turns = messages if isinstance(messages, list | tuple) else [{"content": messages}]
     num_characters = max(map(len, responses), default=0)
@@ -83,11 +89,11 @@ def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[
         parts = content if isinstance(content, list | tuple) else [content]
         num_parts += len(parts)
         for part in parts:
-            written = part.get("text") if isinstance(part, dict) else part
-            if isinstance(written, str):
-                num_characters += len(written)
-            elif isinstance(part, dict) and _holds_content(part):
-                num_images += 1  # the image is in its place, not given next to the messages
+            text = part.get("text") if isinstance(part, dict) else part
+            if isinstance(text, str):
+                num_characters += len(text)
+            elif isinstance(part, dict) and _has_value(part):
+                num_images += 1  # an image inside the messages
     return {
         "turns": len(turns),
         "parts": num_parts,
@@ -96,8 +102,12 @@ def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[
     }
 
 
-def _holds_content(part: dict[str, Any]) -> bool:
-    """Return True if a part has another value than its type."""
+def _has_value(part: dict[str, Any]) -> bool:
+    """Return True if a part of a turn has a value under another key than `type`.
+
+    An image part without such a value marks the position of an image that is sent outside the
+    messages.
+    """
     return any(value is not None for key, value in part.items() if key != "type")
 
 

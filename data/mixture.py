@@ -4,8 +4,8 @@ python data/mixture.py recipes/basereward.yaml --plan       # prepare the data, 
 python data/mixture.py recipes/shapes/naive.yaml --plan     # generated images, in seconds
 python data/mixture.py /data/mine.jsonl                     # describe a file, and print a recipe
 
-The data card is a summary of the data: how many records each source gives to training, how many are
-dropped and why, and how long they are.
+The data card is a summary of the data. It has the number of records that each source gives to
+training, the number of dropped records and the reasons, and the lengths of the records.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import CACHE, Mixture
 from mmrm.data.preparation.recipe_section import (
     image_tokens_of_recipe,
     pairs_together_of,
-    section_of,
+    read_data_section,
 )
 
 MIN_WIDTH = 120
@@ -33,12 +33,12 @@ MIN_WIDTH = 120
 
 
 def main() -> None:
-    """Prepare the data of a recipe with --plan, else describe the format of a data file."""
+    """Prepare the data of a recipe (--plan), or print the format of a data file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "recipe",
+        "recipe_or_data",
         type=Path,
         metavar="RECIPE_OR_DATA",
         help="A recipe, or a file or folder of preference records.",
@@ -58,20 +58,26 @@ def main() -> None:
         help="The folder or archive with the images of a data file, if they are not next to it.",
     )
     options = parser.parse_args()
-    is_recipe = options.recipe.suffix in (".yaml", ".yml")
+    recipe_or_data: Path = options.recipe_or_data
+    is_recipe = recipe_or_data.suffix in (".yaml", ".yml")
     if is_recipe and not options.plan:
-        parser.error("nothing to do: give --plan")
-    with command():
+        parser.error("nothing to do: give --plan")  # only the format of data can be described
+    with exit_on_user_error():
         if options.plan:
-            prepare(options.recipe, options.save)
+            prepare(recipe_or_data, options.save)
             return
-        data = options.recipe.expanduser().absolute()
-        for line in inspect(data, options.images, CACHE, os.cpu_count() or 1):
-            print(line)
+        data_path = recipe_or_data.expanduser().absolute()
+        num_workers = os.cpu_count() or 1
+        descriptions = inspect(data_path, options.images, CACHE, num_workers)
+        for description in descriptions:
+            print(description)
 
 
 def prepare(recipe: Path, card_file: Path | None) -> None:
-    """Prepare all sources of a recipe, and print and save the data card.
+    """Read and index all sources of a recipe, and print and save its data card.
+
+    The data card is a summary: the number of records that each source gives to training, the number
+    of dropped records and the reasons, and the lengths of the records.
 
     Args:
         recipe: The YAML file of the recipe.
@@ -80,22 +86,26 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
     Raises:
         UserError: The recipe or a source cannot be used.
     """
+    # The warning is empty, unless the backbone's config.json could not be read.
     image_tokens, warning = image_tokens_of_recipe(recipe)
-    mixture = Mixture(section_of(recipe), image_tokens)
+    mixture = Mixture(read_data_section(recipe), image_tokens)
     card = mixture.card(pairs_together_of(recipe))
     if card_file is None:
         card_file = mixture.config.cache_folder / f"{recipe.stem}.card.json"
     card.save(card_file)
 
-    console = plain_console(width=max(MIN_WIDTH, plain_console().width))
+    terminal_width = plain_console().width
+    console = plain_console(width=max(MIN_WIDTH, terminal_width))
+    # The tables of the sources, of their shares of each tenth of an epoch, and of their origins.
     console.print(card.table(), card.tenths(), card.origins())
     for source in card.sources:
+        # One message for each fault of records that cannot be used, then notes on the rationales.
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")
         for line in source.rationales.lines(source.name):
             console.print(line, style="yellow")
     fewest, most = image_tokens.bounds
-    console.print(f"an image is {image_tokens.how}{fewest:,} to {most:,} tokens")
+    console.print(f"an image is {image_tokens.description}{fewest:,} to {most:,} tokens")
     if warning:
         console.print(warning, style="yellow")
     console.print(

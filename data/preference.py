@@ -1,8 +1,8 @@
-"""The record of this project: a multimodal prompt and two responses, one of them preferred.
+"""The record of this project: a multimodal prompt with a preferred and a rejected response.
 
-Training and evaluation both start from `Preference` records, and `validate` holds what every record
-must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels, so that a
-record is small and a data set can be memory-mapped.
+Training and evaluation both start from `Preference` records, and `validate` checks the rules that
+every record must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels,
+so that a record is small and a data set can be memory-mapped.
 """
 
 import unicodedata
@@ -15,7 +15,7 @@ import numpy as np
 
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import marker_in_prompt, marker_in_response, stray_marker
-from mmrm.data.video import ADVICE, TOKEN
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
 
 EncodedImage = bytes | Path
 """An image file that is not decoded yet: its bytes or its path."""
@@ -57,7 +57,7 @@ def texts(messages: Sequence[Message]) -> list[str]:
     ]
 
 
-def placeholders(messages: Sequence[Message]) -> int:
+def num_image_parts(messages: Sequence[Message]) -> int:
     """Return the number of image parts of `messages`."""
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
@@ -72,7 +72,7 @@ class Truth(NamedTuple):
 
     rule: Rule
     answers: tuple[str, ...]
-    """A response is right if it states one of these."""
+    """A response is right if it states one of these answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Preference:
 
 
 CONTROL_TOKENS = (
-    TOKEN,
+    VIDEO_TOKEN,
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     *("<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>"),
     *("<|quad_start|>", "<|quad_end|>"),
@@ -118,10 +118,13 @@ CONTROL_TOKENS = (
 )
 """Qwen2.5-VL's special tokens, the token of videos first. In the text of a record they would be
 read as the end of a turn or as the position of an image."""
+INVISIBLE_CATEGORIES = "CZM"
+"""First letters of the Unicode categories of characters that cannot be seen: control, format and
+unassigned (C), separators (Z), combining marks (M)."""
 FILLERS = "\u115f\u1160\u3164\uffa0\u2800"
-"""Letters and symbols by their Unicode category that leave no ink: Hangul fillers and the Braille
-blank."""
-LARGEST = float(np.finfo(np.float32).max)
+"""Characters that cannot be seen, although Unicode has them among letters and symbols: Hangul
+fillers and the Braille blank."""
+LARGEST_MARGIN = float(np.finfo(np.float32).max)
 """The largest margin: the loss is computed in float32."""
 
 
@@ -133,12 +136,16 @@ def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str |
     return None
 
 
-def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterator[str]:
-    """Yield a message for each text of a record that contains one of `tokens`.
+def control_token_faults(
+    record: Preference, tokens: Sequence[str] = CONTROL_TOKENS
+) -> Iterator[str]:
+    """Yield an error message for each text of a record that contains one of `tokens`.
 
-    The text parts of a turn are joined first, as the chat template joins them: a token may be
-    spread over two parts.
+    `tokens` are a tokenizer's special tokens, such as the end of a turn. A text that contains one
+    could forge a turn or the position of an image.
     """
+    # The text parts of a turn are joined, as the chat template joins them: a token may be spread
+    # over two parts.
     named_texts = [("the prompt", "".join(texts([message]))) for message in record.prompt]
     named_texts += _responses_and_notes(record).items()
     for name, content in named_texts:
@@ -149,41 +156,49 @@ def forged(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Iterat
             f"{name} holds {token!r}, which the tokenizer would read as a control token, not as "
             "text. Remove it from the record."
         )
-        if token == TOKEN:
-            message = f"{message} {ADVICE}"
+        if token == VIDEO_TOKEN:
+            message = f"{message} {VIDEO_ADVICE}"
         yield message
 
 
 def visible(content: str) -> bool:
-    """Return True if a character of `content` leaves ink.
+    """Return True if `content` has a character that can be seen.
 
-    Control, format, separator, combining and unassigned characters leave none, nor do FILLERS.
+    Control, format, separator, combining and unassigned characters cannot be seen, nor can those
+    in FILLERS.
     """
     return any(
-        unicodedata.category(character)[0] not in "CZM" and character not in FILLERS
+        unicodedata.category(character)[0] not in INVISIBLE_CATEGORIES and character not in FILLERS
         for character in content
     )
 
 
 def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Preference:
-    """Return `record` unchanged if it can be trained or evaluated on.
+    """Return `record` unchanged if it can be trained or evaluated on, else raise its first fault.
 
-    `tokens` may not occur in its texts. A benchmark passes none here: it looks for them itself, and
-    counts such a row as unavailable.
+    Args:
+        record: The record.
+        tokens: Special tokens of the tokenizer, which the record's texts may not contain. Empty if
+            the caller looks for them itself.
 
-    Raises: RecordError, or MarkerInTextError for a stray marker; the message names the record.
+    Raises:
+        MarkerInTextError: A text has a marker, such as `<image>`, that belongs to no image.
+        RecordError: The record has another fault.
     """
-    for fault in (*_faults(record), *forged(record, tokens)):
-        raise RecordError(f"{record.identity}: {fault}")
-    for fault in _stray_markers(record):
-        raise MarkerInTextError(f"{record.identity}: {fault}")
+    faults = [*_faults(record), *control_token_faults(record, tokens)]
+    if faults:
+        raise RecordError(f"{record.identity}: {faults[0]}")
+    marker_faults = list(_stray_markers(record))
+    if marker_faults:
+        raise MarkerInTextError(f"{record.identity}: {marker_faults[0]}")
     return record
 
 
 def _stray_markers(record: Preference) -> Iterator[str]:
-    """Yield a message for each text that contains a marker of an image or of another medium.
+    """Yield an error message for each text with a marker of an image or of another medium.
 
-    Control tokens are left to `forged`, whose callers decide what a text with one means.
+    Markers that are control tokens of Qwen2.5-VL are passed over, because
+    `control_token_faults` finds them.
     """
     for message in record.prompt:
         content = "".join(texts([message]))
@@ -197,7 +212,10 @@ def _stray_markers(record: Preference) -> Iterator[str]:
 
 
 def _responses_and_notes(record: Preference) -> dict[str, str]:
-    """Return the texts of a record except its prompt, by their names in messages."""
+    """Return the texts of a record except its prompt, by their names in messages.
+
+    Critiques and rationales that the record does not have are left out.
+    """
     content_by_name = {
         "the chosen response": record.chosen,
         "the rejected response": record.rejected,
@@ -209,29 +227,29 @@ def _responses_and_notes(record: Preference) -> dict[str, str]:
 
 
 def _faults(record: Preference) -> Iterator[str]:
-    """Yield a message for each fault in the turns, number of images, texts and margin."""
+    """Yield an error message for each fault in a record's turns, images, texts and margin."""
     roles = [message["role"] for message in record.prompt]
-    turns = roles[1:] if roles[:1] == ["system"] else roles
-    expected_turns = ["user", "assistant"] * (len(turns) // 2) + ["user"]
-    if turns != expected_turns:
+    roles_after_system = roles[1:] if roles[:1] == ["system"] else roles
+    expected_roles = ["user", "assistant"] * (len(roles_after_system) // 2) + ["user"]
+    if roles_after_system != expected_roles:
         yield (
             f"the prompt's turns are {roles}; required are user and assistant in alternation, "
             "beginning and ending with the user, after at most one system turn."
         )
-    for position, message in enumerate(record.prompt):
-        num_images = placeholders([message])
+    for index, message in enumerate(record.prompt):
+        has_images = num_image_parts([message]) > 0
         has_text = any(map(visible, texts([message])))
-        if not num_images and not has_text:
-            yield f"turn {position} of the prompt ({message['role']}) is empty."
-        if num_images and message["role"] == "assistant":
+        if not has_images and not has_text:
+            yield f"turn {index} of the prompt ({message['role']}) is empty."
+        if has_images and message["role"] == "assistant":
             yield (
-                f"turn {position} of the prompt (assistant) holds an image; images belong to the "
+                f"turn {index} of the prompt (assistant) holds an image; images belong to the "
                 "turns of the user."
             )
-    num_places = placeholders(record.prompt)
-    if num_places != len(record.images):
+    num_parts = num_image_parts(record.prompt)
+    if num_parts != len(record.images):
         yield (
-            f"the prompt has {num_places} image parts for {len(record.images)} images. "
+            f"the prompt has {num_parts} image parts for {len(record.images)} images. "
             "Each image needs exactly one place in the prompt."
         )
     responses = {
@@ -241,9 +259,9 @@ def _faults(record: Preference) -> Iterator[str]:
     for name, response in responses.items():
         if not visible(response) and not record.is_question:
             yield f"{name} is empty; both responses must hold text that can be seen."
-    # Written so that NaN fails as well.
-    if record.margin is not None and not abs(record.margin) <= LARGEST:
+    # `not … <=` instead of `>`, because every comparison with NaN is False.
+    if record.margin is not None and not abs(record.margin) <= LARGEST_MARGIN:
         yield (
-            f"the margin is {record.margin}; required is a finite number of at most {LARGEST:.4g}, "
-            "or none."
+            f"the margin is {record.margin}; required is a finite number of at most "
+            f"{LARGEST_MARGIN:.4g}, or none."
         )

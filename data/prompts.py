@@ -5,7 +5,8 @@ script sends it, so that its checkpoints can be used as judges. `short` asks the
 words. `turns` shows each response as the assistant's own turn after the question. This is the
 position in which a backbone has learned right answers.
 
-`read` and `conclusion` fail closed: a text that does not clearly name one response names none.
+`read_judgement` and `conclusion` fail closed:
+a text that does not clearly name one response names none.
 """
 
 import re
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from mmrm.data.preference import Message, Preference, placeholders, text, texts
+from mmrm.data.preference import Message, Preference, num_image_parts, text, texts
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -52,33 +53,41 @@ TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
 ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
-def ask(
+def judge_conversation(
     template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str
 ) -> tuple[Message, ...]:
-    """Return the judge's conversation about two responses to `prompt`.
+    """Return the conversation in which a judge is asked which of two responses is better.
 
-    The images of the prompt come before the text of the first turn.
+    Args:
+        template: The key in TEMPLATES of the words that the judge gets.
+        prompt: The prompt of the responses. Its images come before the text of the first turn.
+        first: The response that is called Response 1.
+        second: The response that is called Response 2.
     """
     contents = {"question": question(prompt), "first": first, "second": second}
     turns = [filled(turn, contents) for turn in TEMPLATES[template]]
-    messages = [text("user", turns[0], placeholders(prompt))]
-    for number, turn in enumerate(turns[1:], start=1):
-        is_users = number % 2 == 0
-        messages.append(text("user" if is_users else "assistant", turn))
+    messages = [text("user", turns[0], num_image_parts(prompt))]
+    for index, turn in enumerate(turns[1:], start=1):
+        # The turns are alternately the user's and the assistant's.
+        is_of_user = index % 2 == 0
+        messages.append(text("user" if is_of_user else "assistant", turn))
     return tuple(messages)
 
 
 def filled(template: str, contents: Mapping[str, str]) -> str:
-    """Return a template with `{name}` replaced by its content for each name of `contents`.
+    """Return a template with `{name}` replaced by `contents[name]` for each name in `contents`.
 
-    All names are replaced in one pass: a content that contains "{second}" is not changed.
+    All names are replaced at once, so that a "{second}" inside a content is not replaced.
     """
     names = "|".join(contents)
     return re.sub(rf"\{{({names})\}}", lambda match: contents[match[1]], template)
 
 
 def question(prompt: Sequence[Message]) -> str:
-    """Return the text of a conversation; if it has several turns, each begins with its role."""
+    """Return the text of a prompt, without its images.
+
+    If the prompt has several turns, each begins with its role, such as "User: ".
+    """
     turns = ["".join(texts([message])) for message in prompt]
     if len(turns) == 1:
         return turns[0]
@@ -88,7 +97,7 @@ def question(prompt: Sequence[Message]) -> str:
 
 
 def write_judgement(rationale: str, answer: Answer) -> str:
-    """Return a judgement in the form that `read` reads."""
+    """Return the text of a judge: the rationale in think tags, and the answer in answer tags."""
     return f"<think>{rationale}</think><answer>{answer}</answer>"
 
 
@@ -104,7 +113,12 @@ def with_critique(
 ) -> tuple[Message, ...]:
     """Return the conversation that a critic reads: prompt, response, request and critique.
 
-    Without a critique it ends with the request, and the critic continues it.
+    Args:
+        prompt: The messages of the prompt.
+        response: The response that is criticised.
+        request: The text that asks for the critique, such as CRITIQUE_REQUEST.
+        critique: The critique. With None, the conversation ends with the request, and the critic
+            writes the critique.
     """
     conversation = (*prompt, text("assistant", response), text("user", request))
     if critique is None:
@@ -155,48 +169,50 @@ class Judgement:
     R1-Reward's format reward requires."""
 
 
-def read(text: str) -> Judgement:
-    """Read a judgement.
+def read_judgement(text: str) -> Judgement:
+    """Return the reasoning and the answer in a judge's text.
 
-    It has an answer if the text ends with one answer pair that contains 1 or 2 and nothing else.
-    Texts with a repeated, nested, crossed or misspelt tag, two answers, "1 or 2", another number,
-    or words after the answer have none.
+    The judgement has an answer if the text ends with one pair of answer tags that contains 1 or 2
+    and nothing else. It has none if a tag is repeated, nested, crossed or misspelt, or if the text
+    has two answers, "1 or 2", another number, or words after the answer.
     """
     counts = [text.count(tag) for tag in TAGS]
-    has_each_tag_once = max(counts) <= 1 and len(_tag_like(text)) == sum(counts)
-    if not has_each_tag_once:
+    has_repeated_tag = max(counts) > 1
+    has_misspelt_tag = len(_tag_like(text)) != sum(counts)
+    if has_repeated_tag or has_misspelt_tag:
         return Judgement(None, None, formatted=False)
 
     formatted = FORM.fullmatch(text) is not None
-    num_think, num_end_think, num_answer, num_end_answer = counts
+    has_think, has_end_think, has_answer, has_end_answer = map(bool, counts)
     positions = [text.find(tag) for tag in TAGS]
+    think_start, think_end, answer_start, _ = positions
     # A missing tag has position -1: think tags without answer tags behind them are not in order.
-    in_order = num_think == num_end_think and positions == sorted(positions)
+    in_order = has_think == has_end_think and positions == sorted(positions)
     if not in_order:
         return Judgement(None, None, formatted)
 
     reasoning = None
-    if num_think:
-        reasoning = text[positions[0] + len(TAGS[0]) : positions[1]]
+    if has_think:
+        reasoning = text[think_start + len("<think>") : think_end]
     answer = None
-    if num_answer and num_end_answer:
-        match = ANSWERED.fullmatch(text, positions[2])
+    if has_answer and has_end_answer:
+        match = ANSWERED.fullmatch(text, answer_start)
         if match is not None:
             answer = cast(Answer, int(match[1]))
     return Judgement(reasoning, answer, formatted)
 
 
 def _tag_like(text: str) -> list[str]:
-    """Return the names of all think and answer tags in a text, misspelt ones included."""
+    """Return "think" or "answer" for each such tag in a text, misspelt tags included."""
     last_closing = text.rfind(">")
     return TAG_LIKE.findall(text, 0, last_closing + 1)
 
 
 def conclusion(reasoning: str) -> Answer | None:
-    """Return the response that a reasoning names as the better one.
+    """Return the number of the response that a reasoning names as the better one, 1 or 2.
 
-    Its last clause with a comparison decides. The result is None if that clause names no response
-    or both, denies the comparison, or leaves it open.
+    The last clause with a word such as "better" or "worse" decides. The result is None if there is
+    no such clause, or if it names no response or both, denies the comparison, or leaves it open.
     """
     for clause in reversed(CLAUSE.split(reasoning)):
         better = BETTER.search(clause)
@@ -206,12 +222,13 @@ def conclusion(reasoning: str) -> Answer | None:
             continue
         if (better and worse) or OPEN.search(clause):
             return None
-        # "Response 1 is better than Response 2" names the first one before the verdict.
-        named = set(CHOICE.findall(clause[: verdict.start()]))
-        if not named:
-            named = set(CHOICE.findall(clause[verdict.end() :]))
-        if len(named) != 1:
+        # The response before the verdict counts: "Response 1 is better than Response 2".
+        named_responses = set(CHOICE.findall(clause[: verdict.start()]))
+        if not named_responses:
+            named_responses = set(CHOICE.findall(clause[verdict.end() :]))
+        if len(named_responses) != 1:
             return None
-        choice = int(named.pop())
-        return cast(Answer, choice if better else 3 - choice)
+        response = int(named_responses.pop())
+        other_response = 3 - response
+        return cast(Answer, response if better else other_response)
     return None

@@ -1,4 +1,4 @@
-"""Rationales for the other order of two responses: rewritten if every reference is proven.
+"""Rationales for the other order of two responses: rewritten if every reference is recognised.
 
 A rationale calls the responses by the order in which they were shown: "Response 1", "the second
 response". If they are shown the other way round, these references have to change places. `swapped`
@@ -43,11 +43,19 @@ ORDINAL = re.compile(
 )
 """One response: "the first response". The article is part of the form, since "its first answer" is
 none of the two."""
-OTHER = {"1": "2", "A": "B", "first": "second", "First": "Second", "FIRST": "SECOND", "1st": "2nd"}
-OTHER |= {other: label for label, other in OTHER.items()}
+OTHER_LABEL = {
+    "1": "2",
+    "A": "B",
+    "first": "second",
+    "First": "Second",
+    "FIRST": "SECOND",
+    "1st": "2nd",
+}
+OTHER_LABEL |= {other: label for label, other in OTHER_LABEL.items()}
 REFERENCES = (LABELLED_PAIR, LABELLED, ORDINAL, VERDICT)
 
-# 2. Words that look like references and are none, as the embedded world and arithmetic write them.
+# 2. Words that look like references and are none, in rationales of the generated shapes data and
+# about arithmetic.
 
 REFERENCE = "\x00"
 """Replaces a recognised reference in a text."""
@@ -122,8 +130,10 @@ SCORE = re.compile(
     r"\b(?:score|rating|rate|rated|grade|mark|point)s?\b|\d\s*/\s*\d|\bout of\b", re.I
 )
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+CONTEXT_CHARACTERS = 80
+"""Number of characters on either side of an obstacle in which its context is looked for."""
 
-# 4. Rationales of the embedded world, which describe the two responses one after the other.
+# 4. Rationales of the generated shapes data, which describe the responses one after the other.
 
 IN_TURN = re.compile(
     r"((?:[^.]*\. )?)"
@@ -142,29 +152,35 @@ do not change places."""
 
 
 def swapped(rationale: str) -> str | None:
-    """Return `rationale` for the responses in the other order; None if that is not proven right.
+    """Return `rationale` rewritten for the responses in the other order.
+
+    The result is None if the rationale has words that could be unrecognised references to a
+    response.
 
     All references change places: "Response 1" and "Response 2", "the first response" and "the
-    second response". In the forms of the embedded world the two sentences that describe the
-    responses also change places, so that the text describes the same position first. Swapping twice
-    returns the original.
+    second response". In rationales of the generated shapes data, the two sentences that describe
+    the responses change places too, so that Response 1 is still described first. Rewriting the
+    result again gives the original.
     """
     if obstacle(rationale) is not None:
         return None
     text = rationale
     for pattern in REFERENCES:
         text = pattern.sub(_exchanged, text)
-    in_turn = IN_TURN.fullmatch(text)
-    if in_turn is None:
+    match = IN_TURN.fullmatch(text)
+    if match is None:
         return text
-    before, first, _, second, after = in_turn.groups()
-    if REFERS_BACK.search(first) or REFERS_BACK.search(second):
+    before, first_sentence, _number, second_sentence, after = match.groups()
+    if REFERS_BACK.search(first_sentence) or REFERS_BACK.search(second_sentence):
         return text
-    return before + second + first + after
+    return before + second_sentence + first_sentence + after
 
 
 def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen", "rejected"]]:
-    """Return a rationale, and the response that it calls Response 1: the chosen one if possible.
+    """Return a rationale that calls the chosen response Response 1, if it can be rewritten so.
+
+    The second value names the response that the returned rationale calls Response 1. It is
+    "rejected" if the rationale could not be rewritten.
 
     Args:
         rationale: The rationale as it was written.
@@ -179,12 +195,19 @@ def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen
 
 
 def obstacle(rationale: str) -> str | None:
-    """Return the words that keep a rationale from being rewritten; None if it can be rewritten."""
+    """Return the first words that keep a rationale from being rewritten by `swapped`.
+
+    `swapped` rewrites it for the other order of the two responses. The result is None if it can.
+    """
     return next(_obstacles(rationale), None)
 
 
 def _obstacles(rationale: str) -> Iterator[str]:
-    """Yield words that could be unrecognised references to a response, with their context."""
+    """Yield everything that keeps a rationale from being rewritten for the other response order.
+
+    The texts are words that could be unrecognised references to a response, with their context, or
+    descriptions of other obstacles.
+    """
     control = CONTROL.search(rationale)
     if control is not None:
         yield f"the control character {control[0]!r}"
@@ -193,11 +216,12 @@ def _obstacles(rationale: str) -> Iterator[str]:
     if not references:
         yield "no reference to a response that is recognised"
         return
-    mixed = _mixed_labels(references)
-    if mixed is not None:
-        yield mixed
+    mixed_references = _mixed_references(references)
+    if mixed_references is not None:
+        yield mixed_references
     yield from _quoted_references(rationale)
 
+    # Recognised references and harmless words are replaced, so that only other words are searched.
     text = rationale
     for pattern in REFERENCES:
         text = pattern.sub(REFERENCE, text)
@@ -216,31 +240,47 @@ def _obstacles(rationale: str) -> Iterator[str]:
 
 
 def _exchanged(match: re.Match[str]) -> str:
-    """Return a reference to one response, or to both, with the other label."""
-    groups = match.groupdict()
-    if "ordinal" in groups:
-        return f"{groups['the']} {OTHER[groups['ordinal']]} {groups['noun']}"
-    if "other" in groups:
-        return f"{groups['noun']} {groups['other']}{groups['between']}{groups['label']}"
-    return f"{groups['noun']}{groups['gap']}{OTHER[groups['label']]}"
+    """Return a matched reference with the label of the other response.
 
-
-def _mixed_labels(references: list[re.Match[str]]) -> str | None:
-    """Return two references with different nouns or labels, such as "Response 1 and Answer B".
-
-    One of them may mean something else. The result is None if all references are of one kind.
+    `match` is a match of one of REFERENCES, whose groups differ.
     """
-    by_kind = {match["noun"].lower().split()[-1].rstrip("s"): match[0] for match in references}
-    labels = [match for match in references if "label" in match.groupdict()]
-    by_scheme = {match["label"].isdigit(): match[0] for match in labels}
-    for kinds in (by_kind, by_scheme):
-        if len(kinds) > 1:
-            return " and ".join(kinds.values())
+    groups = match.groupdict()
+    if "ordinal" in groups:  # "the first response"
+        return f"{groups['the']} {OTHER_LABEL[groups['ordinal']]} {groups['noun']}"
+    if "other" in groups:  # "Responses 1 and 2"
+        return f"{groups['noun']} {groups['other']}{groups['between']}{groups['label']}"
+    # "Response 1"
+    return f"{groups['noun']}{groups['gap']}{OTHER_LABEL[groups['label']]}"
+
+
+def _mixed_references(references: list[re.Match[str]]) -> str | None:
+    """Return two references of different kinds, such as "Response 1 and Answer B", or None.
+
+    The result is None if all references have the same noun, and all labels are digits or all are
+    letters. If they differ, one of them may be no reference to a response.
+    """
+    example_by_noun: dict[str, str] = {}
+    example_by_kind_of_label: dict[bool, str] = {}
+    for match in references:
+        # "Better response", "Responses" and "response" have the same noun.
+        noun = match["noun"].lower().split()[-1].rstrip("s")
+        example_by_noun[noun] = match[0]
+        label = match.groupdict().get("label")
+        if label is not None:
+            example_by_kind_of_label[label.isdigit()] = match[0]
+    if len(example_by_noun) > 1:
+        return " and ".join(example_by_noun.values())
+    if len(example_by_kind_of_label) > 1:
+        return " and ".join(example_by_kind_of_label.values())
     return None
 
 
 def _quoted_references(rationale: str) -> Iterator[str]:
-    """Yield quotations with a reference: they may quote a response, and must not change."""
+    """Yield each quotation in a rationale that contains a reference such as "Response 1".
+
+    The quotation may come from a response, so that its words must not be changed. If a quotation
+    mark is not closed, a message about it is yielded too.
+    """
     if rationale.count('"') % 2 or rationale.count("`") % 2:
         yield "a quotation mark that is not closed"
     for quotation in QUOTED.finditer(rationale):
@@ -249,19 +289,26 @@ def _quoted_references(rationale: str) -> Iterator[str]:
 
 
 def _scores_in_order(sentence: str) -> bool:
-    """Return True if a sentence without a reference has numbers that could be scores in order."""
-    if REFERENCE in sentence or not re.search(r"\d", sentence):
+    """Return True if a sentence may give the scores of Response 1 and Response 2, in this order.
+
+    Such a sentence has numbers and no reference to a response, such as "Scores: 8 and 6.". Changing
+    the order of the responses would make it wrong. Recognised references in `sentence` have been
+    replaced by REFERENCE.
+    """
+    has_digits = re.search(r"\d", sentence) is not None
+    if REFERENCE in sentence or not has_digits:
         return False
+    # Numbers alone, such as "8, 6", or numbers and a word such as "score".
     has_words = re.search(r"[A-Za-z]", sentence) is not None
     return not has_words or SCORE.search(sentence) is not None
 
 
 def _with_context(text: str, match: re.Match[str]) -> str:
-    """Return the matched text with up to two words on either side.
-
-    Words are looked for within 80 characters, so that the time does not grow with the text.
-    """
-    before = text[max(0, match.start() - 80) : match.start()].split()[-2:]
-    after = text[match.end() : match.end() + 80].split()[:2]
-    words = " ".join([*before, match[0].strip(), *after])
+    """Return the matched words with up to two words of `text` on either side, for a message."""
+    # Only this part of the text is split, so that the time does not grow with the text.
+    start = max(0, match.start() - CONTEXT_CHARACTERS)
+    end = match.end() + CONTEXT_CHARACTERS
+    words_before = text[start : match.start()].split()[-2:]
+    words_after = text[match.end() : end].split()[:2]
+    words = " ".join([*words_before, match[0].strip(), *words_after])
     return words.replace(REFERENCE, "[response]").replace(HARMLESS, "[…]")

@@ -18,10 +18,10 @@ writer."""
 
 
 def require_regular(path: Path) -> os.stat_result:
-    """Return the status of the regular file at `path`; links are followed.
+    """Return the status of the regular file at `path`, as `os.stat` does; links are followed.
 
-    Raises: SpecialFileError if the path is no regular file, or a link that cannot be followed.
-    OSError if there is no file, or its status cannot be read.
+    Raises: SpecialFileError if the path is no regular file, such as a folder or a device, or a link
+    that cannot be followed. OSError if there is no file, or its status cannot be read.
     """
     try:
         status = path.stat()
@@ -37,9 +37,9 @@ def require_regular(path: Path) -> os.stat_result:
 
 
 def open_descriptor(path: Path) -> int:
-    """Open the regular file at `path` for reading, and return its descriptor.
+    """Open the regular file at `path` for reading, and return its file descriptor.
 
-    Raises: as `require_regular` does.
+    The caller has to close it. Raises the errors of `require_regular`.
     """
     require_regular(path)
     # Another process may have replaced the file since, so the opened file is checked too.
@@ -53,30 +53,43 @@ def open_descriptor(path: Path) -> int:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open the regular file at `path` for reading bytes; raises as `require_regular` does."""
+    """Open the regular file at `path` for reading bytes.
+
+    Raises: SpecialFileError if the path is no regular file; OSError if it cannot be opened.
+    """
     return os.fdopen(open_descriptor(path), "rb")
 
 
 def open_regular_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> TextIO:
-    """Open the regular file at `path` for reading text; raises as `require_regular` does."""
+    """Open the regular file at `path` for reading text, with the arguments of `open`.
+
+    Raises: SpecialFileError if the path is no regular file; OSError if it cannot be opened.
+    """
     return io.TextIOWrapper(open_regular(path), encoding=encoding, errors=errors)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of the regular file at `path`; raises as `require_regular` does."""
+    """Return the content of the regular file at `path`.
+
+    Raises: SpecialFileError if the path is no regular file; OSError if it cannot be read.
+    """
     with open_regular(path) as file:
         return file.read()
 
 
 def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """Return the text of the regular file at `path`; raises as `require_regular` does."""
+    """Return the text of the regular file at `path`.
+
+    Raises: SpecialFileError if the path is no regular file; OSError if it cannot be read; an error
+    of decoding if its bytes are no text in `encoding` and `errors` is "strict".
+    """
     with open_regular_text(path, encoding, errors) as file:
         return file.read()
 
 
 def kind_of_file(mode: int) -> str:
-    """Return the kind of a file with the status `mode`, for a message: "a FIFO (a named pipe)"."""
-    names = (
+    """Return the kind of a file in words, such as "a folder", by its mode (`st_mode` of `stat`)."""
+    kinds = (
         (stat.S_ISREG, "a regular file"),
         (stat.S_ISDIR, "a folder"),
         (stat.S_ISFIFO, "a FIFO (a named pipe)"),
@@ -84,18 +97,21 @@ def kind_of_file(mode: int) -> str:
         (stat.S_ISCHR, "a character device"),
         (stat.S_ISBLK, "a block device"),
     )
-    for is_kind, name in names:
-        if is_kind(mode):
-            return name
+    for is_of_kind, words in kinds:
+        if is_of_kind(mode):
+            return words
     return "a special file"
 
 
 def _refuse_special(path: Path, mode: int) -> None:
-    """Raise SpecialFileError unless `mode` is the status of a regular file."""
+    """Raise SpecialFileError unless `mode` (`st_mode` of `stat`) is that of a regular file.
+
+    `path` is named in the message.
+    """
     if stat.S_ISREG(mode):
         return
-    link = f", by a link to {path.readlink()}" if path.is_symlink() else ""
+    by_link = f", by a link to {path.readlink()}" if path.is_symlink() else ""
     raise SpecialFileError(
-        f"{path} is {kind_of_file(mode)}{link}. Required is a regular file, because reading "
+        f"{path} is {kind_of_file(mode)}{by_link}. Required is a regular file, because reading "
         "anything else may never end. Correct the path, or replace it by a regular file."
     )

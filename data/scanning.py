@@ -8,19 +8,19 @@ import re
 import unicodedata
 from itertools import groupby
 
-LATE_MARKS = "\u0f73\u0f75\u0f81\uff9e\uff9f"
+DECOMPOSE_INTO_MARKS = "\u0f73\u0f75\u0f81\uff9e\uff9f"
 """Characters that are no combining marks, but decompose into characters of which the first is
 one."""
-LONG_RUN = 32
+LONG_SEQUENCE = 32
 """Number of combining marks behind a letter above which they are sorted here. Unicode's Stream-Safe
 Text Format allows 30."""
 
 
 def contents_between(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[str]:
-    """Return the texts between each `opening` and the next `closing`, from left to right.
+    """Return the texts between each match of `opening` and the next match of `closing`, in order.
 
-    The result is that of `re.findall(opening + "(.*?)" + closing, text, re.DOTALL)`. Each pattern
-    by itself has to run in linear time.
+    The result is that of `re.findall(opening + "(.*?)" + closing, text, re.DOTALL)`, but the time
+    is linear in the length of the text, if each of the two patterns alone takes linear time.
     """
     contents = []
     position = 0
@@ -34,24 +34,26 @@ def contents_between(text: str, opening: re.Pattern[str], closing: re.Pattern[st
 
 
 def compatibility_form(text: str) -> str:
-    """Return `unicodedata.normalize("NFKC", text)`, in linear time.
-
-    CPython sorts the combining marks behind a letter by insertion: 100,000 marks of several classes
-    take eleven seconds. Here, long runs of marks are decomposed and sorted before it sees them,
-    which is the first step of the normalisation anyway.
-    """
+    """Return `unicodedata.normalize("NFKC", text)`, in linear time."""
     if unicodedata.is_normalized("NFKC", text):
         return text
+    # Normalisation sorts the combining marks (accents and the like) behind a letter. CPython does
+    # so by insertion, which takes eleven seconds for 100,000 marks. Long sequences of marks are
+    # therefore decomposed and sorted here, so that CPython finds them in order.
     pieces = []
-    for is_mark, characters in groupby(text, _is_mark):
-        run = "".join(characters)
-        if is_mark and len(run) > LONG_RUN:
-            decomposed = "".join(unicodedata.normalize("NFKD", mark) for mark in run)
-            run = "".join(sorted(decomposed, key=unicodedata.combining))
-        pieces.append(run)
+    for are_marks, characters in groupby(text, _is_combining_mark):
+        piece = "".join(characters)
+        if are_marks and len(piece) > LONG_SEQUENCE:
+            decomposed = "".join(unicodedata.normalize("NFKD", mark) for mark in piece)
+            piece = "".join(sorted(decomposed, key=unicodedata.combining))
+        pieces.append(piece)
     return unicodedata.normalize("NFKC", "".join(pieces))
 
 
-def _is_mark(character: str) -> bool:
-    """Return True if normalisation may move a character before another one."""
-    return unicodedata.combining(character) > 0 or character in LATE_MARKS
+def _is_combining_mark(character: str) -> bool:
+    """Return True if a character combines with the letter before it, as an accent does.
+
+    The result is also True for a character that normalisation replaces by several ones of which the
+    first is a combining mark.
+    """
+    return unicodedata.combining(character) > 0 or character in DECOMPOSE_INTO_MARKS

@@ -1,4 +1,4 @@
-"""Recognition of videos in the place of images, and the advice that errors about them give.
+"""Recognition of videos that are given in place of images, and the advice for errors about them.
 
 Every judge sees images, and a video is shown as its frames. Only the command data/frames.py decodes
 videos.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-SUFFIXES = (
+VIDEO_SUFFIXES = (
     *(".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts"),
     *(".ogv", ".ts", ".vob", ".webm", ".wmv"),
 )
 """Endings of the names of videos."""
-PARTS = ("video", "video_url", "input_video")
+VIDEO_PART_TYPES = ("video", "video_url", "input_video")
 """Types of a part of a turn with a video."""
-COLUMNS = ("video", "videos")
+VIDEO_COLUMNS = ("video", "videos")
 """Columns of data sets that hold videos."""
-TOKEN = "<|video_pad|>"
-ADVICE = (
+VIDEO_TOKEN = "<|video_pad|>"
+VIDEO_ADVICE = (
     "Judges see images only: cut a video into frames with `python data/frames.py VIDEOS OUT "
     "--frames 8`, and give these as images."
 )
-STARTS = (
+FIRST_BYTES = (
     b"\x1aE\xdf\xa3",  # Matroska and WebM
     b"FLV\x01",  # Flash
     b"OggS",
@@ -31,19 +31,21 @@ STARTS = (
     b"0&\xb2u\x8ef\xcf\x11",  # Windows Media
 )
 """First bytes of videos in other containers than MP4 and AVI."""
-ATOMS = (b"ftyp", b"moov", b"mdat", b"wide", b"skip", b"free")
+MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"skip", b"free")
 """Types of the first box of an MP4 or QuickTime file."""
-STILL = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
-"""Brands of pictures in the container of MP4."""
+STILL_IMAGE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
+"""Brands of still images that are stored in the container of MP4."""
 
 
 def is_video_name(name: str) -> bool:
-    """Return True if a path or an address has the ending of a video."""
-    return PurePath(name.partition("?")[0]).suffix.lower() in SUFFIXES
+    """Return True if a path or a URL has the ending of a video's name."""
+    without_query = name.partition("?")[0]
+    return PurePath(without_query).suffix.lower() in VIDEO_SUFFIXES
 
 
-def is_video(head: bytes) -> bool:
-    """Return True if a file that begins with `head` (16 bytes or more) is a video."""
-    is_mp4 = head[4:8] in ATOMS and head[8:12] not in STILL
-    is_avi = head[:4] == b"RIFF" and head[8:12] == b"AVI "
-    return is_mp4 or is_avi or head.startswith(STARTS)
+def is_video(first_bytes: bytes) -> bool:
+    """Return True if a file that begins with `first_bytes` (16 or more) is a video."""
+    # MP4 and QuickTime: size and type of the first box, then the brand of the content.
+    is_mp4 = first_bytes[4:8] in MP4_BOXES and first_bytes[8:12] not in STILL_IMAGE_BRANDS
+    is_avi = first_bytes[:4] == b"RIFF" and first_bytes[8:12] == b"AVI "
+    return is_mp4 or is_avi or first_bytes.startswith(FIRST_BYTES)

@@ -15,16 +15,19 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.synthetic.scenes import LEVELS
-from mmrm.eval.studies.answer_accuracy import run, write
+from mmrm.eval.studies import answer_accuracy
+
+TABLE_WIDTH = 120
+"""Columns of the printed table, also on a narrower terminal."""
 
 
 def main() -> None:
-    """Read the command line, measure the backbone, and print the figures.
+    """Measure how many questions about generated pictures a backbone answers right.
 
-    With `--output` the figures are also written as JSON.
+    The figures are printed. With `--output` they are also written as JSON.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -36,11 +39,11 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1000, help="The number of questions.")
     parser.add_argument("--output", type=Path, help="The JSON file for the figures.")
     options = parser.parse_args()
-    with command():
-        result = run(options)
-        result.show(plain_console(width=120))
+    with exit_on_user_error():
+        result = answer_accuracy.run(options)
+        result.show(plain_console(width=TABLE_WIDTH))
         if options.output:
-            write(result, options.output)
+            answer_accuracy.write(result, options.output)
 
 
 if __name__ == "__main__":

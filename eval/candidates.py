@@ -18,18 +18,19 @@ Side = Literal[0, 1]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A multimodal prompt and any number of responses to it."""
+    """A prompt with its images, and the responses to it that a judge scores or compares."""
 
     key: str
-    """The label that, together with the seed, decides every random draw about these responses. It is
-    mostly a digest of prompt, responses and image reference. Rows of equal content get the suffixes
-    -2, -3 … in file order. Results are never stored under it; see `journal_key`."""
+    """The label that, together with the seed, decides every random draw about these responses. It
+    is mostly a digest of prompt, responses and image reference. Rows of equal content get the
+    suffixes -2, -3 … in file order. Results are never stored under it; see `journal_key`."""
     images: tuple[EncodedImage, ...]
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
     responses: tuple[str, ...]
     identity: str
-    """The benchmark and row of the candidates, for messages. It is never a key, because ids repeat."""
+    """The benchmark and row of the candidates, for messages. It is never a key, because ids
+    repeat."""
     presentations: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     """The orders in which a judge that compares is shown the responses, one judgement for each:
     indices into `responses`. Empty: every two responses are shown in both orders."""
@@ -37,7 +38,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Example(Candidates):
-    """A row of a benchmark: a prompt and two responses, one of them known to be better."""
+    """A row of a benchmark: a prompt and two responses, one of which is known to be better."""
 
     responses: tuple[str, str]
     better: Side
@@ -56,7 +57,7 @@ class Example(Candidates):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One comparison of responses by a judge."""
+    """A judge's verdict in one comparison of responses, with its text."""
 
     shown: tuple[int, ...]
     """Indices of the responses, in the order in which the judge saw them."""
@@ -68,7 +69,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cost of judging."""
+    """The cost of judging one prompt or several: counts of texts and tokens, and the time."""
 
     judgements: int = 0
     """Comparisons, or written scores. Scores that a head read from the model are not counted."""
@@ -83,7 +84,7 @@ class Usage:
     seconds: float = field(default=0.0, compare=False)
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sum of both."""
+        """Return the sums of all counts, and of the seconds."""
         return Usage(
             judgements=self.judgements + other.judgements,
             unread=self.unread + other.unread,
@@ -99,7 +100,7 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A judge's result for the responses to one prompt."""
+    """A judge's result for the responses to one prompt, with the texts that the judge wrote."""
 
     values: tuple[float, ...] = ()
     """One number for each response; higher is better. If there are votes, the share of its
@@ -108,10 +109,11 @@ class Scores:
     """Further numbers by name, one for each response, such as the scores of several heads or a
     standard deviation."""
     votes: tuple[Vote, ...] = ()
-    """Votes of a judge that compares. They are in the order of `presentations`, or if that is empty,
-    pair by pair in both orders."""
+    """Votes of a judge that compares. They are in the order of `presentations`, or if that is
+    empty, pair by pair in both orders."""
     texts: tuple[str, ...] = ()
-    """The judge's text of each vote, or about each response. Empty for a judge that does not write."""
+    """The judge's text of each vote, or about each response. Empty for a judge that does not
+    write."""
     usage: Usage = NO_USAGE
     members: tuple[Scores, ...] = ()
     """The scores of each member of an ensemble; empty for other judges."""
@@ -123,26 +125,26 @@ class Scores:
 
     @property
     def margin(self) -> float | None:
-        """Best score minus second best: 0 is a tie; None for a single response."""
+        """The best score minus the second best; None if there is only one response. 0 is a tie."""
         if len(self.values) < 2:
             return None
         best, second_best = self.order[:2]
         return self.values[best] - self.values[second_best]
 
 
-def total_usage(scores: Iterable[Scores]) -> Usage:
-    """Return the sum of the costs of all judgements."""
+def total_usage(results: Iterable[Scores]) -> Usage:
+    """Return the cost of several results of a judge together."""
     total = Usage()
-    for score in scores:
-        total += score.usage
+    for scores in results:
+        total += scores.usage
     return total
 
 
 def candidates_from_record(record: Preference) -> Candidates:
-    """Return a preference record as candidates, the chosen response first.
+    """Return the prompt and the two responses of a preference record, the chosen response first.
 
-    The key of the candidates is the record's identity. Other records may share it, so results are
-    stored under `journal_key` or `record_key`.
+    The key, which decides random draws, is the record's identity. Other records may have the same
+    identity, so results are never stored under it.
     """
     return Candidates(
         key=record.identity,

@@ -22,37 +22,48 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.console import is_first_rank
 from mmrm.data.errors import UserError
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.protocol import Images, ProtocolConfig
 
 if TYPE_CHECKING:
     import torch
 
-SETTING = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
+SETTING_SEPARATOR = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)")
 """Separator of the settings of a benchmark. Other commas belong to a path."""
 
-TIMEOUT = timedelta(hours=12)
+RANK_TIMEOUT = timedelta(hours=12)
 """How long ranks wait for one another; one may download a benchmark or wait for an endpoint."""
 
 
 def refuse_existing(output: Path) -> None:
-    """Raise UserError if an output exists already; call it while the output is locked."""
+    """Raise UserError if the file `output` exists already.
+
+    The caller holds the lock of the file, so that no other command can write it afterwards.
+    """
     if output.exists():
         raise UserError(f"{output} exists already. Move it away, or name another file.")
 
 
+ABLATED_IMAGES: list[Images] = [images for images in get_args(Images) if images != "real"]
+"""The values of the protocol's `images` that replace the real images."""
+
+
 @contextmanager
 def rank_device() -> Iterator[torch.device]:
-    """Join the ranks that a launcher started, and yield this rank's device.
+    """Run the block on the device of this rank, together with the other ranks of the command.
 
-    Launchers are `deepspeed`, `torchrun` and `accelerate launch`. A script that was started with
-    `python` runs alone, without a process group. If a rank fails, the launcher ends the others, so
-    that no rank waits for them here.
+    The ranks are the processes that `deepspeed`, `torchrun` or `accelerate launch` started. At the
+    end of the block they wait for one another. A command that was started with `python` runs alone,
+    without a process group. The value of the block is the rank's GPU, or the CPU if there is no
+    GPU.
+
+    If the block raises an error, this rank does not wait for the others: the launcher ends them.
     """
     import torch
     from torch import distributed
     from transformers.utils import logging
 
+    # Without this setting, tokenizers warns in every worker that is forked after its first use.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -63,7 +74,8 @@ def rank_device() -> Iterator[torch.device]:
         logging.disable_progress_bar()
     has_several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if has_several_ranks:
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=RANK_TIMEOUT)
     yield device
     if has_several_ranks:
         distributed.barrier()
@@ -80,15 +92,17 @@ class Task:
     """Whether the table of results also shows the baselines that ignore the content."""
 
 
-def add_benchmarks(parser: argparse.ArgumentParser, help_suffix: str = "", **settings: Any) -> None:
-    """Add the option `--benchmarks` to a parser.
+def add_benchmarks_option(
+    parser: argparse.ArgumentParser, help_suffix: str = "", **settings: Any
+) -> None:
+    """Add the option `--benchmarks`, which takes one benchmark or several, to a command.
 
     Args:
         parser: The parser of the command.
         help_suffix: Text to append to the option's help, such as a remark on its default.
         settings: Further keyword arguments of `add_argument`, such as `required` or `default`.
     """
-    form = (
+    help_text = (
         "PLACE is `hub`, `embedded`, `embedded-medium`, `embedded-hard` or a path, then settings "
         "as needed: ,revision=… ,image_root=… ,type=… ,limit=… ,frames=…"
     )
@@ -97,15 +111,15 @@ def add_benchmarks(parser: argparse.ArgumentParser, help_suffix: str = "", **set
         nargs="+",
         type=benchmark,
         metavar="NAME=PLACE",
-        help=form + help_suffix,
+        help=help_text + help_suffix,
         **settings,
     )
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command that runs a model has, alone or under a launcher.
+    """Add the options of a command that runs a model: `--token-budget` and `--local_rank`.
 
-    They are `--token-budget`, and `--local_rank`, which the deepspeed launcher passes to a script.
+    The deepspeed launcher passes `--local_rank` to every script that it starts.
     """
     parser.add_argument(
         "--token-budget",
@@ -121,9 +135,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `eval/run.py` and `eval/sweep.py` share."""
-    add_benchmarks(parser, ". The default is the recipe's benchmarks.", default=[])
+def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that evaluates judges: benchmarks, protocol, images and output.
+
+    The options of `add_model_options` are added, too.
+    """
+    add_benchmarks_option(parser, ". The default is the recipe's benchmarks.", default=[])
     parser.add_argument(
         "--protocol",
         nargs="+",
@@ -135,7 +152,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--images",
-        choices=get_args(Images)[1:],
+        choices=ABLATED_IMAGES,
         help="Evaluate with these images instead of the real ones.",
     )
     parser.add_argument(
@@ -145,25 +162,27 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def benchmark(text: str) -> BenchmarkConfig:
-    """Return the benchmark that a text such as `NAME=PLACE,key=value` describes.
+    """Return the benchmark that an argument such as `NAME=PLACE,key=value` describes.
+
+    Without `=PLACE` the benchmark has its default location.
 
     Raises:
         ArgumentTypeError: If the text describes no benchmark.
     """
-    name_and_location, *settings = SETTING.split(text)
+    name_and_location, *settings = SETTING_SEPARATOR.split(text)
     name, _, location = name_and_location.partition("=")
-    section: dict[str, Any] = {"name": name}
+    config: dict[str, Any] = {"name": name}
     if location:
-        section["location"] = location
-    section |= dict(map(setting, settings))
+        config["location"] = location
+    config |= dict(map(setting, settings))
     try:
-        return BenchmarkConfig.model_validate(section)
+        return BenchmarkConfig.model_validate(config)
     except ValidationError as error:
         raise argparse.ArgumentTypeError(f"{text}: {format_validation_error(error)}") from error
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return the key and the value of a text such as `key=value`. The value is read as YAML.
+    """Return the key and the value of an argument such as `key=value`. The value is read as YAML.
 
     Raises:
         ArgumentTypeError: If the text has no equals sign.
@@ -175,10 +194,13 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def task_of(options: argparse.Namespace, judge: Path) -> Task:
-    """Return the task that the options describe, completed by the recipe of the judge's run.
+    """Return the benchmarks and the protocol that the options describe.
+
+    What the options leave open is taken from the recipe of the run that saved the judge's
+    checkpoint, or else is the default.
 
     Args:
-        options: The parsed command line, with the options that `add_shared` adds.
+        options: The parsed command line, with the options that `add_evaluation_options` adds.
         judge: A checkpoint folder or the YAML file of a judge.
 
     Raises:
@@ -192,7 +214,8 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
             "of a judge."
         )
     recipe_task = Task((), ProtocolConfig())
-    card = recorded(judge) if judge.is_dir() else None
+    # The card of a checkpoint holds the evaluation settings of its recipe.
+    card = judge_card_of(judge) if judge.is_dir() else None
     if card is not None:
         recipe_task = Task(card.benchmarks, card.protocol, card.baselines)
     benchmarks = tuple(options.benchmarks) or recipe_task.benchmarks
@@ -208,10 +231,11 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
             f"--benchmarks names {', '.join(repeated)} more than once; evaluate each place by a "
             "command of its own."
         )
-    protocol = recipe_task.protocol.model_dump() | dict(options.protocol)
+    protocol_settings = recipe_task.protocol.model_dump() | dict(options.protocol)
     if options.images:
-        protocol["images"] = options.images
+        protocol_settings["images"] = options.images
     try:
-        return Task(benchmarks, ProtocolConfig.model_validate(protocol), recipe_task.baselines)
+        protocol = ProtocolConfig.model_validate(protocol_settings)
     except ValidationError as error:
         raise UserError(f"--protocol: {format_validation_error(error)}") from error
+    return Task(benchmarks, protocol, recipe_task.baselines)

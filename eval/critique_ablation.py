@@ -5,9 +5,9 @@ deepspeed eval/critique_ablation.py runs/shapes/critic/best --samples 4 --temper
 
 A critic is a judge that writes a critique of each response before it scores the response. The
 command prints the accuracy of the scores without a critique, after the critic's own critiques and
-after true ones, on generated scenes of coloured shapes. It also prints the share of written critiques
-that are true (their claims are compared with the scene), and the cost of a judgement compared with
-the scalar judge's. It writes the same figures as JSON, by default to
+after true ones, on generated scenes of coloured shapes. It also prints the share of written
+critiques that are true (their claims are compared with the scene), and the cost of a judgement
+compared with the scalar judge's. It writes the same figures as JSON, by default to
 CHECKPOINT/eval/critique_ablation.json.
 """
 
@@ -19,20 +19,25 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.studies.critique_ablation import run, write
+from mmrm.eval.studies import critique_ablation
 from mmrm.models.distributed import locked_by_first_rank, rank
+
+MIN_WIDTH = 110
+"""The fewest columns of the printed tables, also on a narrower terminal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, measure the critic on all ranks, and print and write the figures.
+    """Measure how critiques change the accuracy of a critic's scores.
 
-    The first rank prints and writes.
+    The scores are measured without critiques, after the critic's own critiques and after true ones.
+
+    All ranks judge. The first rank prints the figures and writes them as JSON.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -65,11 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_model_options(parser)
     options = parser.parse_args(arguments)
     output = options.output or options.checkpoint / "eval" / "critique_ablation.json"
-    with command(), rank_device() as device, locked_by_first_rank(locked_file(output)):
-        result = run(options, Runtime(device, options.token_budget))
+    with exit_on_user_error(), rank_device() as device, locked_by_first_rank(locked_file(output)):
+        result = critique_ablation.run(options, Runtime(device, options.token_budget))
         if rank() == 0:
-            write(result, output)
-            console = plain_console(width=max(plain_console().width, 110))
+            critique_ablation.write(result, output)
+            console = plain_console(width=max(plain_console().width, MIN_WIDTH))
             result.show(console)
             console.print(f"saved as {output}")
 

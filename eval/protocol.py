@@ -43,11 +43,12 @@ REVERSED: tuple[Side, Side] = (1, 0)
 
 
 def journal_key(candidates: Candidates) -> str:
-    """Return the key of the judge's result for `candidates` in a journal, 64 hexadecimal digits.
+    """Return the key under which a journal keeps the judge's result for `candidates`.
 
-    The key is a digest of the prompt, the bytes of the images, the responses in their order, and
-    `candidates.key`, which decides random draws. The judge and the protocol decide the result too;
-    they are in the fingerprint of the journal.
+    A journal is a file of the results so far, from which a killed evaluation continues. The key is
+    a digest (64 hexadecimal digits) of the prompt, the bytes of the images, the responses in their
+    order, and `candidates.key`, which decides random draws. The judge and the protocol are not in
+    the key, because the whole journal belongs to one judge and one protocol.
     """
     return shown_key(candidates.prompt, candidates.images, candidates.responses, candidates.key)
 
@@ -55,7 +56,7 @@ def journal_key(candidates: Candidates) -> str:
 class ProtocolConfig(Section):
     """Settings of the evaluation on a benchmark.
 
-    The defaults are the protocol at the head of eval/protocol.py. A result lists deviations from it.
+    The defaults are the protocol at the head of eval/protocol.py. A result lists its deviations.
     """
 
     order: Order = "both"
@@ -65,7 +66,8 @@ class ProtocolConfig(Section):
     votes: int = Field(default=1, ge=1, le=64)
     """Rounds of votes of a pairwise judge."""
     images: Images = "real"
-    """`none`, `grey` and `shuffled` are ablations that measure the accuracy without the right image."""
+    """`none`, `grey` and `shuffled` are ablations that measure the accuracy without the right
+    image."""
     ties: Ties = "wrong"
     """The number that a tie adds to the headline: 0 (wrong), 0.5 (half) or 1 (right)."""
     seed: int = 0
@@ -74,19 +76,20 @@ class ProtocolConfig(Section):
     @property
     def label(self) -> str:
         """The protocol in one line. Results are comparable if their labels are equal."""
-        return self.done("all rows", pairwise=True)
+        return self.in_words("all rows", pairwise=True)
 
     @property
     def judgements(self) -> int:
-        """Judgements of a pairwise judge on each row."""
+        """The number of judgements that a pairwise judge makes on each row."""
         return 2 * self.votes if self.order == "both" else self.votes
 
-    def done(self, rows: str, pairwise: bool) -> str:
-        """Return a description of the evaluation, which is printed next to every figure.
+    def in_words(self, rows: str, pairwise: bool) -> str:
+        """Return a description of an evaluation, which is printed with its figures.
 
         Args:
             rows: The evaluated rows in words, such as "all rows".
-            pairwise: True for a judge that compares. Only such a judge has orders and votes.
+            pairwise: True for a judge that compares two responses. Only such a judge has orders and
+                votes.
         """
         order = {
             "both": "both orders",
@@ -100,30 +103,42 @@ class ProtocolConfig(Section):
 
 
 def presentations(example: Example, protocol: ProtocolConfig) -> tuple[tuple[Side, Side], ...]:
-    """Return the order of the responses of `example` in each judgement, round by round."""
+    """Return the order in which each judgement shows the two responses of a row to the judge.
+
+    The judgements are in the order in which they are made, round after round of votes.
+    """
     if protocol.order == "both":
         return (LISTED, REVERSED) * protocol.votes
     if protocol.order == "winner_first":
-        return (_shown_with(example.better),) * protocol.votes
+        return (_order_with_first(example.better),) * protocol.votes
+    # The remaining order is "official", that of the benchmark's own script.
     if example.official_first is not None:
-        return (_shown_with(example.official_first),) * protocol.votes
-    return tuple(
-        _shown_with(draw(protocol.seed, example.key, turn)) for turn in range(protocol.votes)
-    )
+        return (_order_with_first(example.official_first),) * protocol.votes
+    # The benchmark's script draws the order for each judgement, and so does this function.
+    orders: list[tuple[Side, Side]] = []
+    for vote in range(protocol.votes):
+        orders.append(_order_with_first(draw_side(protocol.seed, example.key, vote)))
+    return tuple(orders)
 
 
-def _shown_with(first: Side) -> tuple[Side, Side]:
-    """Return the order in which the judge sees the response with index `first` first."""
+def _order_with_first(first: Side) -> tuple[Side, Side]:
+    """Return the order of two responses in which the response with index `first` is the first."""
     return LISTED if first == 0 else REVERSED
 
 
 def with_presentations(examples: Sequence[Example], protocol: ProtocolConfig) -> list[Example]:
-    """Return copies of the examples that contain the orders in which a judge sees the responses."""
+    """Return copies of the rows with the orders in which the protocol shows their responses."""
     return [
         replace(example, presentations=presentations(example, protocol)) for example in examples
     ]
 
 
-def draw(seed: int, key: str, turn: int | str) -> Side:
-    """Return 0 or 1, the same in every process for the same arguments."""
-    return 0 if random.Random(f"{seed}/{key}/{turn}").random() < 0.5 else 1
+def draw_side(seed: int, key: str, purpose: int | str) -> Side:
+    """Draw 0 or 1 with equal probability. The same arguments give the same number in every process.
+
+    Args:
+        seed: The seed of the evaluation.
+        key: The key of the row that the draw is about.
+        purpose: Distinguishes several draws for one row: the number of the vote, or a name.
+    """
+    return 0 if random.Random(f"{seed}/{key}/{purpose}").random() < 0.5 else 1

@@ -17,7 +17,7 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
@@ -26,10 +26,11 @@ from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_content import read_run, read_sweep
 from mmrm.eval.results.run_folder import ABLATION, LOG, SWEEP
 
-SECONDS_BETWEEN_LOOKS = 10.0
-REST = 4.0
-"""Pause after a page was written, as a multiple of the time that writing took."""
-SHOWN = (
+MIN_PAUSE = 10.0
+"""The least number of seconds between two looks at the files of a run."""
+PAUSE_FACTOR = 4.0
+"""The least pause after a page was written, as a multiple of the time that writing took."""
+SHOWN_FILES = (
     LOG,
     "provenance.json",
     "completions/*.parquet",
@@ -59,64 +60,78 @@ def write_report(folder: Path, output: Path, *, live: bool = False) -> None:
         if (folder / ABLATION).is_file():
             write_whole(output, list_page(folder))
         else:
-            read = read_sweep if (folder / SWEEP).is_file() else read_run
-            write_whole(output, page(read(folder), live=live))
+            is_sweep = (folder / SWEEP).is_file()
+            content = read_sweep(folder) if is_sweep else read_run(folder)
+            write_whole(output, page(content, live=live))
 
 
 def watch(folder: Path, output: Path) -> None:
-    """Write the page of a run whenever its files change, until the run has ended.
+    """Write the page of a run whenever the run's files change, until the run has ended.
 
-    Files that change while they are read are read again the next time. A run that was killed counts
-    as not ended, because it may be resumed, so the function then does not return.
+    A page that cannot be made, for example because a file changes while it is read, is tried again
+    after a pause. A run that was killed counts as not ended, because it may be resumed, so the
+    function then does not return.
+
+    Args:
+        folder: The folder of the run.
+        output: The HTML file to write.
     """
-    last_states = None
+    states_on_page = None
     last_message = ""
     while True:
-        began = time.monotonic()
-        current_states = states(folder)
-        is_running = goes_on(folder)
-        if current_states != last_states:
+        started = time.monotonic()
+        current_states = file_states(folder)
+        is_live = not has_ended(folder)
+        if current_states != states_on_page:
             try:
-                write_report(folder, output, live=is_running)
-                last_states = current_states
-                state = ", the run goes on" if is_running else ": the run has ended"
-                message = f"wrote {output}{state}"
+                write_report(folder, output, live=is_live)
+                states_on_page = current_states
+                progress = ", the run goes on" if is_live else ": the run has ended"
+                message = f"wrote {output}{progress}"
             except (UserError, OSError) as error:
                 message = f"waiting: {error}"
             if message != last_message:
                 print(f"{time.strftime('%H:%M:%S')} {message}", flush=True)
                 last_message = message
-        if last_states is not None and not is_running:
+        if states_on_page is not None and not is_live:
             return
-        time.sleep(max(SECONDS_BETWEEN_LOOKS, REST * (time.monotonic() - began)))
+        seconds_of_writing = time.monotonic() - started
+        time.sleep(max(MIN_PAUSE, PAUSE_FACTOR * seconds_of_writing))
 
 
-def states(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return the size in bytes and the modification time in ns of every file that a run's page shows."""
-    size_and_time: dict[Path, tuple[int, int]] = {}
-    for pattern in SHOWN:
+def file_states(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return the size and the modification time of every file of a run that its page shows.
+
+    They are in bytes and in nanoseconds. Together they tell whether a file has changed.
+    """
+    states: dict[Path, tuple[int, int]] = {}
+    for pattern in SHOWN_FILES:
         for path in folder.glob(pattern):
             with suppress(FileNotFoundError):  # a checkpoint that is being removed
                 status = path.stat()
-                size_and_time[path] = (status.st_size, status.st_mtime_ns)
-    return size_and_time
+                states[path] = (status.st_size, status.st_mtime_ns)
+    return states
 
 
-def goes_on(folder: Path) -> bool:
-    """Return True if a run has not ended, or if its folder does not exist yet.
+def has_ended(folder: Path) -> bool:
+    """Return True if the run in a folder has ended, and False if the folder does not exist yet.
 
-    The last line of a complete log is the Trainer's `train_runtime`. A run of a version without a
-    log file counts as ended.
+    The last line of the log of a run that has ended holds the Trainer's `train_runtime`. A run of
+    an earlier version without a log file counts as ended if it has a checkpoint.
     """
     log = folder / LOG
     if log.is_file():
         _, _, last_line = log.read_text(encoding="utf-8").rstrip().rpartition("\n")
-        return '"train_runtime"' not in last_line
-    return next(folder.glob("checkpoint-*"), None) is None
+        return '"train_runtime"' in last_line
+    return any(folder.glob("checkpoint-*"))
 
 
 def main() -> None:
-    """Read the command line, and write the page of a folder; see the module's docstring."""
+    """Write the HTML page of a run, of a sweep or of a list of runs.
+
+    With `--watch` the page of a run is written again whenever its files change, until the run has
+    ended.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -136,13 +151,14 @@ def main() -> None:
     )
     options = parser.parse_args()
     output = options.output or options.folder / "report.html"
-    with command():
+    with exit_on_user_error():
         if options.watch:
-            for kind, file in (("sweep", SWEEP), ("list of runs", ABLATION)):
-                if (options.folder / file).is_file():
+            # Sweeps and lists of runs have no log that tells whether they have ended.
+            for kind, file_name in (("sweep", SWEEP), ("list of runs", ABLATION)):
+                if (options.folder / file_name).is_file():
                     raise UserError(
-                        f"{options.folder} is a {kind}, whose file {file} has no end to wait for. "
-                        "--watch follows a run."
+                        f"{options.folder} is a {kind}, whose file {file_name} has no end to wait "
+                        "for. --watch follows a run."
                     )
             with suppress(KeyboardInterrupt):
                 watch(options.folder, output)

@@ -1,16 +1,18 @@
-"""Sample answers of a policy to questions with known answers, for on-policy preference pairs, best-of-N and rejection sampling.
+"""Sample answers of a policy to questions with known answers, and verify them.
+
+They are for on-policy preference pairs, best-of-N and rejection sampling.
 
 python eval/sample.py runs/shapes/policy/best samples.jsonl --source '{type: shapes, level: demo, split: train, rows: 1000}'
 python eval/sample.py Qwen/Qwen2.5-VL-3B-Instruct samples.jsonl --source '{type: questions, path: /data/questions.parquet}'
 
-These commands then make preference pairs of the answers, labelled by the verifier. A reward model can be
-trained on the pairs as a source of `type: project`:
+These commands then make preference pairs of the answers, labelled by the verifier. A reward model
+can be trained on the pairs as a source of `type: project`:
 
 python eval/score.py runs/shapes/naive/best samples.jsonl scored.jsonl
 python eval/select_responses.py pairs scored.jsonl pairs.jsonl --verifier recorded --all
 
-POLICY is a checkpoint folder, the id of a model on the hub, or `embedded`. --source is a source as in
-a recipe. A line of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known
+POLICY is a checkpoint folder, the id of a model on the hub, or `embedded`. --source is a source as
+in a recipe. A line of OUT holds `prompt`, `images` (data URIs), `responses`, `answer` (all known
 answers), `verifier` (the rule that the source declares), `right` (the verdicts by this rule; an
 answer that was cut off is wrong) and `key`, which is equal for questions of equal content. The same
 command continues an interrupted one.
@@ -31,7 +33,7 @@ from ruamel.yaml import YAML
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.images import data_uri
@@ -48,12 +50,16 @@ from mmrm.models.config import SamplingConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample answers of a policy to questions, and write them; see the module's docstring.
+    """Sample answers of a policy to questions, and write them with their verdicts.
+
+    A verdict tells whether a sampled answer is right. The questions have known answers.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/sample.py", description=__doc__, formatter_class=form)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "eval/sample.py", description=__doc__, formatter_class=formatter
+    )
     parser.add_argument(
         "policy", metavar="POLICY", help="A checkpoint folder, a hub id, or `embedded`."
     )
@@ -76,12 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="The seed of the sampling.")
     add_model_options(parser)
     options = parser.parse_args(arguments)
-    with command():
+    with exit_on_user_error():
         sample(options)
 
 
 def sample(options: argparse.Namespace) -> None:
-    """Sample answers of a policy on all ranks. The first rank locks and writes the output.
+    """Sample and verify answers on all ranks, and write them on the first rank.
+
+    Args:
+        options: The parsed command line, as `main` describes its options.
 
     Raises:
         UserError: If a question has no known answer, or the output exists already.
@@ -103,22 +112,29 @@ def sample(options: argparse.Namespace) -> None:
         for question in questions:
             if question.truth is None:
                 raise UserError(
-                    f"{question.identity}: no known answer; take a source of type questions or shapes."
+                    f"{question.identity}: no known answer; take a source of type questions or "
+                    "shapes."
                 )
         sampling = SamplingConfig(
             temperature=options.temperature, max_new_tokens=options.max_new_tokens
         )
-        policy = Path(resolve(options.policy))
-        model, packed = load_policy(policy, Runtime(device, options.token_budget))
-        # Answers in the journal are used again only if policy, settings and code are the same.
-        # The questions need no fingerprint: each answer is stored under its question's content.
+        # The checkpoint folder of the policy, fetched from the hub if necessary.
+        policy_folder = Path(resolve(options.policy))
+        model, packed = load_policy(policy_folder, Runtime(device, options.token_budget))
+        # A killed command continues from the journal, the file of the answers so far. They are used
+        # again only if policy, settings and code are the same. Of the code, the modules in models/
+        # and eval/ decide the answers. The questions need no fingerprint, because each answer is
+        # stored under its question's content.
         settings = (options.samples, sampling, options.seed)
-        code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
-        fingerprint = digest(repr((policy_digest(policy), settings, code)))
-        journal_file = options.output.with_name(f"{options.output.name}.journal")
-        console = plain_console(stderr=True)
-        mark = gather(fingerprint)[0]
-        journal = Journal(options.output.name, console, journal_file, mark)
+        digest_of_code = code_digest("mmrm.eval.policies.answering", floors=("models", "eval"))
+        own_fingerprint = digest(repr((policy_digest(policy_folder), settings, digest_of_code)))
+        fingerprint_of_first_rank = gather(own_fingerprint)[0]
+        journal = Journal(
+            options.output.name,
+            plain_console(stderr=True),
+            options.output.with_name(f"{options.output.name}.journal"),
+            fingerprint_of_first_rank,
+        )
         answerer = Answerer(model, packed, sampling, options.samples, options.seed)
         answers_by_question = answerer.answer(questions, journal)
         if rank() != 0:
@@ -126,20 +142,26 @@ def sample(options: argparse.Namespace) -> None:
         rows: list[dict[str, Any]] = []
         for question, answers in zip(questions, answers_by_question, strict=True):
             # The first answer is the greedy one. Only the sampled answers are written.
-            rows.append(as_row(question, answers.texts[1:], answers.right[1:]))
+            rows.append(answers_row(question, answers.texts[1:], answers.right[1:]))
         write_json_lines(options.output, rows)
         journal.remove()
         num_right = sum(sum(row["right"]) for row in rows)
         share_right = num_right / (len(rows) * options.samples)
         print(
-            f"{len(rows):,} questions, {options.samples} answers each, {100 * share_right:.1f} % right: {options.output}"
+            f"{len(rows):,} questions, {options.samples} answers each, {100 * share_right:.1f} % "
+            f"right: {options.output}"
         )
 
 
-def as_row(question: Preference, responses: Sequence[str], right: Sequence[bool]) -> dict[str, Any]:
-    """Return a question with its answers as a record that eval/score.py reads.
+def answers_row(
+    question: Preference, responses: Sequence[str], right: Sequence[bool]
+) -> dict[str, Any]:
+    """Return a question with its answers as a row of the output, which eval/score.py reads.
 
-    `right` holds a verdict for each of the `responses`. The question must have a known answer.
+    Args:
+        question: The question, which must have a known answer.
+        responses: The sampled answers.
+        right: Whether each of the sampled answers is right.
     """
     assert question.truth is not None
     return {

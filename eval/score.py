@@ -1,37 +1,41 @@
-"""Score files: any number of responses to each prompt, by a checkpoint of any kind or the YAML file of a judge.
+"""Score a file of prompts with any number of responses, by a checkpoint or another judge.
 
 python eval/score.py runs/mine/best samples.jsonl scored.jsonl
 deepspeed eval/score.py runs/mine/best samples.parquet scored.parquet --image-root /data/images
 python eval/score.py runs/mine/best samples.jsonl scored.jsonl --form stratified --verifier multiple_choice
 
-IN is a file of JSON lines, a JSON list, parquet or Arrow, with one record in each row. OUT is a .jsonl
-or a .parquet file. A record looks like this:
+IN is a file of JSON lines, a JSON list, parquet or Arrow, with one record in each row. OUT is a
+.jsonl or a .parquet file. A record looks like this:
 
-    {"prompt": "Which colour is the cat?", "images": ["cats/1.png"], "responses": ["Black.", "White."]}
+    {"prompt": "Which colour is the cat?", "images": ["cat.png"], "responses": ["Black.", "White."]}
 
-The prompt is in the column `prompt` (a text or turns) or `messages`. The responses are in `responses`,
-or a single one is in `response` or `completion`, or two are in `chosen` and `rejected`, as in this
-project's and TRL's preference records. Images are in the turns, in `images` or in `image`. They are
-paths inside IN's folder or --image-root, data URIs, or {bytes, path} as `datasets` stores them.
+The prompt is in the column `prompt` (a text or turns) or `messages`. The responses are in
+`responses`, or a single one is in `response` or `completion`, or two are in `chosen` and
+`rejected`, as in this project's and TRL's preference records. Images are in the turns, in `images`
+or in `image`. They are paths inside IN's folder or --image-root, data URIs, or {bytes, path} as
+`datasets` stores them.
 
-OUT holds the columns of the record unchanged, and these columns, which replace columns of the same name:
+OUT holds the columns of the record unchanged, and these columns, which replace columns of the same
+name:
 
     scores      the score of each response; higher is better. The score of a judge that compares two
                 responses at a time is the response's share of points in a tournament
-    order       the indices of the responses, best first; equal scores keep the order of the responses
+    order       the indices of the responses, best first; equal scores keep the order of the
+                responses
     margin      the best score minus the second best; null for one response
     normalised  (score - mean) / std, if the checkpoint's config.json has reference_scores
     rewards     the scores in the --form, if it is not raw (eval/selection/score_forms.py)
     right       whether each response is right by the --verifier, which compares it with the known
-                answer in the column --answer. Verdicts that a record holds already (`right`, written
-                by eval/sample.py) are kept; a rule that contradicts them is refused
+                answer in the column --answer. Verdicts that a record holds already (`right`,
+                written by eval/sample.py) are kept; a rule that contradicts them is refused
     judgements  the number of comparisons, for a judge that compares
     unread      the number of these comparisons that name no response
     critiques   the critiques that a critic wrote
 
 A record that cannot be judged is counted and left out of OUT; OUT.errors.jsonl gets its row and the
-reason. The same command continues an interrupted one, on any number of ranks: finished records are kept
-in OUT.journal until OUT is written. A second command for the same OUT is refused while the first runs.
+reason. The same command continues an interrupted one, on any number of ranks: finished records are
+kept in OUT.journal until OUT is written. A second command for the same OUT is refused while the
+first runs.
 """
 
 from __future__ import annotations
@@ -49,33 +53,39 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.config.validation import format_validation_error
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
-from mmrm.eval.selection.candidate_files import check_kind, schema_for, write_with
+from mmrm.eval.selection.candidate_files import (
+    parquet_schema_of,
+    require_jsonl_or_parquet,
+    write_with_added_columns,
+)
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import FORMS
-from mmrm.eval.selection.verifier_options import add_verifier, verifying
+from mmrm.eval.selection.verifier_options import add_verifier_options, verifier_from_options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Score the responses in a file; see the module's docstring.
+    """Score the responses in a file with a judge, and write its records with columns of scores.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command():
+    with exit_on_user_error():
         score(options, plain_console(stderr=True))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed options; options that do not fit together end the process with status 2."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("eval/score.py", description=__doc__, formatter_class=form)
+    """Return the parsed command line. A wrong command line ends the process with status 2."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "eval/score.py", description=__doc__, formatter_class=formatter
+    )
     parser.add_argument(
         "judge",
         type=Path,
@@ -95,8 +105,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--form",
         choices=FORMS,
         default="raw",
-        help="Write the scores in this form as well, as column `rewards`. The form `relative` needs "
-        "the reference answer in a column `reference`. The default is raw, which adds no column.",
+        help="Write the scores in this form as well, as column `rewards`. The form `relative` "
+        "needs the reference answer in a column `reference`. The default is raw, which adds no "
+        "column.",
     )
     parser.add_argument(
         "--clip",
@@ -110,10 +121,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             type=int,
             default=getattr(DEFAULTS, name),
             metavar="N",
-            help=f"Largest number of {name} of a record. A larger record is refused before it is judged. "
-            "The default is %(default)s.",
+            help=f"Largest number of {name} of a record. A larger record is refused before it is "
+            "judged. The default is %(default)s.",
         )
-    add_verifier(parser)
+    add_verifier_options(parser)
     add_model_options(parser)
     options = parser.parse_args(arguments)
     needs_verdicts = "right" in FORMS[options.form].needs
@@ -125,12 +136,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
-    """Return the limits on a record's size.
+    """Return the limits on a record's size that the options `--max-…` set.
 
     Raises:
         UserError: If a limit has a value that is not allowed.
     """
-    values = {name: vars(options)[f"max_{name}"] for name in Limits.model_fields}
+    values: dict[str, int] = {}
+    for name in Limits.model_fields:
+        values[name] = vars(options)[f"max_{name}"]  # such as --max-images
     try:
         return Limits(**values)
     except ValidationError as error:
@@ -138,9 +151,17 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 
 def score(options: argparse.Namespace, console: Console) -> None:
-    """Score the records of a file on all ranks. The first rank locks and writes the output.
+    """Score the records of the file that the command line names, and write the scored file.
 
-    Errors and progress are printed on `console`.
+    All ranks judge. The first rank locks and writes the output.
+
+    Args:
+        options: The parsed command line, as `parse` returns it.
+        console: The console for the progress, for remarks and for the final message.
+
+    Raises:
+        UserError: If the output exists, the judge or the file cannot be used, or no record can be
+            judged.
     """
     with rank_device() as device, ExitStack() as stack:
         from mmrm.eval.judges.checkpoint import Runtime
@@ -149,50 +170,56 @@ def score(options: argparse.Namespace, console: Console) -> None:
         from mmrm.eval.selection.candidate_scores import (
             LineJournal,
             Scoring,
-            added,
-            errors,
-            fingerprint,
+            columns_to_add,
+            record_errors,
             score_candidates_file,
+            scoring_fingerprint,
         )
         from mmrm.models.distributed import locked_by_first_rank, rank
 
         stack.enter_context(locked_by_first_rank(locked_file(options.output)))
         refuse_existing(options.output)
-        reference = reference_of(options.judge)
-        if options.form == "standardised" and reference is None:
+        mean_and_std = reference_of(options.judge)
+        if options.form == "standardised" and mean_and_std is None:
             raise UserError(
-                f"{options.judge} has no reference_scores in a config.json, by which --form standardised standardises. "
-                "Merge an adapter first (train/merge.py), or take another form."
+                f"{options.judge} has no reference_scores in a config.json, by which --form "
+                "standardised standardises. Merge an adapter first (train/merge.py), or take "
+                "another form."
             )
-        scoring = Scoring(options.form, verifying(options), reference, options.clip)
-        check_kind(options.output)
+        scoring = Scoring(options.form, verifier_from_options(options), mean_and_std, options.clip)
+        require_jsonl_or_parquet(options.output)
         file = open_records(options.input, options.image_root, limits_of(options))
-        schema = schema_for(file.rows, options.output)
-        if scoring.verifying is not None:
-            file.refuse_contradiction(scoring.verifying)
-        judge = load_judge(options.judge, Runtime(device, options.token_budget))
+        schema = parquet_schema_of(file.rows, options.output)
+        if scoring.verifier is not None:
+            file.refuse_contradiction(scoring.verifier)
+        judge = load_judge(options.judge, Runtime(device, options.token_budget)).judge
         journal = LineJournal(
             options.output.with_name(f"{options.output.name}.journal"),
-            fingerprint(options.judge, scoring),
+            scoring_fingerprint(options.judge, scoring),
         )
-        keys = score_candidates_file(judge.judge, file, scoring, journal, console)
-        if rank():
+        # The keys of the results in the journal, in the order of the file's records.
+        keys = score_candidates_file(judge, file, scoring, journal, console)
+        if rank() != 0:
             return
         errors_file = options.output.with_name(f"{options.output.name}.errors.jsonl")
         errors_file.unlink(missing_ok=True)
-        num_errors = sum(1 for _ in errors(journal, keys))
+        num_errors = sum(1 for _ in record_errors(journal, keys))
         remark = ""
         if num_errors:
-            write_json_lines(errors_file, errors(journal, keys))
-            remark = f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} says why"
-        added_columns = (
-            columns for columns in added(journal, scoring, keys) if columns is not None
+            write_json_lines(errors_file, record_errors(journal, keys))
+            remark = (
+                f"{num_errors:,} of {len(file.rows):,} records cannot be judged: {errors_file} "
+                "says why"
+            )
+        if num_errors == len(file.rows):
+            first_error = next(record_errors(journal, keys))["error"]
+            raise UserError(f"{remark}. The first: {first_error}")
+        # All scored records get the same columns, so the names are those of the first one.
+        added_columns = columns_to_add(journal, scoring, keys)
+        names = list(next(columns for columns in added_columns if columns is not None))
+        write_with_added_columns(
+            options.output, file.rows, schema, names, columns_to_add(journal, scoring, keys)
         )
-        first_columns = next(added_columns, None)
-        if first_columns is None:
-            raise UserError(f"{remark}. The first: {next(errors(journal, keys))['error']}")
-        names = list(first_columns)
-        write_with(options.output, file.rows, schema, names, added(journal, scoring, keys))
         journal.path.unlink()
         message = f"{len(file.rows) - num_errors:,} records: {options.output}"
         if remark:

@@ -1,4 +1,6 @@
-"""Select pairs for reinforcement learning by how hard they are, and write them as ordinary records without rationales.
+"""Select pairs for reinforcement learning by their difficulty.
+
+The selected pairs are written as ordinary records without rationales.
 
 python eval/select_pairs.py tries RECIPE ANNOTATED --out rl.jsonl                 # the rule of R1-Reward
 python eval/select_pairs.py pass-rate RECIPE CHECKPOINT --out rl.jsonl --votes 4 --band 0.2 0.8
@@ -20,53 +22,60 @@ import torch
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import section_of
-from mmrm.data.sources.project import as_row
+from mmrm.data.preparation.recipe_section import read_data_section
+from mmrm.data.sources.project import project_row
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.annotation.annotator import append, journal_of, read_journal
+from mmrm.eval.annotation.annotator import append_json_line, journal_file_of, read_journal
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
-from mmrm.eval.candidates import candidates_from_record
+from mmrm.eval.candidates import Candidates, candidates_from_record
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.protocol import LISTED, REVERSED, ProtocolConfig
 
 CHUNK = 256
-"""Number of pairs that are judged together. The selected ones are written before the next are judged."""
+"""Number of pairs that are judged together. Selected pairs are written before the next are
+judged."""
 
 
 def main() -> None:
-    """Read the command line, and write the pairs of a recipe that are hard enough, or of medium difficulty."""
+    """Select preference pairs of a recipe by their difficulty, and write them as records.
+
+    The difficulty is the number of tries of eval/annotate.py, or the share of a judge's votes that
+    are right.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="by", required=True)
-    tries = commands.add_parser("tries")
-    rate = commands.add_parser("pass-rate")
-    for subparser in (tries, rate):
+    tries_parser = commands.add_parser("tries")
+    pass_rate_parser = commands.add_parser("pass-rate")
+    for subparser in (tries_parser, pass_rate_parser):
         subparser.add_argument("recipe", type=Path, help="The recipe whose pairs are selected.")
         subparser.add_argument("--out", type=Path, required=True, help="The .jsonl file to write.")
-    tries.add_argument("annotated", type=Path, help="The file that eval/annotate.py wrote.")
-    tries.add_argument(
+    tries_parser.add_argument("annotated", type=Path, help="The file that eval/annotate.py wrote.")
+    tries_parser.add_argument(
         "--least",
         type=int,
         default=2,
         help="Select the pairs that took at least this many tries until the answer was right. "
         "Pairs that were never got right are selected as well.",
     )
-    rate.add_argument("judge", type=Path, help="A checkpoint folder or the YAML file of a judge.")
-    rate.add_argument(
+    pass_rate_parser.add_argument(
+        "judge", type=Path, help="A checkpoint folder or the YAML file of a judge."
+    )
+    pass_rate_parser.add_argument(
         "--votes",
         type=int,
         default=4,
         help="The number of rounds. In each, a pair is judged in both orders.",
     )
-    rate.add_argument(
+    pass_rate_parser.add_argument(
         "--band",
         type=float,
         nargs=2,
@@ -75,43 +84,58 @@ def main() -> None:
         help="Smallest and largest share of right judgements of a selected pair.",
     )
     options = parser.parse_args()
-    with command(), locked_file(options.out):
+    with exit_on_user_error(), locked_file(options.out):
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
-        mixture = Mixture(section_of(options.recipe))
-        select_indices = by_tries if options.by == "tries" else by_pass_rate
+        mixture = Mixture(read_data_section(options.recipe))
+        select_indices = indices_by_tries if options.by == "tries" else indices_by_pass_rate
         num_selected = 0
         for index in select_indices(mixture, options):
-            append(options.out, as_row(mixture[index], rationale=None))
+            # Reinforcement learning needs no rationales, so they are left out of the records.
+            append_json_line(options.out, project_row(mixture[index], rationale=None))
             num_selected += 1
     plain_console().print(
         f"{num_selected:,} of {len(mixture):,} pairs selected; saved as {options.out}"
     )
 
 
-def by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
-    """Return the indices of the hard records: those with `--least` tries or more, or without a right answer.
+def indices_by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
+    """Return the indices of the records that were hard for the model of eval/annotate.py.
 
-    R1-Reward takes 2 as `--least`.
+    These are the records that took `--least` tries or more, and those that the model never got
+    right. R1-Reward takes 2 as `--least`.
+
+    Args:
+        mixture: The records of the recipe.
+        options: The parsed command line. The tries are in the journal next to `annotated`.
 
     Raises:
         UserError: If no record was annotated yet.
     """
-    journal = journal_of(options.annotated)
-    lines = read_journal(journal, mixture)
+    journal_file = journal_file_of(options.annotated)
+    lines = read_journal(journal_file, mixture)
     if not lines:
-        raise UserError(f"{journal} is empty or missing: annotate the pairs first.")
-    return [line["index"] for line in lines if line["tries"] >= options.least or not line["right"]]
+        raise UserError(f"{journal_file} is empty or missing: annotate the pairs first.")
+    indices: list[int] = []
+    for line in lines:
+        if line["tries"] >= options.least or not line["right"]:
+            indices.append(line["index"])
+    return indices
 
 
-def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
+def indices_by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Yield the indices of the records whose pass rate is within `--band`, bounds included.
 
     The pass rate is the share of the judge's votes that name the chosen response.
+
+    Args:
+        mixture: The records of the recipe.
+        options: The parsed command line, with the judge, the number of votes and the band.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    protocol = ProtocolConfig(votes=options.votes)
-    judge = load_judge(options.judge, Runtime(device)).judge.under(protocol, PREFERENCE_FOLDER)
+    loaded_judge = load_judge(options.judge, Runtime(device)).judge
+    # The records are judged like the rows of a benchmark that is a folder of preference records.
+    judge = loaded_judge.under(ProtocolConfig(votes=options.votes), PREFERENCE_FOLDER)
     low, high = options.band
     for start in range(0, len(mixture), CHUNK):
         indices = range(start, min(start + CHUNK, len(mixture)))
@@ -124,19 +148,20 @@ def by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]
 def pass_rates(judge: Judge, records: Sequence[Preference], num_rounds: int) -> list[float]:
     """Return for each record the share of the judge's votes that name its chosen response.
 
+    A vote that cannot be read counts as a vote for the rejected response.
+
     Args:
-        judge: The judge, already under its protocol.
+        judge: A judge that compares two responses.
         records: The records to judge.
         num_rounds: The number of votes in each of the two orders.
-
-    A vote that cannot be read counts as a vote for the wrong response.
     """
     both_orders = (LISTED, REVERSED) * num_rounds
-    batch = [
-        replace(candidates_from_record(record), presentations=both_orders) for record in records
-    ]
+    batch: list[Candidates] = []
+    for record in records:
+        batch.append(replace(candidates_from_record(record), presentations=both_orders))
     rates: list[float] = []
     for scores in judge.score_batch(batch):
+        # The chosen response is the first one, with index 0.
         num_right = sum(vote.named == 0 for vote in scores.votes)
         rates.append(num_right / max(len(scores.votes), 1))
     return rates

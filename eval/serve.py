@@ -3,23 +3,25 @@
 python eval/serve.py runs/mine/best                                          # http://127.0.0.1:8000
 python eval/serve.py runs/mine/best --host 0.0.0.0 --api-key-file key.txt --media-root /data/images
 
-The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative. Images
-are data URIs. With --media-root they may also be paths below that folder. Web addresses are never
-fetched. These routes take requests:
+The judge is a checkpoint folder, or a YAML file with the `type` scalar, critic or generative.
+Images are data URIs. With --media-root they may also be paths below that folder. Web addresses are
+never fetched. These routes take requests:
 
 /v1/rewards   groups of responses to a prompt: scores, order, margin, the tokens that were computed
   curl localhost:8000/v1/rewards -d '{"groups": [{"messages": "What is 2 + 2?", "responses": ["4", "5"], "images": []}]}'
-/classify     vLLM: a conversation that ends with the answer (or `input`: the same as text of the chat template)
+/classify     vLLM: a conversation that ends with the answer (or `input`: the same as text of the
+              chat template)
   curl localhost:8000/classify -d '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}'
 /rerank       vLLM, Jina, Cohere: the prompt is the query, the responses are the documents
   curl localhost:8000/rerank -d '{"query": "What is 2 + 2?", "documents": ["4", "5"]}'
-/get_reward   OpenRLHF: prompt and response in one text; images only in a label: {"images": ["data:…"]}
+/get_reward   OpenRLHF: prompt and response in one text; images only in a label, as
+              {"images": ["data:…"]}
   curl localhost:8000/get_reward -d '{"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2?"], "labels": [""]}'
 
-/health and /ready are for load balancers and need no key. /metrics is for Prometheus. /v1/models holds
-the checkpoint's fingerprint. A judge that compares two responses at a time ranks the responses of a
-group by a tournament. At SIGTERM the server answers the requests that it has accepted, refuses new
-ones, and ends. docker/serve.yaml serves from several GPUs.
+/health and /ready are for load balancers and need no key. /metrics is for Prometheus. /v1/models
+holds the checkpoint's fingerprint. A judge that compares two responses at a time ranks the
+responses of a group by a tournament. At SIGTERM the server answers the requests that it has
+accepted, refuses new ones, and ends. docker/serve.yaml serves from several GPUs.
 """
 
 from __future__ import annotations
@@ -39,32 +41,36 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from pydantic import ValidationError
 
 from mmrm.data.config.validation import format_validation_error
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
 from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.serving.request_limits import RequestLimits
 
+LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+"""Addresses that only programs on this machine reach."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve a judge over HTTP until a signal ends the server; see the module's docstring.
+    """Serve a judge over HTTP until a signal ends the server.
 
     Errors that a user can correct end the command with a message and no traceback.
     """
     options = parse(arguments)
-    with command():
+    with exit_on_user_error():
         key = api_key(options.api_key_file)
         if options.media_root is not None and not options.media_root.is_dir():
             raise UserError(f"--media-root {options.media_root} is no folder.")
         if not options.judge.exists():
             raise UserError(
-                f"{options.judge}: there is no such folder or file. Give a checkpoint folder, or a judge's YAML file."
+                f"{options.judge}: there is no such folder or file. Give a checkpoint folder, or a "
+                "judge's YAML file."
             )
         serve(options, limits_of(options), key)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed options; a wrong command line ends the process with status 2."""
+    """Return the parsed command line. A wrong command line ends the process with status 2."""
     parser = argparse.ArgumentParser(
         "eval/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -81,7 +87,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="The address to listen at. The default is %(default)s, which only this machine reaches.",
+        help="The address to listen at. The default is %(default)s, which only this machine "
+        "reaches.",
     )
     parser.add_argument(
         "--port",
@@ -114,25 +121,31 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def limits_of(options: argparse.Namespace) -> RequestLimits:
-    """Return the limits on requests.
+    """Return the limits on requests that the options `--max-…` set.
 
     Raises:
         UserError: If a limit has a value that is not allowed, or contradicts another limit.
     """
-    values = {name: vars(options)[f"max_{name}"] for name in RequestLimits.model_fields}
+    values: dict[str, int] = {}
+    for name in RequestLimits.model_fields:
+        values[name] = vars(options)[f"max_{name}"]  # such as --max-groups
     try:
         limits = RequestLimits(**values)
     except ValidationError as error:
         raise UserError(f"--max-…: {format_validation_error(error)}") from error
     if limits.groups > limits.queue:
         raise UserError(
-            f"--max-groups {limits.groups} is more than --max-queue {limits.queue}, so that a request could never wait."
+            f"--max-groups {limits.groups} is more than --max-queue {limits.queue}, so that a "
+            "request could never wait."
         )
     return limits
 
 
 def api_key(file: Path | None) -> str | None:
-    """Return the key in `file`, or None if no file is given.
+    """Return the key that requests must contain, or None if no file is given.
+
+    Args:
+        file: The file of `--api-key-file`, which holds the key.
 
     Raises:
         UserError: If the file has no key, or a key that an HTTP header cannot hold.
@@ -140,17 +153,24 @@ def api_key(file: Path | None) -> str | None:
     if file is None:
         return None
     key = read_text(file, errors="replace").strip()
-    if not (key and key.isascii() and key.isprintable() and " " not in key):
+    has_only_visible_ascii = key.isascii() and key.isprintable() and " " not in key
+    if not key or not has_only_visible_ascii:
         raise UserError(
-            f"--api-key-file {file}: required is one line of visible ASCII characters without blanks."
+            f"--api-key-file {file}: required is one line of visible ASCII characters without "
+            "blanks."
         )
     return key
 
 
 def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -> None:
-    """Listen, load the judge, and answer requests until a signal ends the server.
+    """Listen for requests, load the judge, and answer requests until a signal ends the server.
 
     Requests that arrive before the judge is loaded are refused.
+
+    Args:
+        options: The parsed command line.
+        limits: The limits on the size and the number of requests.
+        key: The key that requests must contain; None accepts requests without a key.
 
     Raises:
         OSError: If the port is taken.
@@ -169,26 +189,30 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
 
         name = options.name or str(options.judge)
         runtime = Runtime(device, options.token_budget)
+        # The host may be an IPv4 or an IPv6 address, or a name.
         address_family = socket.getaddrinfo(options.host, None)[0][0]
-        listening = socket.create_server((options.host, options.port), family=address_family)
+        listening_socket = socket.create_server((options.host, options.port), family=address_family)
+        # With --port 0 the system has chosen a free port.
+        port = listening_socket.getsockname()[1]
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("reward_server").setLevel(logging.INFO)
-        service = Service(
-            partial(load_served, options.judge, name, runtime), limits, options.media_root, key
-        )
-        if key is None and options.host not in ("127.0.0.1", "::1", "localhost"):
+        # The service loads the judge in its own thread once the server listens.
+        load_judge = partial(load_served, options.judge, name, runtime)
+        service = Service(load_judge, limits, options.media_root, key)
+        if key is None and options.host not in LOCAL_HOSTS:
             print(
-                f"warning: everybody who reaches {options.host} may ask; --api-key-file asks for a key",
+                f"warning: everybody who reaches {options.host} may ask; --api-key-file asks for a "
+                "key",
                 file=sys.stderr,
             )
         print(
-            f"serving {name} at http://{options.host}:{listening.getsockname()[1]}; /ready says when it is loaded",
+            f"serving {name} at http://{options.host}:{port}; /ready says when it is loaded",
             flush=True,
         )
-        Server(service).run([listening])
+        Server(service).run([listening_socket])
         if service.out_of_time.is_set():
-            # The model may still compute a row of an abandoned request. No thread can be interrupted,
-            # and the interpreter would wait for it.
+            # The model may still compute a row of an abandoned request. No thread can be
+            # interrupted, and the interpreter would wait for it.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)

@@ -36,8 +36,10 @@ VALUE_HEAD = "value_head.safetensors"
 def resolve(path: str) -> str:
     """Return the folder or hub id that a recipe's `backbone.path` stands for.
 
+    The word `embedded` stands for the tiny backbone of this repository.
+
     Raises:
-        CheckpointError: There is no such folder, and the path is not a hub id.
+        CheckpointError: There is no such folder, and `path` has not the form of a hub id.
     """
     folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
     if folder.is_dir():
@@ -51,14 +53,15 @@ def resolve(path: str) -> str:
 
 
 def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) -> Encoder:
-    """Load the tokenizer and the image processor of a backbone.
+    """Load the tokenizer and the image processor of a backbone, and return its encoder.
 
-    Images always go through the PIL processor. It needs no torchvision, and every machine makes the
-    same patches.
+    Images always go through the PIL processor. It needs no torchvision, and makes the same patches
+    on every machine.
 
     Args:
-        config: Which backbone, and the limits of its images.
-        tower: The backbone whose vision tower is used, if it is another: of adapters, their base.
+        config: The backbone, and the limits of its images.
+        tower: The backbone whose vision tower is used, if it is not `config`'s. A folder of LoRA
+            adapters has none, so this is then the model that they were trained on.
 
     Raises:
         CheckpointError: Files, the chat template or the tokens of images are missing, or files
@@ -67,18 +70,18 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     path = resolve(config.path)
     if Path(path).is_dir():
         verify_settings(Path(path))
-    settings = _read_config(tower or config)
-    family = family_of(settings.model_type)
-    limits = family.images.arguments(settings.vision_config, config)
+    model_config = _read_config(tower or config)
+    family = family_of(model_config.model_type)
+    image_limits = family.images.arguments(model_config.vision_config, config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, revision=config.revision)
         image_processor = family.parts().image_processor.from_pretrained(
-            path, revision=config.revision, **limits
+            path, revision=config.revision, **image_limits
         )
     except OSError as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
     _refuse_unsuited_tokenizer(path, tokenizer, family)
-    return Encoder(tokenizer, image_processor, config, settings)
+    return Encoder(tokenizer, image_processor, config, model_config)
 
 
 def _refuse_unsuited_tokenizer(path: str, tokenizer: Any, family: Family) -> None:
@@ -101,20 +104,22 @@ def load_scalar(
     fresh_head: bool = True,
     nf4: bool = False,
 ) -> ScalarReward:
-    """Load a backbone with a reward head.
+    """Load a scalar reward model: a backbone with a reward head.
 
-    A checkpoint of this project keeps its head, which must be as `head` describes it. Heads of
-    other trainers have a single layer: ms-swift's `score`, or, if `fresh_head` is false,
-    LLaMA-Factory's value head, whose bias shifts all scores equally and is left out.
+    The head is the one in the checkpoint, or a new one if `fresh_head` allows it. It may be a head
+    of this project, or a single layer of another trainer: ms-swift's `score`, or, if `fresh_head`
+    is false, LLaMA-Factory's value head. The bias of a value head is left out, because it shifts
+    all scores equally.
 
     Args:
-        config: Which checkpoint.
-        head: The new or expected head; None is the paper's, or with `fresh_head` false any.
+        config: The checkpoint, and how to load it.
+        head: A new head is made like this, and a head in the checkpoint must be like this. None
+            stands for the paper's head. If `fresh_head` is false, None accepts any head.
         fresh_head: A checkpoint without a head gets a new one. If false, it is refused.
         nf4: Load the language model's matrices in 4 bits onto the current CUDA device.
 
     Raises:
-        CheckpointError: The checkpoint cannot be read, or its head is another or missing.
+        CheckpointError: The checkpoint cannot be read, or its head is missing or not `head`.
         IncompleteCheckpointError: The tensors are not exactly the model's.
     """
     model: ScalarReward = _load_with_head("scalar", config, head, fresh_head=fresh_head, nf4=nf4)
@@ -129,9 +134,10 @@ def load_critic(
     fresh_head: bool = True,
     nf4: bool = False,
 ) -> Critic:
-    """Load a backbone with its LM head and a reward head; other arguments are as in `load_scalar`.
+    """Load a critic: a backbone with its LM head and a reward head.
 
-    `critique` is stored as `config.critique`; None keeps the one in the checkpoint.
+    `critique` is the request for a critique, which the loaded model gets as `config.critique`. With
+    None it keeps the request in the checkpoint. The other arguments are those of `load_scalar`.
     """
     model: Critic = _load_with_head("critic", config, head, fresh_head=fresh_head, nf4=nf4)
     if critique is not None:
@@ -142,51 +148,64 @@ def load_critic(
 def _load_with_head(
     kind: str, config: BackboneConfig, head: HeadConfig | None, *, fresh_head: bool, nf4: bool
 ) -> Any:
-    """Load a model with a reward head; `kind` is "scalar" or "critic"."""
-    settings = _read_config(config)
-    stored_head = vars(settings).get("reward_head")
-    if "assistant_turn" not in vars(settings):
+    """Load a model with a reward head.
+
+    Args:
+        kind: "scalar" or "critic".
+        config: As in `load_scalar`.
+        head: As in `load_scalar`.
+        fresh_head: As in `load_scalar`.
+        nf4: As in `load_scalar`.
+    """
+    model_config = _read_config(config)
+    stored_head = vars(model_config).get("reward_head")
+    if "assistant_turn" not in vars(model_config):
         if stored_head is not None and stored_head["read"] == "last_token":
-            # Checkpoints without `assistant_turn` were trained with what now has another name.
+            # An old checkpoint. In these, `last_token` meant what is now `last_response_token`.
             stored_head = stored_head | {"read": "last_response_token"}
-        settings.assistant_turn = _assistant_turn(config, settings)
+        model_config.assistant_turn = _assistant_turn(config, model_config)
     expected_head = (head or HeadConfig()).model_dump()
-    if stored_head is None and not fresh_head and head is None:
+    # `head` may describe a head of another trainer, which config.json does not name.
+    if stored_head is None and head is None and not fresh_head:
         raise CheckpointError(
             f"{config.path} is not a reward model: its config.json names no `reward_head`. Give a "
             "checkpoint that train/rm.py wrote, or start a fresh head on this backbone."
         )
-    is_head_given = fresh_head or head is not None
-    if stored_head is not None and is_head_given and stored_head != expected_head:
+    must_be_expected_head = fresh_head or head is not None
+    if stored_head is not None and must_be_expected_head and stored_head != expected_head:
         raise CheckpointError(
             f"{config.path} is a reward model with the head {stored_head}, but the recipe's `head` "
             f"is {expected_head}. Describe the head as the checkpoint has it, or start from the "
             "backbone it was trained from."
         )
-    settings.reward_head = stored_head or expected_head
-    settings.system_prompt = config.system_prompt
+    model_config.reward_head = stored_head or expected_head
+    model_config.system_prompt = config.system_prompt
 
     value_head = None
     if stored_head is None and not fresh_head:
         value_head = _read_value_head(config)
+    # A value head is loaded below, in place of the fresh head.
     may_be_fresh = stored_head is None and (fresh_head or value_head is not None)
-    model = _load(kind, config, settings, nf4, fresh_head=may_be_fresh)
+    model = _load(kind, config, model_config, nf4, fresh_head=may_be_fresh)
     if value_head is not None:
-        model.head.load_state_dict({"0.weight": value_head})
+        model.head.load_state_dict({"0.weight": value_head})  # a head with a single layer
     return model
 
 
-def _assistant_turn(config: BackboneConfig, settings: Any) -> dict[str, Any]:
-    """Return the tokens that begin and end an assistant's turn."""
+def _assistant_turn(config: BackboneConfig, model_config: Any) -> dict[str, Any]:
+    """Return the token ids that begin and end an assistant's turn, as `begin` and `end`."""
     try:
         return assistant_turn(load_encoder(config).tokenizer)
     except CheckpointError:
-        # Weights without a tokenizer. Their config tells how a turn ends, and not how it begins.
-        return {"begin": [], "end": settings.text_config.eos_token_id}
+        # A folder without a tokenizer. config.json has the end of a turn, but not its beginning.
+        return {"begin": [], "end": model_config.text_config.eos_token_id}
 
 
 def _read_value_head(config: BackboneConfig) -> torch.Tensor | None:
-    """Return the weight (1, hidden) of LLaMA-Factory's value head; None if there is none."""
+    """Return the weight of LLaMA-Factory's value head, (1, hidden); None if there is none.
+
+    It is in a file next to the weights of the model.
+    """
     path = Path(resolve(config.path), VALUE_HEAD)
     if not path.is_file():
         return None
@@ -196,40 +215,55 @@ def _read_value_head(config: BackboneConfig) -> torch.Tensor | None:
 
 
 def load_language_model(config: BackboneConfig, *, nf4: bool = False) -> LabelModel:
-    """Load a backbone with its LM head; it is saved as the stock class in the current layout."""
+    """Load a backbone with its LM head, as a model that writes text.
+
+    `save_pretrained` saves it as transformers' own class of the family. With `nf4`, the language
+    model's matrices are loaded in 4 bits onto the current CUDA device.
+    """
     model: LabelModel = _load("language_model", config, _read_config(config), nf4)
     return model
 
 
 def set_attention(model: Any, kernel: Kernel = "auto") -> None:
-    """Let a loaded model (any class of its family) compute packed rows.
+    """Set the attention functions of a loaded model to those that can compute packed rows.
 
-    Padded calls and `generate` work as before.
+    Padded batches and `generate` work as before.
+
+    Args:
+        model: A model of any class of its family.
+        kernel: The attention kernel, as in `backbone.attention` of a recipe.
     """
     check_transformers(model.config.model_type)
     register()
-    is_planned = family_of(model.config.model_type).images.planned
-    model.set_attn_implementation(
-        {"text_config": TEXT[kernel], "vision_config": VISION[kernel] if is_planned else "sdpa"}
-    )
+    attends_in_runs = family_of(model.config.model_type).images.attends_in_runs
+    vision_attention = VISION[kernel] if attends_in_runs else "sdpa"
+    model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": vision_attention})
 
 
-def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
-    """Let the vision tower of a loaded model embed patches by `kind`, with its own parameters."""
+def embed_patches(model: Any, layer_class: type[nn.Conv3d] = PatchProjection) -> None:
+    """Replace the 3D convolutions of a loaded model's vision tower by layers of another class.
+
+    These convolutions embed patches. The new layers take over their parameters.
+    """
     tower = model.model.get_submodule(family_of(model.config.model_type).tower)
     for name, module in list(tower.named_modules()):
         if not isinstance(module, nn.Conv3d):
             continue
-        size: Any = module.kernel_size
-        if size != module.stride or any(module.padding):
+        patch_size: Any = module.kernel_size
+        moves_by_patches = module.stride == patch_size and not any(module.padding)
+        if not moves_by_patches:
             raise RuntimeError(
                 f"transformers {transformers.__version__}: {name} of the vision tower, {module}, "
                 "no longer moves from patch to patch, so it is not a matrix product. This project "
                 f"is tested with transformers {EXPECTED}; install one of these versions."
             )
-        with torch.device("meta"):
-            projection = kind(
-                module.in_channels, module.out_channels, size, size, bias=module.bias is not None
+        with torch.device("meta"):  # no memory: the parameters are replaced below
+            projection = layer_class(
+                module.in_channels,
+                module.out_channels,
+                kernel_size=patch_size,
+                stride=patch_size,
+                bias=module.bias is not None,
             )
         projection.weight = module.weight
         projection.bias = module.bias
@@ -237,18 +271,18 @@ def embed_patches(model: Any, kind: type[nn.Conv3d] = PatchProjection) -> None:
 
 
 def compute_in_half(model: Any, device: torch.device) -> None:
-    """Let a model with fp32 weights compute in bf16 under autocast.
+    """Let a model with fp32 weights compute in bf16 on `device`, by autocast.
 
     `generate` calls parts of the model, so the backbone and the LM head also get autocast.
     """
     for module in (model, model.model, model.get_output_embeddings()):
-        if module is not None:
+        if module is not None:  # a scalar model has no LM head
             # One context for each: a context that is entered twice forgets the state before it.
             module.forward = torch.autocast(device.type, torch.bfloat16)(module.forward)
 
 
 def freeze(model: Any, parts: Sequence[str]) -> None:
-    """Stop the gradients of some parts of a model.
+    """Exclude some parts of a model from training, by `requires_grad`.
 
     Args:
         model: A loaded model.
@@ -274,10 +308,10 @@ def freeze(model: Any, parts: Sequence[str]) -> None:
 
 
 def _read_config(config: BackboneConfig) -> Any:
-    """Return the backbone's configuration of transformers.
+    """Return the configuration of the checkpoint `config.path`, an object of transformers.
 
     Raises:
-        CheckpointError: It cannot be read, or packed rows would not be exact for the model.
+        CheckpointError: It cannot be read, or this project does not support the model.
     """
     path = resolve(config.path)
     if Path(path).is_dir():
@@ -291,29 +325,29 @@ def _read_config(config: BackboneConfig) -> Any:
             f"{path}: there is no config.json. Give a complete checkpoint folder."
         )
     family = family_of(content.get("model_type"), path)
-    settings = family.parts().config.from_dict(content)
-    family.read_config(settings, content)
-    if "sliding_attention" in settings.text_config.to_dict().get("layer_types", ()):
+    model_config = family.parts().config.from_dict(content)
+    family.correct_config(model_config, content)
+    if "sliding_attention" in model_config.text_config.to_dict().get("layer_types", ()):
         raise CheckpointError(
             f"{path}: config.json switches sliding-window attention on, for which packed rows are "
             "not exact. Set use_sliding_window to false in config.json."
         )
-    return settings
+    return model_config
 
 
-def _load(kind: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs: Any) -> Any:
-    """Load the weights of a model.
+def _load(kind: str, config: BackboneConfig, model_config: Any, nf4: bool, **kwargs: Any) -> Any:
+    """Load a model with its weights, for packed rows, and freeze the parts that the recipe names.
 
     Args:
         kind: "scalar", "critic" or "language_model".
-        config: Which checkpoint, its dtype and the parts to freeze.
-        settings: The configuration of transformers.
-        nf4: Load the language model's matrices in 4 bits.
+        config: The checkpoint, its dtype and the parts to freeze.
+        model_config: The model's configuration in transformers.
+        nf4: Load the language model's matrices in 4 bits onto the current CUDA device.
         kwargs: Further arguments of `from_pretrained`.
     """
     path = resolve(config.path)
     dtype = getattr(torch, config.dtype)
-    family = family_of(settings.model_type)
+    family = family_of(model_config.model_type)
     model_class = family.parts()._asdict()[kind]
     if Path(path).is_dir():
         verify_weights(Path(path))
@@ -322,7 +356,7 @@ def _load(kind: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs:
         kwargs |= nf4_arguments(dtype, device, family)
     try:
         model = model_class.from_pretrained(
-            path, config=settings, revision=config.revision, dtype=dtype, **kwargs
+            path, config=model_config, revision=config.revision, dtype=dtype, **kwargs
         )
     except OSError as error:
         raise _unreadable(path, "the weights", error) from error
@@ -332,22 +366,28 @@ def _load(kind: str, config: BackboneConfig, settings: Any, nf4: bool, **kwargs:
     return model
 
 
-def _unreadable(path: str, what: str, error: OSError) -> CheckpointError:
-    """Return the error for files that cannot be read from a folder or fetched from the hub."""
+def _unreadable(path: str, files: str, error: OSError) -> CheckpointError:
+    """Return the error for files that cannot be read from a folder or fetched from the hub.
+
+    Args:
+        path: The folder or hub id.
+        files: The files in words.
+        error: The error of reading or fetching them.
+    """
     if Path(path).is_dir():
-        return CheckpointError(f"{path}: {what} cannot be read: {error}")
+        return CheckpointError(f"{path}: {files} cannot be read: {error}")
     return CheckpointError(
-        f"{path}: {what} cannot be fetched from the hub and is not in the local cache. Check the "
+        f"{path}: {files} cannot be fetched from the hub and is not in the local cache. Check the "
         "name and the network, or download the model once and give its folder as backbone.path. "
         f"The error of the hub's client: {error}"
     )
 
 
 def not_quantised(family: Family) -> list[str]:
-    """Return the names of the modules that keep their dtype.
+    """Return the names of the modules that are not quantised when a model is loaded in 4 bits.
 
-    They are the vision tower with its projector, whose errors would reach every text token, and
-    both heads.
+    They are the vision tower with its projector, whose errors would reach every text token, the
+    reward head and the LM head.
     """
     vision_modules = [f"model.{name}" for name in family.vision_modules]
     return [*vision_modules, "head", "lm_head"]
@@ -356,11 +396,12 @@ def not_quantised(family: Family) -> list[str]:
 def nf4_arguments(dtype: torch.dtype, device: torch.device, family: Family) -> dict[str, Any]:
     """Return the arguments of `from_pretrained` that load weights as 4-bit normal floats.
 
-    The quantisation constants are quantised again, as in the paper: 0.5 bits a weight become 0.127.
+    The scales of the 4-bit weights are quantised as well, as in QLoRA's paper (arXiv 2305.14314).
+    They then take 0.127 bits a weight instead of 0.5.
 
     Args:
         dtype: Dtype in which the model computes.
-        device: A CUDA device.
+        device: The CUDA device that gets the model.
         family: The model's family.
 
     Raises:

@@ -15,14 +15,17 @@ _ABANDONED: ContextVar[Event | None] = ContextVar("abandoned", default=None)
 
 
 class AbandonedError(Exception):
-    """The work was stopped because its result is no longer needed."""
+    """Raised in work that is stopped because its result is no longer needed."""
 
 
 def run_abandonable(abandoned: Event, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
-    """Call `function` in this thread, so that it ends early once `abandoned` is set.
+    """Call `function(*arguments)` in this thread, and return its result.
+
+    Once the event `abandoned` is set, by another thread, the result is no longer needed. The
+    function is then stopped the next time it calls `stop_if_abandoned`.
 
     Raises:
-        AbandonedError: At the function's next call of `stop_if_abandoned` after the event was set.
+        AbandonedError: The function was stopped.
     """
     token = _ABANDONED.set(abandoned)
     try:
@@ -33,7 +36,10 @@ def run_abandonable(abandoned: Event, function: Callable[..., ResultT], *argumen
 
 
 def stop_if_abandoned() -> None:
-    """Raise AbandonedError if the result of this thread's work is no longer needed."""
+    """Raise AbandonedError if the result of this thread's work is no longer needed.
+
+    Outside of `run_abandonable`, a result is always needed.
+    """
     abandoned = _ABANDONED.get()
     if abandoned is not None and abandoned.is_set():
         raise AbandonedError("the work was abandoned")

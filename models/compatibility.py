@@ -24,25 +24,35 @@ EXPECTED = "5.17 to 5.23"
 
 @functools.cache
 def check_transformers(model_type: str) -> None:
-    """Check both towers of a family.
+    """Check that transformers calls the attention functions of a family as packed rows need it.
+
+    The result is kept, so a family is checked once in a process.
+
+    Args:
+        model_type: The family's `model_type` in config.json.
 
     Raises:
-        RuntimeError: A plan does not reach the text attention unchanged, or a vision layer does not
-            pass all its runs in one call.
+        RuntimeError: The language model does not pass an `AttentionPlan` to its attention function
+            unchanged, or a vision layer does not pass a whole row of patches in one call.
     """
-    if not _plan_passes(model_type):
+    if not _plan_reaches_attention(model_type):
         raise _incompatible(
             model_type,
             "an attention mask of its own kind no longer reaches the attention function",
         )
-    if not _runs_pass(model_type):
+    if not _row_of_patches_is_one_call(model_type):
         raise _incompatible(
             model_type, "the vision tower no longer hands over all segments of a layer in one call"
         )
 
 
 def _incompatible(model_type: str, change: str) -> RuntimeError:
-    """Return the error for a version of transformers with this change."""
+    """Return the error for an installed version of transformers that cannot compute packed rows.
+
+    Args:
+        model_type: The family whose check failed.
+        change: What no longer works, as the beginning of a sentence.
+    """
     return RuntimeError(
         f"transformers {transformers.__version__}: {change} of {FAMILIES[model_type].title}, which "
         f"packed rows need. This project is tested with transformers {EXPECTED}; install one of "
@@ -59,16 +69,18 @@ class AttentionCall:
 
 
 def _attention_calls(
-    model_class: Any, config: Any, name: str, *images: Tensor, **inputs: Any
+    model_class: Any, config: Any, attention_name: str, *args: Tensor, **kwargs: Any
 ) -> list[AttentionCall]:
-    """Run a model with an attention function that does nothing, and return the calls of it.
+    """Run a model once, and return how it called its attention function.
+
+    The attention function is a probe. It records its arguments and returns the queries.
 
     Args:
         model_class: A class of transformers.
-        config: Its configuration.
-        name: Name under which the attention function is registered.
-        images: Positional arguments of the model.
-        inputs: Keyword arguments of the model.
+        config: The configuration from which a model of this class is created.
+        attention_name: Name under which the probe is registered with transformers.
+        args: Positional arguments of the model.
+        kwargs: Keyword arguments of the model.
     """
     calls: list[AttentionCall] = []
 
@@ -81,22 +93,22 @@ def _attention_calls(
         **keywords: Any,
     ) -> tuple[Tensor, None]:
         calls.append(AttentionCall(attention_mask, keywords))
-        return query.transpose(1, 2), None
+        return query.transpose(1, 2), None  # the shape that attention returns
 
     model = model_class(config)
-    ALL_ATTENTION_FUNCTIONS.register(name, probe)
-    AttentionMaskInterface.register(name, plan_or_mask)
-    config._attn_implementation = name
+    ALL_ATTENTION_FUNCTIONS.register(attention_name, probe)
+    AttentionMaskInterface.register(attention_name, plan_or_mask)
+    config._attn_implementation = attention_name
     with torch.no_grad():
-        model(*images, **inputs)
+        model(*args, **kwargs)
     return calls
 
 
-def _config(model_type: str) -> Any:
-    """Return the configuration of a model with one layer in each tower.
+def _tiny_config(model_type: str) -> Any:
+    """Return the configuration of a tiny model with one language layer and one vision layer.
 
-    Its weights are drawn from the global generator, so other sizes would change what a run draws
-    later.
+    Keep these sizes: creating the model draws its weights from torch's global generator, so other
+    sizes would change every random number that a training run draws later.
     """
     text = {
         "hidden_size": 8,
@@ -115,19 +127,21 @@ def _config(model_type: str) -> Any:
     }
     vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
     family = FAMILIES[model_type]
-    more_text, more_vision = family.probe
+    family_text, family_vision = family.probe  # values that this family needs in addition
     return family.parts().config(
-        text_config={**text, **more_text}, vision_config={**vision, **more_vision}
+        text_config={**text, **family_text}, vision_config={**vision, **family_vision}
     )
 
 
-def _plan_passes(model_type: str) -> bool:
-    """Return True if every layer of the language model receives a plan unchanged."""
-    plan = AttentionPlan.of([[1, 1]])
-    config = _config(model_type).text_config
+def _plan_reaches_attention(model_type: str) -> bool:
+    """Return True if every layer of the language model gets an `AttentionPlan` unchanged."""
+    one_token_prompt_and_response = [1, 1]
+    plan = AttentionPlan.of([one_token_prompt_and_response])
+    config = _tiny_config(model_type).text_config
     parts = FAMILIES[model_type].parts()
     text_model, _ = parts.stock
-    position_ids, _ = parts.positions((0, 0), 1, (), 1)
+    image_token = 1  # does not occur, so there are no grids of images
+    position_ids, _ = parts.positions((0, 0), image_token, (), 1)
     calls = _attention_calls(
         text_model,
         config,
@@ -140,20 +154,26 @@ def _plan_passes(model_type: str) -> bool:
     return len(calls) == config.num_hidden_layers and all(call.mask is plan for call in calls)
 
 
-def _runs_pass(model_type: str) -> bool:
-    """Return True if the vision layer receives all runs of patches in one call."""
+def _row_of_patches_is_one_call(model_type: str) -> bool:
+    """Return True if a vision layer calls its attention function once for a whole row of patches.
+
+    The call has to name the ends of the runs, which are neighbouring patches that attend to each
+    other: the frames of images, or windows in them. For a vision tower that does not attend in
+    runs, such as InternVL's, nothing is required.
+    """
     family = FAMILIES[model_type]
-    if not family.images.planned:
+    if not family.images.attends_in_runs:
         return True
-    config = _config(model_type).vision_config
-    grids = torch.tensor([[1, 12, 12]])
+    config = _tiny_config(model_type).vision_config
+    side = 12
+    grids = torch.tensor([[1, side, side]])  # one frame, large enough for several windows
     _, numbers_per_patch = family.images.sizes(config)
-    patches = torch.zeros(12 * 12, numbers_per_patch)
-    per_image = {}
+    patches = torch.zeros(side * side, numbers_per_patch)
+    image_arguments = {}
     for name, number in family.tower_plan(config, grids).per_image.items():
-        per_image[name] = torch.tensor([number])
+        image_arguments[name] = torch.tensor([number])  # of the only image
     _, vision_tower = family.parts().stock
-    calls = _attention_calls(vision_tower, config, "probe_flash", patches, grids, **per_image)
+    calls = _attention_calls(vision_tower, config, "probe_flash", patches, grids, **image_arguments)
     if len(calls) != 1:
         return False
     return {"cu_seq_lens_q", "max_length_q"} <= calls[0].keywords.keys()

@@ -20,28 +20,30 @@ StoredRead = Read | Literal["last_response_token"]
 """The same, or at the response's own last token. That is the meaning of `last_token` in a
 config.json that has no `assistant_turn`."""
 
-MODELS = ("config.json", "adapter_config.json")
-"""Files of which every checkpoint has one."""
+MODEL_CONFIGS = ("config.json", "adapter_config.json")
+"""Every checkpoint folder has one of these files: of a whole model, or of LoRA adapters."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
 """`owner/name` of a model on the hub."""
 
 
 def checkpoint_at(path: str) -> str:
-    """Return `path`, or the path of the best checkpoint if `path` is a run folder.
+    """Return the path of the checkpoint to load for a path that a user gave.
 
-    A line on the error stream of the first rank says that the best checkpoint is used.
+    If `path` is the folder of a training run, this is the best checkpoint inside it, and the first
+    rank says so on the error stream. Any other path is returned unchanged.
 
     Raises:
-        CheckpointError: The run folder has no best checkpoint.
+        CheckpointError: `path` is the folder of a run that has no best checkpoint.
     """
     folder = Path(path).expanduser()
-    if any((folder / name).is_file() for name in MODELS):
+    is_checkpoint = any((folder / name).is_file() for name in MODEL_CONFIGS)
+    if is_checkpoint:
         return path
     best = folder / "best"
     checkpoint_names = sorted(checkpoint.name for checkpoint in folder.glob("checkpoint-*"))
     is_run_folder = best.is_dir() or bool(checkpoint_names)
     if not is_run_folder:
-        return path
+        return path  # a hub id, or a folder that loading will refuse
     if not best.is_dir():
         raise CheckpointError(
             f"{folder} is a run folder with {', '.join(checkpoint_names)} and without a `best` "
@@ -108,7 +110,7 @@ class HeadConfig(Section):
 
 
 class CritiqueConfig(Section):
-    """The request for a critique, which is saved in the config.json of a critic."""
+    """The request for a critique and its maximum length, saved in the config.json of a critic."""
 
     request: str = CRITIQUE_REQUEST
     """Text of the user's turn after the response, which asks for the critique."""
@@ -117,7 +119,7 @@ class CritiqueConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How tokens are chosen when text is generated; the default is greedy."""
+    """The choice of tokens when text is generated; the default is greedy."""
 
     temperature: Temperature = 0.0
     """Sampling temperature. 0 always takes the likeliest token."""

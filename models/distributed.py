@@ -1,4 +1,4 @@
-"""Collective operations over ranks; in a single process each is the identity."""
+"""Collective operations over ranks. In a single process, each returns its argument."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,14 +14,15 @@ ItemT = TypeVar("ItemT")
 
 
 ALONE: ContextVar[bool] = ContextVar("alone", default=False)
-"""True inside `alone()`."""
+"""True inside the context `alone()`."""
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Make every collective the identity inside the context.
+    """Let this rank work without the others inside the context.
 
-    One rank can then work while the others do something else.
+    The functions of this module then behave as in a single process: they exchange nothing and wait
+    for no other rank.
     """
     token = ALONE.set(True)
     try:
@@ -31,17 +32,20 @@ def alone() -> Iterator[None]:
 
 
 def is_distributed() -> bool:
-    """Return True if there is a process group and this rank is not inside `alone()`."""
+    """Return True if there is a process group over which this rank is to communicate.
+
+    Inside the context `alone()`, a rank works without the others, and this is False.
+    """
     return distributed.is_available() and distributed.is_initialized() and not ALONE.get()
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 without a process group."""
+    """Return the rank of this process; 0 if `is_distributed()` is False."""
     return distributed.get_rank() if is_distributed() else 0
 
 
 def world_size() -> int:
-    """Return the number of processes; 1 without a process group."""
+    """Return the number of ranks; 1 if `is_distributed()` is False."""
     return distributed.get_world_size() if is_distributed() else 1
 
 
@@ -55,7 +59,10 @@ def max_over_ranks(value: int, device: torch.device) -> int:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """Return the elementwise sum over all ranks; all must call with the same shape and dtype."""
+    """Return the elementwise sum of `values` over all ranks.
+
+    All ranks must call together, with tensors of the same shape and dtype.
+    """
     if not is_distributed():
         return values
     total = values.clone()
@@ -64,7 +71,10 @@ def sum_over_ranks(values: Tensor) -> Tensor:
 
 
 def gather(item: ItemT) -> list[ItemT]:
-    """Return the `item` of every rank, in rank order, on every rank; items are pickled."""
+    """Return the items of all ranks in rank order; all ranks must call together.
+
+    Every rank gets the same list. Items are pickled.
+    """
     if not is_distributed():
         return [item]
     items: list[ItemT | None] = [None] * world_size()
@@ -80,10 +90,13 @@ def barrier() -> None:
 
 @contextmanager
 def locked_by_first_rank(lock: AbstractContextManager[object]) -> Iterator[None]:
-    """Hold the lock of an output on the first rank while all ranks work; all must call together.
+    """Hold the lock of an output on the first rank while all ranks work inside the context.
+
+    All ranks must enter the context together.
 
     Args:
-        lock: The result of `locked_folder` or `locked_file` of data/storage/output_lock.py.
+        lock: The lock, which the first rank alone enters: the result of `locked_folder` or
+            `locked_file` of data/storage/output_lock.py.
 
     Raises:
         UserError: On all ranks, if the first rank cannot take the lock.
@@ -95,7 +108,8 @@ def locked_by_first_rank(lock: AbstractContextManager[object]) -> Iterator[None]
                 stack.enter_context(lock)
             except UserError as error:
                 refusal = error
-        refusal = gather(refusal)[0]
-        if refusal is not None:
-            raise refusal
+        # All ranks raise together: a rank that went on alone would wait for the others for ever.
+        refusal_of_first_rank = gather(refusal)[0]
+        if refusal_of_first_rank is not None:
+            raise refusal_of_first_rank
         yield

@@ -1,4 +1,4 @@
-"""From messages and images to a group of tokens.
+"""The encoder, which turns messages and images into a group of tokens.
 
 `Encoder` renders conversations with the backbone's chat template, tokenises them, and splits them
 into a common prompt and the continuations that follow it. It holds a tokenizer and an image
@@ -22,13 +22,13 @@ from mmrm.data.preference import (
     Message,
     Preference,
     control_token,
-    forged,
-    placeholders,
+    control_token_faults,
+    num_image_parts,
     text,
     texts,
 )
 from mmrm.data.storage.files import read_json, write_json
-from mmrm.data.video import ADVICE, TOKEN
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
 from mmrm.models.families.registry import family_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 CharRange = tuple[int, int]
-"""Start and end of a piece of text, in characters."""
+"""Start and end of a part of a text, in characters."""
 
 ANSWERED = (text("user", "-"), text("assistant", "-"))
 """A conversation that shows what the chat template writes around an answer."""
@@ -50,7 +50,7 @@ WITH_IMAGE: tuple[Message, ...] = (
 
 
 class Patches(NamedTuple):
-    """The patches of a record's images, as a group holds them."""
+    """The patches of a record's images, as `Group` holds them in fields of the same names."""
 
     pixel_values: Tensor | None
     """(patches, patch_size) float32; None without an image."""
@@ -60,7 +60,7 @@ class Patches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a rendered conversation with special tokens and one image token per image."""
+    """A piece of a conversation as the chat template renders it, with one token for each image."""
 
     text: str
     loss: bool = False
@@ -72,14 +72,15 @@ class Span:
 def assistant_turn(tokenizer: Any) -> dict[str, Any]:
     """Return the tokens that the chat template writes around an assistant's turn.
 
-    `begin` holds the ids that begin the turn, and `end` the id that ends it.
+    `begin` is the list of ids that begin the turn, and `end` the id that ends it.
 
     Raises:
         UserError: The template writes nothing after an answer.
     """
-    without_answer = _apply_template(tokenizer, ANSWERED[:1], False)
-    opened = _apply_template(tokenizer, ANSWERED[:1], True)
-    begin = opened[len(without_answer) :].rstrip()
+    user_turn = ANSWERED[:1]
+    before_opening = _apply_template(tokenizer, user_turn, open_turn=False)
+    opened = _apply_template(tokenizer, user_turn, open_turn=True)
+    begin = opened[len(before_opening) :].rstrip()
     begin_ids = tokenizer(begin, add_special_tokens=False)["input_ids"]
     end_ids = tokenizer(_written_after_answer(tokenizer), add_special_tokens=False)["input_ids"]
     if not end_ids:
@@ -92,14 +93,17 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
 
 
 def _written_after_answer(tokenizer: Any) -> str:
-    """Return the text that the chat template writes after an assistant's turn."""
-    opened = _apply_template(tokenizer, ANSWERED[:1], True)
-    closed = _apply_template(tokenizer, ANSWERED, False)
+    """Return the text that the chat template writes after an assistant's answer."""
+    opened = _apply_template(tokenizer, ANSWERED[:1], open_turn=True)
+    closed = _apply_template(tokenizer, ANSWERED, open_turn=False)
     return closed[len(opened) + len(joined_text(ANSWERED[1])) :]
 
 
 def _apply_template(tokenizer: Any, turns: Sequence[Message], open_turn: bool) -> str:
-    """Return the rendered turns; `open_turn` adds what the template writes before an answer."""
+    """Return turns as the chat template renders them.
+
+    With `open_turn`, the text that the template writes before an answer is added at the end.
+    """
     rendered: str = tokenizer.apply_chat_template(
         list(turns), tokenize=False, add_generation_prompt=open_turn
     )
@@ -107,12 +111,15 @@ def _apply_template(tokenizer: Any, turns: Sequence[Message], open_turn: bool) -
 
 
 def joined_text(turn: Message) -> str:
-    """Return the text parts of a turn, joined as chat templates join them."""
+    """Return the text of a turn: its text parts, joined as chat templates join them."""
     return "".join(texts([turn]))
 
 
-def rewritten(rendered: str) -> str:
-    """Return the message about a chat template that changes the texts of a conversation."""
+def rewriting_template_message(rendered: str) -> str:
+    """Return the error message for a chat template that changes the texts of a conversation.
+
+    `rendered` is the conversation as the template renders it.
+    """
     return (
         "The chat template rewrites earlier turns or the assistant's text: it renders a "
         "conversation differently once a turn is added. The tokens of the response can then not be "
@@ -122,7 +129,7 @@ def rewritten(rendered: str) -> str:
 
 
 class Encoder:
-    """Turns images and conversations into groups."""
+    """Turns conversations about images into groups: a common prompt and its continuations."""
 
     def __init__(
         self, tokenizer: Any, image_processor: Any, config: BackboneConfig, model_config: Any
@@ -137,15 +144,18 @@ class Encoder:
 
         Raises:
             UserError: The image processor makes other patches than the vision tower takes, the
-                chat template does not suit, or the system prompt contains a special token.
+                chat template does not mark images or ends of answers as the encoder needs it, or
+                the system prompt contains a special token.
         """
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.config = config
         family = family_of(model_config.model_type)
         vision_config = model_config.vision_config
-        marks = [tokenizer.convert_tokens_to_ids(mark) if mark else None for mark in family.marks]
-        self.vision = family.vision_tokens(vision_config, marks)
+        mark_ids: list[int | None] = []
+        for mark in family.marks:
+            mark_ids.append(tokenizer.convert_tokens_to_ids(mark) if mark else None)
+        self.vision = family.vision_tokens(vision_config, mark_ids)
         vocabulary = tokenizer.get_vocab()
         self.vision_text = tuple(token for token in family.vision_text if token in vocabulary)
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
@@ -154,33 +164,38 @@ class Encoder:
         family.images.refuse(image_processor, vision_config)
         self.image_tokens = family.images.tokens(vision_config, config)
 
-        rendered = _apply_template(tokenizer, WITH_IMAGE, False)
+        rendered_image = _apply_template(tokenizer, WITH_IMAGE, open_turn=False)
         start_mark, image_mark, _ = family.marks
-        if rendered.count(image_mark) != 1:
+        num_image_marks = rendered_image.count(image_mark)
+        if num_image_marks != 1:
             raise UserError(
-                f"The chat template writes {rendered.count(image_mark)} {image_mark} for an image. "
+                f"The chat template writes {num_image_marks} {image_mark} for an image. "
                 "Exactly one is required, because the encoder repeats it for each token of the "
                 f"image. Use the tokenizer files of a {family.title} model that was trained to "
                 "chat."
             )
-        self.writes_marks = start_mark is not None and start_mark in rendered
+        self.template_writes_start_mark = start_mark is not None and start_mark in rendered_image
         # Pairs with one prompt follow one another, so the last images are often needed again.
         self._last_patches: tuple[tuple[EncodedImage, ...], Patches] = ((), Patches(None, ()))
         self.control_tokens = tuple(
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         )
-        token = control_token(config.system_prompt or "", self.control_tokens)
-        if token:
+        special_token = control_token(config.system_prompt or "", self.control_tokens)
+        if special_token:
             raise UserError(
-                f"backbone.system_prompt contains {token!r}, which the tokenizer reads as a "
-                "special token and not as text. Remove it from the system prompt."
+                f"backbone.system_prompt contains {special_token!r}, which the tokenizer reads as "
+                "a special token and not as text. Remove it from the system prompt."
             )
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor into a checkpoint's folder, in transformers' format.
 
-        If the folder holds a reward model with its code, the class of its processor is written into
-        preprocessor_config.json. `kwargs` go to both `save_pretrained`.
+        If the folder holds a reward model with its code, preprocessor_config.json also names the
+        class of its processor, so that `AutoProcessor` finds it.
+
+        Args:
+            folder: The folder, which the weights may have been written into already.
+            kwargs: Arguments of `save_pretrained` of the tokenizer and of the image processor.
         """
         self.tokenizer.save_pretrained(folder, **kwargs)
         self.image_processor.save_pretrained(folder, **kwargs)
@@ -191,16 +206,19 @@ class Encoder:
             write_json(path, settings)
 
     def render(self, messages: Sequence[Message], *, loss: bool = False) -> tuple[Span, ...]:
-        """Render a conversation with the tokenizer's own chat template.
+        """Return a conversation as the tokenizer's own chat template renders it, in spans.
 
-        The last assistant turn is the response; the text ends with that turn's end-of-turn token (a
-        template's newline after it is dropped). `loss` marks the response and its end-of-turn token
-        for language-model loss. A conversation that ends with a user turn is rendered up to the
-        place where the assistant begins to write. The recipe's system prompt is used if the record
-        has no system turn; None leaves that to the template.
+        If the last turn is the assistant's, it is the response. The text then ends with the token
+        that ends this turn, without the newline that some templates write after it. If the last
+        turn is the user's, the text ends where the assistant would begin to write. A conversation
+        without a system turn gets the recipe's system prompt, if there is one.
 
         The template is called at most three times, however many turns there are, so the time is
         linear in the length of the conversation.
+
+        Args:
+            messages: The turns of the conversation.
+            loss: The response and its end-of-turn token carry language-model loss.
 
         Raises:
             RecordError: A turn's text (its parts joined as the template joins them) contains a
@@ -215,14 +233,14 @@ class Encoder:
         if turns[-1]["role"] != "assistant":
             return self._spans_before_response(turns)
 
-        before = self._spans_before_response(turns[:-1])
-        opened = "".join(span.text for span in before)
-        closed = _apply_template(self.tokenizer, turns, False)
+        spans_before = self._spans_before_response(turns[:-1])
+        text_before = "".join(span.text for span in spans_before)
         response = joined_text(turns[-1])
-        if not closed.startswith(opened + response):
-            raise ValueError(rewritten(closed))
-        end_of_turn = closed[len(opened) + len(response) :].rstrip("\n")
-        return (*before, Span(response, loss, response=True), Span(end_of_turn, loss))
+        rendered = _apply_template(self.tokenizer, turns, open_turn=False)
+        if not rendered.startswith(text_before + response):
+            raise ValueError(rewriting_template_message(rendered))
+        end_of_turn = rendered[len(text_before) + len(response) :].rstrip("\n")
+        return (*spans_before, Span(response, loss, response=True), Span(end_of_turn, loss))
 
     def _refuse_vision_tokens(self, turn: Message) -> None:
         """Raise RecordError for a vision token in a text, or for an image in an assistant turn."""
@@ -234,27 +252,27 @@ class Encoder:
                 "would take it for an image: write the place of an image as an image part, and "
                 "remove these tokens from the text."
             )
-            if TOKEN in vision_tokens:
-                message = f"{message} {ADVICE}"
+            if VIDEO_TOKEN in vision_tokens:
+                message = f"{message} {VIDEO_ADVICE}"
             raise RecordError(message)
-        if turn["role"] == "assistant" and placeholders([turn]):
+        if turn["role"] == "assistant" and num_image_parts([turn]):
             raise RecordError(
                 "an assistant turn contains an image. Images are allowed only in turns of the user."
             )
 
     def _spans_before_response(self, turns: Sequence[Message]) -> tuple[Span, ...]:
-        """Return `turns` up to the place where the assistant begins to write its next turn.
+        """Return the rendered `turns`, which end where the assistant begins to write its response.
 
-        Each earlier assistant turn is two spans of its own, its text and its end-of-turn token.
+        The text and the end-of-turn token of each assistant turn among `turns` are two spans.
 
-        To find the earlier texts in the rendered conversation without rendering every beginning of
-        it (which would be quadratic in turns), the conversation is rendered a second time with a
-        marker in place of each of them. The text between the markers is what the template writes.
+        To find these texts in the rendered conversation, it is rendered a second time with a marker
+        in place of each of them. The text between the markers is what the template itself writes.
+        (To render every beginning of the conversation would take quadratic time.)
 
         Raises:
-            ValueError: The template changes one of the earlier texts.
+            ValueError: The template changes the text of an assistant turn.
         """
-        rendered = _apply_template(self.tokenizer, turns, True)
+        rendered = _apply_template(self.tokenizer, turns, open_turn=True)
         answers = [joined_text(turn) for turn in turns if turn["role"] == "assistant"]
         if not answers:
             return (Span(rendered),)
@@ -264,28 +282,29 @@ class Encoder:
         marked_turns = [
             text("assistant", marker) if turn["role"] == "assistant" else turn for turn in turns
         ]
-        marked = _apply_template(self.tokenizer, marked_turns, True)
+        marked = _apply_template(self.tokenizer, marked_turns, open_turn=True)
         first_piece, *pieces = marked.split(marker)
         if len(pieces) != len(answers):
-            raise ValueError(rewritten(rendered))
+            raise ValueError(rewriting_template_message(rendered))
         spans = [Span(first_piece)]
         for answer, piece in zip(answers, pieces, strict=True):
             if not piece.startswith(self.end_of_turn_text):
-                raise ValueError(rewritten(rendered))
+                raise ValueError(rewriting_template_message(rendered))
             next_opening = piece[len(self.end_of_turn_text) :]
             spans += [Span(answer), Span(self.end_of_turn_text), Span(next_opening)]
         if "".join(span.text for span in spans) != rendered:
-            raise ValueError(rewritten(rendered))
+            raise ValueError(rewriting_template_message(rendered))
         return tuple(spans)
 
     def refuse_control_tokens(self, record: Preference) -> None:
         """Raise RecordError if a text of the record contains a special token of the tokenizer.
 
-        `mmrm.data.preference.validate` and the benchmarks check a fixed list only, so that all
-        judges see the same rows.
+        Records were checked when they were read, but only for a fixed list of tokens, so that
+        models with different tokenizers see the same records.
         """
-        for fault in forged(record, self.control_tokens):
-            raise RecordError(f"{record.identity}: {fault}")
+        first_fault = next(control_token_faults(record, self.control_tokens), None)
+        if first_fault is not None:
+            raise RecordError(f"{record.identity}: {first_fault}")
 
     def encode_conversations(
         self,
@@ -298,22 +317,27 @@ class Encoder:
     ) -> Group:
         """Return conversations about the images of a record as one group.
 
+        A group is a prompt that the conversations share, and a continuation for each of them.
+
         Args:
             images: The encoded images, in the order of their places in the conversations.
             conversations: Whole conversations that share a prompt.
-            read: Where scores are read; None if they are not.
+            read: The tokens from which scores are computed, as in `head.read` of a recipe; None if
+                no scores are computed.
             record: Identity of the record, for messages.
-            with_loss: The last turns of the first `with_loss` conversations carry language-model
-                loss.
+            with_loss: Number of conversations, from the first on, whose responses carry
+                language-model loss.
 
         Raises:
-            RecordError: As `decode`, `render` and `encode`.
+            RecordError: An image cannot be decoded, or the conversations cannot be rendered or
+                encoded: see `render` and `encode`.
         """
         patches = self._patches_of(tuple(images), record)
         rendered = []
         for index, conversation in enumerate(conversations):
             stop_if_abandoned()
-            rendered.append(self.render(conversation, loss=index < with_loss))
+            carries_loss = index < with_loss
+            rendered.append(self.render(conversation, loss=carries_loss))
         return self._encode(patches, rendered, read)
 
     def encode(
@@ -322,16 +346,18 @@ class Encoder:
         conversations: Sequence[Sequence[Span]],
         read: StoredRead | None,
     ) -> Group:
-        """Tokenise conversations about the same images, and split them where they begin to differ.
+        """Return conversations about the same images as one group of tokens.
 
-        Every conversation is tokenised as a whole, so its tokens are those of the stock model. The
-        prompt is the longest common prefix of tokens that ends before any token that is read or
-        carries loss, and that leaves at least one token to each conversation.
+        They are split where they begin to differ. The group's prompt is their longest common
+        beginning that has no token which is read or carries loss, and that leaves at least one
+        token to each conversation. Every conversation is tokenised as a whole, so its tokens are
+        those of the stock model.
 
         Args:
             images: Decoded images, in the order of their places in the conversations.
             conversations: Rendered conversations.
-            read: Where scores are read; None if they are not.
+            read: The tokens from which scores are computed, as in `head.read` of a recipe; None if
+                no scores are computed.
 
         Raises:
             RecordError: The numbers of images and of places for them differ, the conversations
@@ -341,12 +367,17 @@ class Encoder:
         return self._encode(self._patches(images), conversations, read)
 
     def pack(self, groups: Sequence[Group]) -> PackedBatch:
-        """Lay groups out in one row; see `mmrm.models.packing.groups.pack`."""
+        """Return `groups` laid out in one row; see `mmrm.models.packing.groups.pack`."""
         return pack(groups, self.vision)
 
     def _patches_of(self, images: tuple[EncodedImage, ...], record: str) -> Patches:
-        """Return the patches of a record's images; those of the last call are kept."""
-        # Read once: a server encodes in several threads, and another may write it in between.
+        """Return the patches of a record's images.
+
+        The patches of the last call are kept and used again if its images were the same. `record`
+        is the identity of the record, for messages.
+        """
+        # Read only once: a server encodes in several threads, and another thread may replace the
+        # attribute in between.
         last_images, last_patches = self._last_patches
         if images == last_images:
             return last_patches
@@ -380,7 +411,9 @@ class Encoder:
         prompt_length = self._shared_prefix_length(tokenised)
         return Group(
             prompt_ids=tokenised[0].ids[:prompt_length],
-            continuations=tuple(_after(conversation, prompt_length) for conversation in tokenised),
+            continuations=tuple(
+                _without_prompt(conversation, prompt_length) for conversation in tokenised
+            ),
             pixel_values=patches.pixel_values,
             grids=patches.grids,
         )
@@ -388,13 +421,18 @@ class Encoder:
     def _tokenise(
         self, conversation: Sequence[Span], image_lengths: Sequence[int], read: StoredRead | None
     ) -> Continuation:
-        """Return a whole conversation as one continuation.
+        """Return the tokens of a whole conversation, as a continuation of an empty prompt.
 
         Args:
             conversation: Spans with one image token for each image.
-            image_lengths: Number of tokens of each image. Each image token of the text is repeated
-                as often, between start and end marks if the template does not write them.
-            read: Where the score is read.
+            image_lengths: Number of tokens of each image. The one image token in the text is
+                repeated as often. Start and end marks are put around it if the template writes
+                none.
+            read: The tokens from which the score is computed; None if no score is.
+
+        Raises:
+            RecordError: There are more or fewer image tokens in the text than images, or the
+                response is empty and `read` needs its tokens.
         """
         rendered = "".join(span.text for span in conversation)
         if read == "last_token":
@@ -414,8 +452,8 @@ class Encoder:
             tokens = [token]
             if token == self.vision.image:
                 tokens = [token] * next(remaining_lengths)
-                if not self.writes_marks:
-                    tokens = self.vision.marked(tokens)
+                if not self.template_writes_start_mark:
+                    tokens = self.vision.with_marks(tokens)
             ids += tokens
             offsets += [offset] * len(tokens)
 
@@ -436,12 +474,19 @@ class Encoder:
         )
 
     def _newline_after_turn(self) -> str:
-        """Return the newlines that the template writes after a turn's end, which `render` drops."""
-        closed = _apply_template(self.tokenizer, ANSWERED, False)
+        """Return the newlines that the template writes after the token that ends a turn.
+
+        Most templates write one. `render` drops it.
+        """
+        closed = _apply_template(self.tokenizer, ANSWERED, open_turn=False)
         return closed[len(closed.rstrip("\n")) :]
 
     def _shared_prefix_length(self, conversations: Sequence[Continuation]) -> int:
-        """Return the number of tokens that become the prompt of these whole conversations."""
+        """Return the number of tokens that whole conversations share and that become their prompt.
+
+        Raises:
+            RecordError: They share no token, or differ before their last image.
+        """
         # The prompt ends before any token that is read or carries loss: such a token belongs to one
         # conversation. It also leaves at least one token to every conversation.
         limits = [min([len(c.ids) - 1, *c.read, *c.loss_tokens]) for c in conversations]
@@ -465,17 +510,20 @@ class Encoder:
         return length
 
 
-def _after(conversation: Continuation, length: int) -> Continuation:
-    """Return the part of a whole conversation after its first `length` tokens."""
+def _without_prompt(conversation: Continuation, prompt_length: int) -> Continuation:
+    """Return a whole conversation without its first `prompt_length` tokens."""
     return Continuation(
-        ids=conversation.ids[length:],
-        read=tuple(index - length for index in conversation.read),
-        loss_tokens=tuple(index - length for index in conversation.loss_tokens),
+        ids=conversation.ids[prompt_length:],
+        read=tuple(index - prompt_length for index in conversation.read),
+        loss_tokens=tuple(index - prompt_length for index in conversation.loss_tokens),
     )
 
 
 def _overlapping(offsets: Sequence[CharRange], ranges: Sequence[CharRange]) -> tuple[int, ...]:
-    """Return the indices of the tokens that overlap one of `ranges`; `offsets` are the tokens'."""
+    """Return the indices of the tokens that overlap one of the character ranges `ranges`.
+
+    `offsets` is the character range of every token.
+    """
     indices = []
     for index, (start, end) in enumerate(offsets):
         if any(start < range_end and end > range_start for range_start, range_end in ranges):
@@ -491,7 +539,11 @@ def _read_positions(
     Args:
         offsets: Character range of every token.
         response_ranges: Character ranges of the response.
-        read: Where the score is read; None if it is not.
+        read: The tokens from which the score is computed; None if no score is.
+
+    Raises:
+        RecordError: The response is empty, and its own tokens are to be read.
+        ValueError: No response is marked, or no token follows it.
     """
     if read is None:
         return ()

@@ -27,30 +27,38 @@ from mmrm.models.packing.positions import without_single_axis
 
 @dataclass(frozen=True, slots=True)
 class WritingCost:
-    """The cost of a group in a token budget while its continuations are generated."""
+    """Computes the cost of a group while texts are generated from it.
+
+    It is called with the group. Costs are counted in tokens, as in models/packing/bins.py, and rows
+    of groups are filled up to a largest cost, the token budget.
+    """
 
     cached: float
-    """Cost of the keys and values of one position, in tokens of a budget."""
+    """Cost of keeping the keys and values of one position in memory."""
     new_tokens: int
     """Largest number of tokens that are generated after a continuation."""
 
     @classmethod
     def of(cls, config: Any, sampling: SamplingConfig) -> "WritingCost":
-        """Return the cost for a model of this configuration.
+        """Return the costs of generating with one model.
 
-        A position has 2 vectors for every key head in every layer. A token of a budget stands for
-        the memory of one layer's forward: two residuals and the three vectors of the MLP. That is
-        the least, because a training step also keeps the inputs of layers. The ratio is 0.45 for
-        Qwen2.5-VL-7B (57 KB per position in bf16) and 0.50 for 3B.
+        Args:
+            config: The model's configuration in transformers.
+            sampling: Limits the length of the texts.
         """
         text = config.text_config
         head_size = family_of(config.model_type).head_size(text)
+        # The cache keeps a key and a value for every key head of every layer.
         numbers_per_position = 2 * text.num_hidden_layers * text.num_key_value_heads * head_size
+        # The unit of cost, a token, stands for the memory that the forward pass of one layer takes
+        # for a token: two hidden states and three vectors of the MLP.
         numbers_per_token = 2 * text.hidden_size + 3 * text.intermediate_size
-        return cls(numbers_per_position / numbers_per_token, sampling.max_new_tokens)
+        # 0.45 for Qwen2.5-VL-7B (57 KB per position in bf16), and 0.50 for 3B.
+        cost_per_position = numbers_per_position / numbers_per_token
+        return cls(cached=cost_per_position, new_tokens=sampling.max_new_tokens)
 
     def __call__(self, group: Group) -> int:
-        """Return the cost of computing the group and keeping its positions at full length."""
+        """Return the cost of a group, with the keys and values of texts of full length."""
         num_generated = len(group.continuations) * self.new_tokens
         return group.cost + ceil(self.cached * (group.tokens + num_generated))
 
@@ -69,11 +77,12 @@ class Generation:
 
 @dataclass
 class _State:
-    """The C continuations that are still computed; some may be finished already."""
+    """The C continuations of a packed row that are still computed; some may be finished already."""
 
-    rows: Tensor
-    """(C,) int64: number of each continuation in the packed row."""
-    prompt: DecodePlan
+    continuations: Tensor
+    """(C,) int64: index of each of them among all continuations of the row."""
+    plan: DecodePlan
+    """Keys and values of the row, and which of them each continuation sees."""
     cache: Any
     """Keys and values of the generated tokens, equally many for each continuation."""
     positions: Tensor
@@ -81,25 +90,26 @@ class _State:
     hidden: Tensor
     """(C, H): hidden states from which the next token is predicted."""
     seen: Tensor | None = None
-    """(C, V) bool: tokens of the conversation and of the generated text; None without a penalty."""
+    """(C, vocabulary) bool: True for the tokens that a repetition penalty makes less likely, those
+    of the conversation and of the generated text; None without a penalty."""
 
     def keep(self, index: Tensor) -> None:
         """Drop all continuations except those at `index`, (kept,) int64."""
-        self.rows = self.rows[index]
+        self.continuations = self.continuations[index]
         self.positions = self.positions[:, index]
         self.hidden = self.hidden[index]
-        self.prompt.keep(index)
+        self.plan.keep(index)
         self.cache.batch_select_indices(index)
         if self.seen is not None:
             self.seen = self.seen[index]
 
     def feed(self, model: Any, tokens: Tensor) -> None:
-        """Run the model on the next token of every continuation, `tokens` (C,) int64."""
+        """Append a token to every continuation, `tokens` (C,) int64, and run the model on them."""
         if self.seen is not None:
             self.seen.scatter_(1, tokens[:, None], True)
         output = model.model(
             input_ids=tokens[:, None],
-            attention_mask=self.prompt,
+            attention_mask=self.plan,
             position_ids=without_single_axis(self.positions)[..., None],
             past_key_values=self.cache,
             use_cache=True,
@@ -119,7 +129,10 @@ def generate(
     seeds: Sequence[str],
     penalty: float = 1.0,
 ) -> list[Generation]:
-    """Generate a text after every continuation of a packed row; all ranks must call together.
+    """Generate a text after every continuation of a packed row, and return the texts.
+
+    All ranks must call together, each with its own row. They run equally many steps, as ZeRO-3
+    needs.
 
     Args:
         model: The language model without the wrappers of training.
@@ -127,87 +140,110 @@ def generate(
         end: Id of the end-of-turn token.
         forbidden: Ids that are never chosen. An image token would break the count of images.
         sampling: How tokens are chosen.
-        seeds: A text for each continuation, which alone decides its draws, whatever else is in the
-            row. Not used at temperature 0.
+        seeds: A seed for each continuation of the row. It alone decides the random draws of the
+            continuation's text, whatever else is in the row. Not used at temperature 0.
         penalty: Repetition penalty (arXiv 1909.05858) on the tokens of the conversation and of the
-            generated text.
+            generated text; 1 is none.
     """
+    device = batch.input_ids.device
     state = _prefill(model, batch)
     if penalty != 1:
         state.seen = _tokens_of_conversations(
-            batch, len(state.rows), model.config.text_config.vocab_size
+            batch, len(state.continuations), model.config.text_config.vocab_size
         )
     generators = [random.Random(seed) for seed in seeds]
-    ids_by_row: list[list[int]] = [[] for _ in seeds]
-    generations: dict[int, Generation] = {}
+    ids_by_continuation: list[list[int]] = [[] for _ in seeds]
+    generations: dict[int, Generation] = {}  # by the index of the continuation in the row
+    # One step more than there are new tokens, because the end-of-turn token is computed as well.
     for step in range(sampling.max_new_tokens + 1):
         num_unfinished = len(seeds) - len(generations)
-        if not max_over_ranks(num_unfinished, batch.input_ids.device):
+        if not max_over_ranks(num_unfinished, device):
             break
-        is_last = step == sampling.max_new_tokens
-        tokens = torch.full_like(state.rows, end)
-        if not is_last:
+        is_last_step = step == sampling.max_new_tokens
+        if is_last_step:
+            tokens = torch.full_like(state.continuations, end)
+        else:
             tokens = _choose(model, state, forbidden, sampling, generators, penalty)
         state.feed(model, tokens)
 
-        rows = state.rows.tolist()
-        for index, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):
-            is_stand_in = row >= len(seeds)  # for a row of filler alone
-            if row in generations or is_stand_in:
+        continuations = state.continuations.tolist()
+        for index, token in enumerate(tokens.tolist()):
+            continuation = continuations[index]
+            is_stand_in = continuation >= len(seeds)  # on a rank without work
+            if continuation in generations or is_stand_in:
                 continue
-            if token == end:
-                generations[row] = Generation(tuple(ids_by_row[row]), is_last, state.hidden[index])
-            else:
-                ids_by_row[row].append(token)
-        unfinished = [index for index, row in enumerate(rows) if row not in generations]
-        if 0 < len(unfinished) <= len(rows) // 2:
-            state.keep(torch.tensor(unfinished, device=state.rows.device))
-    return [generations[row] for row in range(len(seeds))]
+            if token != end:
+                ids_by_continuation[continuation].append(token)
+                continue
+            generations[continuation] = Generation(
+                ids=tuple(ids_by_continuation[continuation]),
+                truncated=is_last_step,
+                end_hidden=state.hidden[index],
+            )
+        unfinished_indices = [
+            index
+            for index, continuation in enumerate(continuations)
+            if continuation not in generations
+        ]
+        # Finished continuations are computed along with the others until they are the majority.
+        if 0 < len(unfinished_indices) <= len(continuations) // 2:
+            state.keep(torch.tensor(unfinished_indices, device=device))
+    return [generations[continuation] for continuation in range(len(seeds))]
 
 
 def _prefill(model: Any, batch: PackedBatch) -> _State:
-    """Run the packed row once, and return the state before the first generated token.
+    """Run the model once on a packed row, and return the state before the first generated token.
 
-    A row of filler alone has no continuation; its prompt takes the place of one.
+    A rank without work runs a row that has a prompt (a blank image) and no continuation. Its state
+    then has one stand-in for a continuation, which goes on from the prompt, so that the rank takes
+    the same steps as the others.
     """
     cache = DynamicCache()
     inputs = {**batch.model_inputs(), "use_cache": True, "past_key_values": cache}
     hidden = model.model(**inputs).last_hidden_state[0]
     plan = batch.plan
     lengths = zip(plan.query_lengths, plan.key_lengths, strict=True)
-    # A prompt sees itself alone, a continuation also sees its prompt.
-    continuations = [
+    # A segment of the row is a prompt, which sees itself alone, or a continuation, which also sees
+    # its prompt.
+    continuation_segments = [
         segment
         for segment, (num_queries, num_keys) in enumerate(lengths)
         if num_queries != num_keys
     ]
-    segments = continuations or [0]
+    prompt_of_row_without_work = 0
+    segments = continuation_segments or [prompt_of_row_without_work]
+    # Segment i ends at `ends[i + 1]`.
     query_ends = plan.cu_seqlens_q.tolist()
     key_ends = plan.cu_seqlens_k.tolist()
-    visible = [plan.key_index[key_ends[i] : key_ends[i + 1]] for i in segments]
+    visible_positions = [plan.key_index[key_ends[i] : key_ends[i + 1]] for i in segments]
     last_positions = torch.tensor([query_ends[i + 1] - 1 for i in segments], device=hidden.device)
     layers = [(layer.keys[0], layer.values[0]) for layer in cache.layers]
     del cache  # so that `layers` alone holds the keys and values, and `DecodePlan` can release them
     return _State(
-        rows=torch.arange(len(segments), device=hidden.device),
-        prompt=DecodePlan.of(layers, visible),
+        continuations=torch.arange(len(segments), device=hidden.device),
+        plan=DecodePlan.of(layers, visible_positions),
         cache=DynamicCache(),
         positions=batch.position_ids[:, 0, last_positions] + 1,
         hidden=hidden[last_positions],
     )
 
 
-def _tokens_of_conversations(batch: PackedBatch, num_rows: int, vocabulary: int) -> Tensor:
-    """Return which tokens occur in each conversation, (num_rows, vocabulary) bool.
+def _tokens_of_conversations(batch: PackedBatch, count: int, vocabulary: int) -> Tensor:
+    """Return the tokens that occur in each conversation of a row, as (count, vocabulary) bool.
 
-    The stand-in of a row of filler alone has no conversation, and no token.
+    A conversation is a prompt with one of its continuations.
+
+    Args:
+        batch: The packed row.
+        count: Number of its continuations; 1 if it has none, and no token is then marked.
+        vocabulary: Number of tokens that there are.
     """
-    seen = torch.zeros(num_rows, vocabulary, dtype=torch.bool)
-    row = 0
+    seen = torch.zeros(count, vocabulary, dtype=torch.bool)
+    index = 0
     for group in batch.groups:
         for continuation in group.continuations:
-            seen[row, [*group.prompt_ids, *continuation.ids]] = True
-            row += 1
+            seen[index, [*group.prompt_ids, *continuation.ids]] = True
+            index += 1
     return seen.to(batch.input_ids.device)
 
 
@@ -219,9 +255,13 @@ def _choose(
     generators: Sequence[random.Random],
     penalty: float,
 ) -> Tensor:
-    """Return the next token of every continuation, (C,) int64; arguments as in `generate`."""
+    """Return the next token of every continuation in `state`, (C,) int64.
+
+    The arguments are those of `generate`, except that `generators` are made from its seeds.
+    """
     logits = model.lm_head(state.hidden).float()
     if state.seen is not None:
+        # A penalty above 1 lowers the logit whether it is positive or negative.
         penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
         logits = torch.where(state.seen, penalised, logits)
     logits[:, list(forbidden)] = -torch.inf
@@ -229,28 +269,31 @@ def _choose(
         greedy: Tensor = logits.argmax(1)
         return greedy
     points = []
-    for row in state.rows.tolist():
-        is_stand_in = row >= len(generators)
-        points.append(0.0 if is_stand_in else generators[row].random())
+    for continuation in state.continuations.tolist():
+        is_stand_in = continuation >= len(generators)  # on a rank without work
+        points.append(0.0 if is_stand_in else generators[continuation].random())
     return sample(
         logits / sampling.temperature, sampling.top_p, torch.tensor(points, device=logits.device)
     )
 
 
 def sample(logits: Tensor, top_p: float, points: Tensor) -> Tensor:
-    """Return a token for every row, (C,) int64, by inverting its distribution function.
+    """Draw a token from each row of `logits` by inverse transform sampling; return (C,) int64.
 
     Args:
-        logits: (C, V) fp32.
+        logits: (C, vocabulary) fp32, already divided by the temperature.
         top_p: Only the fewest likeliest tokens that together have this probability are drawn
             (nucleus sampling, arXiv 1904.09751).
-        points: (C,) in [0, 1), uniformly drawn.
+        points: (C,), random numbers from [0, 1). Each decides the token of its row.
     """
-    probabilities, order = logits.softmax(1).sort(1, descending=True)
-    reached = probabilities.cumsum(1)
-    kept = probabilities.masked_fill(reached - probabilities >= top_p, 0.0)
+    probabilities, tokens = logits.softmax(1).sort(1, descending=True)  # likeliest tokens first
+    # A token is excluded if the likelier ones have `top_p` without it.
+    is_excluded = probabilities.cumsum(1) - probabilities >= top_p
+    kept = probabilities.masked_fill(is_excluded, 0.0)
     cumulative = kept.cumsum(1)
-    drawn = (cumulative <= points[:, None] * cumulative[:, -1:]).sum(1)
+    total = cumulative[:, -1:]
+    drawn_index = (cumulative <= points[:, None] * total).sum(1)
     # In fp32 a point just below 1 is 1, and would select an index beyond all kept tokens.
-    last_kept = (kept > 0).sum(1) - 1
-    return order.gather(1, torch.minimum(drawn, last_kept)[:, None])[:, 0]
+    last_kept_index = (kept > 0).sum(1) - 1
+    index = torch.minimum(drawn_index, last_kept_index)[:, None]
+    return tokens.gather(1, index)[:, 0]

@@ -1,4 +1,4 @@
-"""Loading of the adapters of a LoRA checkpoint onto their base, completely or not at all."""
+"""Loading of LoRA adapters onto the model that they were trained on, completely or not at all."""
 
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,22 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return True if `folder` holds adapters and no whole model."""
+    """Return True if `folder` holds LoRA adapters without the model that they belong to."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def base_of(folder: Path) -> str:
-    """Return the folder or hub id of the base, as it was named when the adapters were trained."""
+    """Return the folder or hub id of the model that the adapters of `folder` were trained on."""
     base: str = read_json(folder / CONFIG)["base_model_name_or_path"]
     return base
 
 
 def with_adapters(base: nn.Module, folder: Path) -> nn.Module:
-    """Return `base` with the adapters of `folder`, and with a head that was saved with them.
+    """Return `base` with the LoRA adapters that are saved in `folder`, for inference.
 
-    The adapters are not merged, so sums are computed as in training. They keep the dtype in which
-    they were saved; peft would cast them to the dtype of the base.
+    A reward head that was saved with the adapters replaces that of `base`. The adapters are not
+    merged into the weights, so the model computes as it did in training. They keep the dtype in
+    which they were saved; peft would cast them to the dtype of the base.
 
     Raises:
         IncompleteCheckpointError: The tensors of `folder` are not exactly those of the adapters
@@ -42,28 +43,28 @@ def with_adapters(base: nn.Module, folder: Path) -> nn.Module:
     verify_settings(folder)
     verify_weights(folder)
     refuse_other_numbers(folder, [folder / WEIGHTS])
-    stored = load_file(folder / WEIGHTS)
+    stored_tensors = load_file(folder / WEIGHTS)
     config = PeftConfig.from_pretrained(str(folder))
-    # Adapters are then trainable, by which they are told from the base below.
+    # Then only the adapters require gradients, by which the loop below finds them.
     config.inference_mode = False
     model: Any = get_peft_model(base, config, autocast_adapter_dtype=False)
-    expected = get_peft_model_state_dict(model)
-    mismatched = [
+    expected_tensors = get_peft_model_state_dict(model)
+    mismatched_names = [
         name
-        for name in stored.keys() & expected.keys()
-        if stored[name].shape != expected[name].shape
+        for name in stored_tensors.keys() & expected_tensors.keys()
+        if stored_tensors[name].shape != expected_tensors[name].shape
     ]
     refuse_incomplete(
         folder,
         {
-            "missing_keys": expected.keys() - stored.keys(),
-            "unexpected_keys": stored.keys() - expected.keys(),
-            "mismatched_keys": mismatched,
+            "missing_keys": expected_tensors.keys() - stored_tensors.keys(),
+            "unexpected_keys": stored_tensors.keys() - expected_tensors.keys(),
+            "mismatched_keys": mismatched_names,
         },
     )
-    dtype = next(iter(stored.values())).dtype
+    stored_dtype = next(iter(stored_tensors.values())).dtype  # a run saves all of them in one dtype
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.to(dtype)
-    set_peft_model_state_dict(model, stored)
+            parameter.data = parameter.data.to(stored_dtype)
+    set_peft_model_state_dict(model, stored_tensors)
     return model.requires_grad_(False)  # type: ignore[no-any-return]

@@ -29,21 +29,27 @@ def generate_packed(
     sampling: SamplingConfig,
     budget: int,
 ) -> list[list[Generation]]:
-    """Generate a text after every continuation of every group, and return them by group.
+    """Generate a text after every continuation of every group.
 
-    All ranks must call together. They run equally many rows: a rank with fewer runs empty ones.
+    All ranks must call together, each with its own groups.
 
     Args:
         model: The language model without the wrappers of training.
         encoder: The encoder of the model's backbone.
-        groups: Prompts, with a continuation for each text, as `to_write` makes them.
-        seeds: A seed for each continuation of each group.
+        groups: Prompts, each with one continuation for every text that is to be generated, as
+            `group_to_continue` returns them.
+        seeds: For each group, a seed for each of its continuations.
         sampling: How tokens are chosen.
-        budget: Largest cost of a row, including keys and values of texts of full length.
+        budget: Largest cost of a packed row, in tokens. It has to cover the keys and values of
+            texts of full length.
+
+    Returns:
+        For each group, the generated texts in the order of its continuations.
     """
     device = next(model.parameters()).device
     cost = WritingCost.of(model.config, sampling)
     rows = pack_first_fit([cost(group) for group in groups], budget)
+    # All ranks must run equally many rows. An empty row is computed for a blank image alone.
     num_empty_rows = max_over_ranks(len(rows), device) - len(rows)
     generations_by_group: dict[int, list[Generation]] = {}
     for row in rows + [[]] * num_empty_rows:
@@ -67,13 +73,18 @@ def generate_packed(
     return [generations_by_group[index] for index in range(len(groups))]
 
 
-def to_write(prompt: Group, count: int) -> Group:
-    """Return a prompt with `count` continuations, after each of which a text can be generated.
+def group_to_continue(prompt: Group, count: int) -> Group:
+    """Return a group from which `count` texts can be generated after the same prompt.
 
-    A continuation needs a token, so the last token of the prompt begins every continuation.
+    It has `count` equal continuations, because a text is generated after a continuation. A
+    continuation has at least one token, so the last token of the prompt is moved into each.
+
+    Args:
+        prompt: A prompt without continuations.
+        count: Number of texts.
     """
-    opening = Continuation(prompt.prompt_ids[-1:])
-    return replace(prompt, prompt_ids=prompt.prompt_ids[:-1], continuations=(opening,) * count)
+    last_token = Continuation(prompt.prompt_ids[-1:])
+    return replace(prompt, prompt_ids=prompt.prompt_ids[:-1], continuations=(last_token,) * count)
 
 
 def log_probabilities(
@@ -87,27 +98,29 @@ def log_probabilities(
 ) -> Tensor:
     """Return the log-probability of every sampled token, (B, T) fp32, 0 where `mask` is 0.
 
-    Neighbours with one prompt share its computation.
+    Successive texts with the same prompt are computed as one group, so their prompt is computed
+    once.
 
     Args:
         model: The language model, which may be wrapped; it is called once.
         encoder: The encoder of the model's backbone.
         prompts: Prompts without continuations.
-        owners: Index of the prompt of each of the B texts.
+        owners: For each of the B texts, the index of its prompt in `prompts`.
         ids: Sampled tokens, (B, T) int64, padded on the right.
         mask: (B, T), 1 on tokens and 0 on padding.
-        temperature: Temperature of the sampling.
+        temperature: Temperature at which the tokens were sampled.
     """
     groups: list[Group] = []
-    last_owner = None
+    previous_owner = None
     lengths = mask.sum(1).tolist()
-    for owner, text_ids, length in zip(owners, ids.tolist(), lengths, strict=True):
-        text = Continuation(tuple(text_ids[:length]), loss_tokens=tuple(range(length)))
-        if owner == last_owner:
+    for owner, padded_ids, length in zip(owners, ids.tolist(), lengths, strict=True):
+        text = Continuation(tuple(padded_ids[:length]), loss_tokens=tuple(range(length)))
+        if owner == previous_owner:
             groups[-1] = replace(groups[-1], continuations=(*groups[-1].continuations, text))
         else:
             groups.append(replace(prompts[owner], continuations=(text,)))
-        last_owner = owner
+        previous_owner = owner
     batch = encoder.pack(groups).to(ids.device)
+    # (number of tokens,), one text after another, like the ones in `mask`.
     values: Tensor = model(**batch.label_inputs(), temperature=temperature)
     return values.new_zeros(ids.shape).masked_scatter(mask.bool(), values)

@@ -121,7 +121,7 @@ def fractions(text: str) -> list[tuple[int, str, str]]:
 
 
 def released_judgement(text: str) -> prompts.Judgement | None:
-    """`mmrm.data.prompts.read` with the patterns of before; None if it reads nothing."""
+    """`mmrm.data.prompts.read_judgement` with the patterns of before; None if it reads nothing."""
     counts = [text.count(tag) for tag in prompts.TAGS]
     tag_like = re.findall(r"<\s*/?\s*(think|answer)\b[^>]*>", text, re.IGNORECASE)
     regular = max(counts) <= 1 and len(tag_like) == sum(counts)
@@ -138,7 +138,7 @@ def released_judgement(text: str) -> prompts.Judgement | None:
 
 
 def judgement(text: str) -> prompts.Judgement | None:
-    found = prompts.read(text)
+    found = prompts.read_judgement(text)
     return None if found == prompts.Judgement(None, None, False) else found
 
 
@@ -390,15 +390,15 @@ PATTERNS: dict[str, Pattern] = {
     "mmrm.eval.contamination.index.WORD": Pattern(
         index.words, ("a", " ", "_", "猫", "<image>", "<", ".")
     ),
-    "mmrm.eval.serving.dialects.TURN": Pattern(
-        refusing(dialects.turns_of), (*TURNS, "<|endoftext|>")
+    "mmrm.eval.serving.dialects.FINISHED_TURN": Pattern(
+        refusing(dialects.parse_chatml), (*TURNS, "<|endoftext|>")
     ),
-    "mmrm.eval.serving.dialects.PICTURE": Pattern(dialects._parts, VISION),
-    "mmrm.eval.serving.dialects.FOREIGN": Pattern(
-        dialects.FOREIGN.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
+    "mmrm.eval.serving.dialects.IMAGE_TOKENS": Pattern(dialects._parts_of_turn, VISION),
+    "mmrm.eval.serving.dialects.FOREIGN_MARKER": Pattern(
+        dialects.FOREIGN_MARKER.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
     ),
-    "mmrm.eval.serving.dialects.AFTER": Pattern(
-        refusing(dialects._ended), ("<|im_end|>", "<|endoftext|>", " ", "\n", "x", "<|")
+    "mmrm.eval.serving.dialects.END_TOKENS_AND_BLANKS": Pattern(
+        refusing(dialects._without_end), ("<|im_end|>", "<|endoftext|>", " ", "\n", "x", "<|")
     ),
     "mmrm.eval.verifiers.OPENING_TAG": Pattern(
         final_answer_in_tags,
@@ -406,8 +406,8 @@ PATTERNS: dict[str, Pattern] = {
         released_final_answer,
         ("<Answer>7</ANSWER>", "<answer></answer>", "<answer>a</answer>"),
     ),
-    "mmrm.eval.verifiers.CONCLUDED": Pattern(
-        verifiers.CONCLUDED.findall,
+    "mmrm.eval.verifiers.STATED_CHOICE": Pattern(
+        verifiers.STATED_CHOICE.findall,
         (
             "answer",
             "option",
@@ -430,14 +430,14 @@ PATTERNS: dict[str, Pattern] = {
         ),
         ("the answer is (B)", "Answer: **C**", "option D", "choice is option \\text{A}"),
     ),
-    "mmrm.eval.verifiers.ONLY": Pattern(
-        matching(verifiers.ONLY),
+    "mmrm.eval.verifiers.LETTER_ALONE": Pattern(
+        matching(verifiers.LETTER_ALONE),
         ("B", " ", "*", "_", "(", ")", ".", "\\text{", "}", "x", "'"),
         matching(re.compile(rf"{RELEASED_LETTER}[\s*_$\"'.:)\]}}]*$")),
         ("B", "(C).", " **D**"),
     ),
-    "mmrm.eval.verifiers.LABEL": Pattern(
-        matching(verifiers.LABEL),
+    "mmrm.eval.verifiers.LETTER_LABEL": Pattern(
+        matching(verifiers.LETTER_LABEL),
         ("B", " ", "*", "(", ")", ".", ":", "[", "x"),
         matching(re.compile(r"[\s*(\[]*([A-Z])\**[.:)\]]")),
         ("B. Paris", "(C) x", "**D**: y"),
@@ -482,10 +482,10 @@ COVERED = {
         "mmrm.eval.benchmarks.vl_rewardbench_scoring.VERDICT"
     ),
     "mmrm.eval.judges.released.templates.CLOSING_TAG": "mmrm.eval.judges.released.templates.OPENING_TAG",
-    "mmrm.eval.serving.dialects.PADDING": "mmrm.eval.serving.dialects.TURN",
-    "mmrm.eval.serving.dialects.END": "mmrm.eval.serving.dialects.AFTER",
+    "mmrm.eval.serving.dialects.LEADING_PADDING": "mmrm.eval.serving.dialects.FINISHED_TURN",
+    "mmrm.eval.serving.dialects.END_TOKEN": "mmrm.eval.serving.dialects.END_TOKENS_AND_BLANKS",
     "mmrm.eval.verifiers.CLOSING_TAG": "mmrm.eval.verifiers.OPENING_TAG",
-    "mmrm.eval.verifiers.NO_FRACTION": "mmrm.eval.verifiers.FRACTION",
+    "mmrm.eval.verifiers.TEXT_WITHOUT_FRACTION": "mmrm.eval.verifiers.FRACTION",
 }
 """Patterns that the reader of another row calls."""
 
@@ -499,7 +499,7 @@ OWN_TEXTS = {
     "mmrm.data.preparation.recognition.in_yaml": "a path on the command line",
     "mmrm.data.prompts.filled": "a template of this project",
     "mmrm.data.sources.shared.file_source.FilesConfig._matching_files": "fnmatch's own patterns on file names",
-    "mmrm.eval.cli.SETTING": "the command line",
+    "mmrm.eval.cli.SETTING_SEPARATOR": "the command line",
     "mmrm.eval.reporting.run_content.LOGGED": "names in a log of this project",
     "mmrm.eval.reporting.run_charts.EVALUATED": "names in a log of this project",
     "mmrm.eval.results.official_scores.NUMBERED": "an id, matched from its beginning",
@@ -511,7 +511,7 @@ OWN_TEXTS = {
     "mmrm.train.recipe.rules.model_rules": "a recipe's system prompt",
     "mmrm.train.reinforce.policy.reward_terms.FormatReward.__call__": "the recipe's own pattern: its author's choice",
     "mmrm.train.checkpoints.rotation.NAME": "a folder's name",
-    "mmrm.train.checkpoints.integrity.OF_A_RANK": "a file's name",
+    "mmrm.train.checkpoints.integrity.RANK_IN_NAME": "a file's name",
 }
 """Patterns that meet no such text, with what they do meet."""
 

@@ -310,7 +310,7 @@ def test_imports_are_at_the_top() -> None:
 def test_a_late_import_is_found() -> None:
     text = (
         "def f():\n    import json\n    import torch\n"
-        "    from mmrm.data.prompts import ask\n    from mmrm.models.encoder import Encoder\n"
+        "    from mmrm.data.prompts import judge_conversation\n    from mmrm.models.encoder import Encoder\n"
     )
     late = late_imports("mmrm.eval.run", ast.parse(text))
     assert late == {"json", "mmrm.data.prompts"}

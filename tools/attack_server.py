@@ -30,7 +30,7 @@ from PIL import Image
 
 CLONE = Path(__file__).resolve().parents[1]
 SECONDS = 25
-"""How long each attack may take before the server is told to end."""
+"""Seconds that each attack may take before the server gets the signal to end."""
 PATIENCE = 60
 """Seconds to wait for the end of the process."""
 SMALL = {"groups": [{"messages": "2 + 2?", "responses": ["4", "5"]}]}

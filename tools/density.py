@@ -38,7 +38,7 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass
 class Density:
-    """What was counted in some code."""
+    """Counts of lines, tokens and constructs in some code."""
 
     files: int = 0
     code_lines: int = 0
@@ -126,7 +126,7 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def is_multiple_assignment(node: ast.AST) -> bool:
-    """Return whether a statement assigns several values to several names, and is not a swap."""
+    """Return True if a statement assigns several values to several names, and is not a swap."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
         return False
     target = node.targets[0]

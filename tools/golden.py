@@ -2,26 +2,33 @@
 
     python tools/golden.py record before                      # this tree
     python tools/golden.py record after --tree /other/clone   # another tree, with its own .venv
-    python tools/golden.py compare before after               # prints every difference; status 1 if there is one
+    python tools/golden.py compare before after               # prints every difference
 
-A change of structure must leave every number, key, order and exit code as it was. A recording is made through the
-commands alone, so that it does not depend on how the code is arranged. It has these sections:
+`compare` ends with status 1 if there is a difference.
+
+A change of structure must leave every number, key, order and exit code as it was. A recording is
+made through the commands alone, so that it does not depend on how the code is arranged. It has
+these sections:
 
     options     the options of every command
-    schemas     the schemas of recipes and judge files, with the names of classes taken out
-    errors      what wrong recipes, wrong judge files and wrong command lines are answered with
+    schemas     the schemas of recipes and judge files, without the names of classes
+    errors      the messages about wrong recipes, wrong judge files and wrong command lines
     data        generated files, the data card, recognised formats, suspicious records
-    training    three steps by every method: log lines, results, answers, sampled texts, digests of the weights
-    rankings    scores of the same responses by judges of every kind, and what is selected from them
-    benchmarks  results of judges of every kind on both benchmarks, and of files scored by published rules
+    training    three steps by every method: log lines, results, answers, sampled texts, and digests
+                of the weights
+    rankings    scores of the same responses by judges of every kind, and selections by these scores
+    benchmarks  results of judges of every kind on both benchmarks, and of files that were scored by
+                published rules
     server      answers of the server in every dialect
     studies     tables of the longer commands
 
-Both recordings have to be made on the same machine, because processors round differently. Times, paths, commits and
-fingerprints of code are left out. Everything else is compared in one of three ways:
+Both recordings have to be made on the same machine, because processors round differently. Times,
+paths, commits and fingerprints of code are left out. Everything else is compared in one of three
+ways:
 
     results     numbers, names, texts written by models: equal, in the same order
-    printed     what a person reads: the same numbers in the same order; with --texts equal line by line
+    printed     texts for people: the same numbers in the same order; with --texts equal line by
+                line
     message     an error: not compared; with --texts equal line by line
 
 `record --only NAME …` records some sections. The sections after `training` use its checkpoints.
@@ -58,21 +65,22 @@ VOLATILE_KEY = re.compile(
     r"seconds|(^|_)time|_per_second|runtime|flos|created|fingerprint|commit|version|packages"
     r"|hardware|cuda|hostname|^modified$|code_digest"
 )
-"""Keys whose values differ between two recordings of the same tree, or between two arrangements of the same code."""
+"""Keys whose values differ between two recordings of the same tree, or between two arrangements of
+the same code."""
 VOLATILE_TEXT = re.compile(
     r"(?<![\w.])[\d.,]+ ?(ms|s|min|h|seconds?|minutes?|hours?)\b|\b\d+:\d\d:\d\d\b"
     r"|[\d.,]+ (GB|GiB|MiB) free|\b[0-9a-f]{32,}\b"
 )
 """Durations, free memory and fingerprints of judges in what commands print."""
 PROGRESS = re.compile(r"it/s|records/s|━ +\d+%|━ +\d+/\d+")
-"""What lines of progress bars contain."""
+"""Texts by which the lines of progress bars are recognised."""
 CODE_DIGEST = re.compile(r'\b([0-9a-f]{16}) \{\\?"type')
 """The revision of a generated source, before its settings as JSON or as JSON in a JSON text."""
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 
 
 def main() -> None:
-    """Read the command line, and record or compare."""
+    """Record a tree into a folder (`record`), or compare two recordings (`compare`)."""
     parser = argparse.ArgumentParser(
         "tools/golden.py",
         description=__doc__,
@@ -96,7 +104,7 @@ def main() -> None:
 
 
 def record(folder: Path, sections: Sequence[str], tree: Path | None = None) -> None:
-    """Record sections into `folder`, a JSON file each.
+    """Run commands of a tree, and record their results into `folder`, a JSON file for each section.
 
     Args:
         folder: gets the recording; what the commands write goes to `folder`/work.
@@ -112,11 +120,11 @@ def record(folder: Path, sections: Sequence[str], tree: Path | None = None) -> N
         commands = Commands(clone, clone / ".venv" / "bin" / "python", work)
     commands.link_folders()
     for name in sections:
-        begin = time.monotonic()
+        start_time = time.monotonic()
         section = commands.without_paths(SECTIONS[name](commands))
         text = without_code_digests(json.dumps(section, indent=1, ensure_ascii=False))
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"{name}: {time.monotonic() - start_time:.0f} s", flush=True)
 
 
 # Running commands
@@ -124,7 +132,7 @@ def record(folder: Path, sections: Sequence[str], tree: Path | None = None) -> N
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended."""
+    """A command that has ended: its exit status, and its standard output and standard error."""
 
     status: int
     output: str
@@ -132,12 +140,12 @@ class Ended:
 
     @property
     def printed(self) -> dict[str, Any]:
-        """What the command printed, as it is recorded: compared by its numbers."""
+        """The status and the output, as a recording has them; the output's numbers are compared."""
         return {"status": self.status, "printed": self.output.splitlines()}
 
     @property
     def refused(self) -> dict[str, Any]:
-        """How the command ended, as it is recorded for a command that must fail."""
+        """The status and the error message, as a recording has them for a command that fails."""
         return {"status": self.status, "message": self.errors.splitlines()}
 
 
@@ -189,7 +197,7 @@ class Commands:
             )
 
     def line(self, script: str, *arguments: str, ranks: int = 1) -> list[str]:
-        """Return the command line of a command."""
+        """Return the words of the command line that starts a script; arguments as for `run`."""
         launcher = [str(self.python)]
         if ranks > 1:
             launcher += [
@@ -228,8 +236,8 @@ class Commands:
     def link_folders(self) -> None:
         """Link the tree's recipes and models into `work`.
 
-        Commands then get relative paths, so that the lines and columns which they print do not depend on the length
-        of the tree's path.
+        Commands then get relative paths, so that the lines and columns which they print do not
+        depend on the length of the tree's path.
         """
         for name in ("recipes", "models"):
             link = self.work / name
@@ -241,7 +249,7 @@ class Commands:
         return f"recipes/{name}"
 
     def without_paths(self, value: Any) -> Any:
-        """Return a JSON value with the paths of this recording and addresses of servers replaced by fixed words."""
+        """Return a JSON value in which paths of this machine and addresses are fixed words."""
         if isinstance(value, dict):
             return {
                 self.without_paths(key): self.without_paths(child) for key, child in value.items()
@@ -271,10 +279,11 @@ def without_volatile(value: Any) -> Any:
 
 
 def without_code_digests(text: str) -> str:
-    """Return a recording in which digests of the code that generates records are replaced by a fixed word.
+    """Return the text of a recording with a fixed word for digests of the code.
 
-    The revision of a generated source is such a digest. It is found where the source's settings follow it, and is
-    replaced wherever it occurs, also where tables show its first twelve digits.
+    The revision of a generated source is a digest of the code that generates its records. It is
+    recognised by the source's settings, which follow it, and is replaced wherever it occurs. Tables
+    show its first twelve digits, which are replaced too.
     """
     for revision in sorted(set(CODE_DIGEST.findall(text))):
         text = text.replace(revision, "REVISION").replace(revision[:12], "REVISION")
@@ -347,7 +356,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     ".md": lambda path: {"printed": path.read_text(encoding="utf-8").splitlines()},
     ".txt": lambda path: {"printed": path.read_text(encoding="utf-8").splitlines()},
 }
-"""How a file is recorded, by its ending; files with other endings are not."""
+"""The function that reads a file for the recording, by the ending of the file's name. Files with
+other endings are not recorded."""
 
 
 def files_in(folder: Path) -> dict[str, Any]:
@@ -388,30 +398,30 @@ SCRIPTS = (
 
 def options(commands: Commands) -> dict[str, Any]:
     """Return the options of every command, as its usage line names them."""
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for script in SCRIPTS:
         ended = commands.run(*script.split(), "--help")
         usage = ended.output.split("\n\n")[0]
-        found[script] = {
+        recorded[script] = {
             "status": ended.status,
             "options": re.findall(r"(?<![\w-])--?[a-z][\w-]*", usage),
             "choices": re.findall(r"\{([^}]*)\}", usage),
             "message": ended.output.splitlines(),
         }
-    return found
+    return recorded
 
 
 # Schemas
 
 
 def schemas(commands: Commands) -> dict[str, Any]:
-    """Return the schemas of recipes and judge files, definitions written out where they are used."""
+    """Return the schemas of recipes and judge files without references to definitions."""
     files = {"recipe": "recipes/schema.json", "judges": "recipes/judges/schema.json"}
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for name, file in files.items():
         schema = json.loads((commands.clone / file).read_text(encoding="utf-8"))
-        found[name] = written_out(schema, schema)
-    return found
+        recorded[name] = written_out(schema, schema)
+    return recorded
 
 
 CLASS_NAME_KEYS = ("title", "$defs", "definitions")
@@ -422,10 +432,10 @@ KEYS_OF_SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else",
 
 
 def written_out(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a JSON schema in which every reference is replaced by what it refers to.
+    """Return a JSON schema in which every reference is replaced by the definition.
 
-    Definitions are named after classes, which may be renamed, so these names and the titles are left out.
-    Descriptions become messages, which are compared only with --texts.
+    Definitions are named after classes, which may be renamed, so these names and the titles are
+    left out. Descriptions become messages, which are compared only with --texts.
 
     Args:
         schema: the schema, or a part of it.
@@ -453,7 +463,10 @@ def written_out(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def referenced(reference: str, root: dict[str, Any]) -> Any:
-    """Return what a reference such as `#/definitions/HeadConfig/properties/layers` refers to."""
+    """Return the value at a reference such as `#/definitions/HeadConfig/properties/layers`.
+
+    `root` is the whole schema.
+    """
     value: Any = root
     for key in reference.removeprefix("#/").split("/"):
         name = key.replace("~1", "/").replace("~0", "~")
@@ -579,7 +592,8 @@ evaluation: {best_metric: vl_rewardbench/accuracy}
     "a key twice": "seed: 3\nseed: 4\n",
     "unknown base": "extends: nothing.yaml\n",
 }
-"""Recipes that extend recipes/shapes/naive.yaml, except for those without a mapping or with a base of their own."""
+"""Recipes that extend recipes/shapes/naive.yaml, except for those without a mapping or with a base
+of their own."""
 WRONG_JUDGES = {
     "unknown kind": "type: crtic\n",
     "no checkpoint": "type: critic\n",
@@ -647,28 +661,28 @@ REFUSED_COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def errors(commands: Commands) -> dict[str, Any]:
-    """Return how wrong recipes, judge files and command lines are refused."""
+    """Return the exit status and message for each wrong recipe, judge file and command line."""
     schema_files = ("recipes/schema.json", "recipes/judges/schema.json")
     allowed: set[str] = set()
     for file in schema_files:
         allowed |= enumerations(json.loads((commands.clone / file).read_text(encoding="utf-8")))
     naive = commands.recipe("shapes/naive.yaml")
-    found: dict[str, Any] = {"settings": {}, "recipes": {}, "judges": {}, "commands": {}}
+    recorded: dict[str, Any] = {"settings": {}, "recipes": {}, "judges": {}, "commands": {}}
     for settings in WRONG_SETTINGS:
         ended = commands.run("train/rm.py", naive, *split_settings(settings), "--dry-run")
-        found["settings"][settings] = refusal(ended, allowed)
+        recorded["settings"][settings] = refusal(ended, allowed)
     for name, text in WRONG_RECIPES.items():
         is_complete = text.startswith(("-", "extends"))
         commands.write("wrong.yaml", text if is_complete else f"extends: {naive}\n{text}")
         ended = commands.run("train/rm.py", "wrong.yaml", "--dry-run")
-        found["recipes"][name] = refusal(ended, allowed)
+        recorded["recipes"][name] = refusal(ended, allowed)
     for name, text in WRONG_JUDGES.items():
         commands.write("wrong.yaml", text)
         ended = commands.run("eval/run.py", "wrong.yaml", "--benchmarks", *BENCHMARKS)
-        found["judges"][name] = refusal(ended, allowed)
+        recorded["judges"][name] = refusal(ended, allowed)
     for name, arguments in REFUSED_COMMANDS.items():
-        found["commands"][name] = commands.run(*arguments).refused
-    return found
+        recorded["commands"][name] = commands.run(*arguments).refused
+    return recorded
 
 
 PROBLEM = re.compile(r"^  (\S.*?)  (\S+)(?: = (.*))?$")
@@ -678,16 +692,16 @@ LISTED = re.compile(r"[\w./]+(?:(?:, | or | and )[\w./]+)+")
 
 
 def refusal(ended: Ended, allowed: set[str]) -> dict[str, Any]:
-    """Return how a recipe or judge file was refused.
+    """Return the exit status and the errors of a command that refused a recipe or judge file.
 
-    Each problem has its place (a line of a file, or the command line), its key, its value and those values of
-    `allowed` that the message enumerates.
+    Each problem has its place (a line of a file, or the command line), its key, its value, and
+    those values of `allowed` that the message enumerates.
     """
     problems: list[dict[str, Any]] = []
     for line in ended.errors.splitlines():
-        start = PROBLEM.match(line)
-        if start:
-            place, key, value = start.groups()
+        first_line = PROBLEM.match(line)
+        if first_line:
+            place, key, value = first_line.groups()
             problems.append({"place": place, "key": key, "value": value, "allowed": []})
         elif problems:
             problems[-1]["allowed"] += enumerated_values(line, allowed)
@@ -741,27 +755,27 @@ data:
 
 
 def data(commands: Commands) -> dict[str, Any]:
-    """Return what the commands of data/ make of the embedded world."""
-    world = commands.fresh("world")
-    commands.succeed("data/shapes.py", "--write", world.name, "--rows", "12", "--seed", "1")
-    files = digests_in(world)
-    found: dict[str, Any] = {
+    """Return the results of the commands of data/ on the generated shapes data."""
+    generated = commands.fresh("world")
+    commands.succeed("data/shapes.py", "--write", generated.name, "--rows", "12", "--seed", "1")
+    files = digests_in(generated)
+    recorded: dict[str, Any] = {
         "generated": {"count": len(files), "files": files},
-        "records": json_lines(world / "train" / "records.jsonl"),
+        "records": json_lines(generated / "train" / "records.jsonl"),
     }
-    for path in sorted(world.rglob("*.jsonl")):
+    for path in sorted(generated.rglob("*.jsonl")):
         name = str(path.relative_to(commands.work))
-        found[f"recognised {name}"] = commands.run("data/mixture.py", name).printed
+        recorded[f"recognised {name}"] = commands.run("data/mixture.py", name).printed
     commands.write("small.yaml", SMALL.format(recipe=commands.recipe("shapes/judge_sft.yaml")))
     card = commands.fresh("card.json")
     ended = commands.succeed("data/mixture.py", "small.yaml", "--plan", "--save", card.name)
-    found["data card"] = {**ended.printed, "card": json_file(card) if card.is_file() else None}
-    found["suspicious"] = commands.run("data/browse.py", "small.yaml", "--find").printed
+    recorded["data card"] = {**ended.printed, "card": json_file(card) if card.is_file() else None}
+    recorded["suspicious"] = commands.run("data/browse.py", "small.yaml", "--find").printed
     page = commands.fresh("data.html")
     browse = ["small.yaml", "--out", page.name, "--samples", "3"]
     commands.succeed("data/browse.py", *browse)
-    found["page"] = {"printed": table_rows(page)}
-    return found
+    recorded["page"] = {"printed": table_rows(page)}
+    return recorded
 
 
 # Training
@@ -909,20 +923,20 @@ TRAININGS = (
 
 def training(commands: Commands) -> dict[str, Any]:
     """Train by every method, and return each run's plan, log and last checkpoint."""
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for run in TRAININGS:
         folder = commands.fresh(run.name)
         arguments = training_arguments(commands, run)
         plan = commands.run(*arguments, "--dry-run").printed
         ended = commands.run(*arguments, ranks=run.ranks)
-        found[run.name] = {"plan": plan, "status": ended.status}
+        recorded[run.name] = {"plan": plan, "status": ended.status}
         if ended.status == 0:
-            found[run.name] |= trained(folder, run.saved_step)
+            recorded[run.name] |= trained(folder, run.saved_step)
         else:
             print(f"{run.name} ended with status {ended.status}:\n{ended.errors[-2000:]}")
-    found["merged"] = merged(commands)
-    found["resumed"] = resumed(commands)
-    return found
+    recorded["merged"] = merged(commands)
+    recorded["resumed"] = resumed(commands)
+    return recorded
 
 
 def training_arguments(commands: Commands, run: Training) -> list[str]:
@@ -932,7 +946,7 @@ def training_arguments(commands: Commands, run: Training) -> list[str]:
 
 
 def trained(folder: Path, step: int) -> dict[str, Any]:
-    """Return what a run wrote into its folder, and its checkpoint of a step."""
+    """Return the contents of a run's folder, and of its checkpoint of the step `step`."""
     checkpoint = folder / f"checkpoint-{step}"
     config = checkpoint / "config.json"
     validation = folder / "validation.jsonl"
@@ -982,7 +996,7 @@ STOPPED = Training(
 
 
 def resumed(commands: Commands) -> dict[str, Any]:
-    """Stop a run by SIGTERM after its first checkpoint, resume it, and return what the whole run wrote."""
+    """Stop a run by SIGTERM after its first checkpoint, resume it, and return its files."""
     folder = commands.fresh(STOPPED.name)
     arguments = training_arguments(commands, STOPPED)
     status = stop_after_first_checkpoint(commands, arguments, folder)
@@ -1071,7 +1085,8 @@ JUDGES: dict[str, dict[str, Any]] = {
         "checkpoint": "stand-in",
     },
 }
-"""Judge files on checkpoints of `training`, by name; `stand-in` is the embedded backbone with a random value head."""
+"""Judge files by name, with checkpoints of the section `training`. The checkpoint `stand-in` is the
+embedded backbone with a random value head."""
 BENCHMARKS_ALONE: dict[str, dict[str, Any]] = {
     "pairs-official": {
         "type": "generative",
@@ -1086,7 +1101,11 @@ BENCHMARKS_ALONE: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def judges(commands: Commands, *, for_benchmarks: bool) -> Iterator[dict[str, str]]:
-    """Write the judge files, run the servers that some of them ask, and give the judges by name."""
+    """Write the judge files, and run the servers that some judges need, for the block.
+
+    The block gets the paths of the judge files and checkpoints by the judge's name. With
+    `for_benchmarks`, judges are included that only judge benchmarks.
+    """
     write_stand_in(commands)
     files = {**JUDGES, **(BENCHMARKS_ALONE if for_benchmarks else {})}
     naive = "naive/checkpoint-3"
@@ -1121,10 +1140,10 @@ def write_stand_in(commands: Commands) -> None:
 
 
 class MadeAnswers(BaseHTTPRequestHandler):
-    """An OpenAI-compatible endpoint whose answer depends on nothing but the texts of the request."""
+    """An OpenAI-compatible endpoint whose answers depend only on the texts of the request."""
 
     def do_POST(self) -> None:
-        """Answer a chat completion in the words of every reader: a preference in tags and in a sentence."""
+        """Answer a request for a judgement, in the form that the request asks for."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         texts = json.dumps([body["messages"], body.get("temperature")], sort_keys=True)
         better = 1 + hashlib.sha256(texts.encode()).digest()[0] % 2
@@ -1146,7 +1165,8 @@ class MadeAnswers(BaseHTTPRequestHandler):
 
 
 ENDPOINT_PORT = 28471
-"""Digests of requests and of settings contain the address of the endpoint, so the port is always the same."""
+"""Digests of requests and of settings contain the address of the endpoint, so the port is always
+the same."""
 
 
 @contextmanager
@@ -1165,7 +1185,8 @@ def endpoint() -> Iterator[str]:
 ONE_BY_ONE = ("--token-budget", "1")
 """Options of a server that computes every response by itself.
 
-Otherwise it computes together what arrives together, and the last digits of scores depend on the time of arrival.
+Otherwise it computes responses together that arrive at the same time, and the last digits of scores
+depend on the time of arrival.
 """
 
 
@@ -1214,31 +1235,34 @@ SELECTIONS: dict[str, tuple[str, ...]] = {
 
 
 def rankings(commands: Commands) -> dict[str, Any]:
-    """Return sampled answers, their scores by judges of every kind, and what is selected from them."""
-    found: dict[str, Any] = {}
+    """Return sampled answers, their scores by judges of every kind, and selections from them."""
+    recorded: dict[str, Any] = {}
     for name, temperature in (("samples-greedy", "0"), ("samples", "1")):
         samples = commands.fresh(f"{name}.jsonl")
         arguments = ["embedded", samples.name, "--source", RESPONSES, "--samples", "3"]
         arguments += ["--temperature", temperature, "--max-new-tokens", "24"]
         ended = commands.run("eval/sample.py", *arguments)
         lines = json_lines(samples) if samples.is_file() else []
-        found[name] = {"status": ended.status, "lines": lines}
+        recorded[name] = {"status": ended.status, "lines": lines}
     with judges(commands, for_benchmarks=False) as paths:
         for name, judge in paths.items():
-            found[name] = scored(commands, judge, f"scored-{name}")
+            recorded[name] = scored(commands, judge, f"scored-{name}")
     for form in FORMS:
         judge = "naive-held-out/checkpoint-3"
         form_options = ["--form", form]
         if form in FORMS_WITH_VERDICTS:
             form_options += ["--verifier", "recorded"]
-        found[f"form {form}"] = scored(commands, judge, f"form-{form}", *form_options)
+        recorded[f"form {form}"] = scored(commands, judge, f"form-{form}", *form_options)
     for name in SELECTIONS:
-        found[f"select {name}"] = selected(commands, name)
-    return found
+        recorded[f"select {name}"] = selected(commands, name)
+    return recorded
 
 
 def selected(commands: Commands, name: str) -> dict[str, Any]:
-    """Select from the sampled answers by the scores of the first judge."""
+    """Select from the sampled answers by the scores of the first judge, and return the selection.
+
+    `name` is a key of SELECTIONS.
+    """
     kind, *selection_options = SELECTIONS[name]
     suffix = ".parquet" if "trl" in selection_options else ".jsonl"  # TRL needs the images inside
     output = commands.fresh(f"selected-{name}{suffix}")
@@ -1249,7 +1273,7 @@ def selected(commands: Commands, name: str) -> dict[str, Any]:
 
 
 def scored(commands: Commands, judge: str, name: str, *options: str) -> dict[str, Any]:
-    """Score the sampled answers with a judge."""
+    """Score the sampled answers with a judge into the file `name`.jsonl, and return the scores."""
     output = commands.fresh(f"{name}.jsonl")
     commands.fresh(f"{name}.jsonl.errors.jsonl")
     ended = commands.run("eval/score.py", judge, "samples.jsonl", output.name, *options)
@@ -1288,34 +1312,37 @@ LOCAL_BENCHMARKS = (
 
 
 def benchmarks(commands: Commands) -> dict[str, Any]:
-    """Return the results of judges of every kind on both benchmarks, and of files by published rules."""
-    found: dict[str, Any] = {}
+    """Return the results of judges of every kind on both benchmarks.
+
+    Predictions files that are scored by the benchmarks' published rules are included.
+    """
+    recorded: dict[str, Any] = {}
     with judges(commands, for_benchmarks=True) as paths:
         for name, judge in paths.items():
             output = commands.fresh(f"eval-{name}")
             arguments = [judge, "--benchmarks", *BENCHMARKS, "--output", output.name]
             ended = commands.run("eval/run.py", *arguments, *EVALUATIONS.get(name, ()))
-            found[name] = {**ended.printed, "files": files_in(output)}
+            recorded[name] = {**ended.printed, "files": files_in(output)}
             if ended.status != 0:
-                found[name]["message"] = ended.errors.splitlines()
+                recorded[name]["message"] = ended.errors.splitlines()
     for name in ("naive", "pairs-sampled"):
         for benchmark in ("vl_rewardbench", "multimodal_rewardbench"):
-            found[f"score {name} {benchmark}"] = scored_file(commands, name, benchmark)
+            recorded[f"score {name} {benchmark}"] = scored_file(commands, name, benchmark)
     two_ranks = commands.fresh("eval-two-ranks")
     arguments = ["critic/checkpoint-3", "--benchmarks", *BENCHMARKS, "--output", two_ranks.name]
     ended = commands.run("eval/run.py", *arguments, ranks=2)
-    found["two ranks"] = {**ended.printed, "files": files_in(two_ranks)}
+    recorded["two ranks"] = {**ended.printed, "files": files_in(two_ranks)}
     local = commands.fresh("eval-local-files")
     arguments = ["naive/checkpoint-3", "--benchmarks", *LOCAL_BENCHMARKS, "--output", local.name]
     ended = commands.run("eval/run.py", *arguments)
-    found["local files"] = {**ended.printed, "files": files_in(local)}
+    recorded["local files"] = {**ended.printed, "files": files_in(local)}
     ended = commands.run("eval/run.py", "--compare", "eval-naive", "eval-critic")
-    found["compare"] = ended.printed
-    return found
+    recorded["compare"] = ended.printed
+    return recorded
 
 
 def scored_file(commands: Commands, judge: str, benchmark: str) -> dict[str, Any]:
-    """Score a predictions file by the benchmark's published rules."""
+    """Score a judge's predictions file by the benchmark's published rules; return the result."""
     output = commands.fresh(f"scored-file-{judge}-{benchmark}")
     predictions = f"eval-{judge}/{benchmark}/predictions.jsonl"
     arguments = ["--score", predictions, "--benchmark", benchmark, "--output", output.name]
@@ -1362,16 +1389,16 @@ SERVED = ("naive/checkpoint-3", "critic/checkpoint-3", "pairs-greedy.yaml")
 
 
 def server(commands: Commands) -> dict[str, Any]:
-    """Return what the server answers with a judge of every kind that it takes, to right and wrong requests."""
+    """Return the server's answers to right and wrong requests, for each kind of judge."""
     sample = json_lines(commands.work / "samples.jsonl")[0]
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for judge in SERVED:
         with served(commands, judge) as url:
             answers = {name: ask(url + path, body) for name, (path, body) in REQUESTS.items()}
             pictured = group("What is it?", "a circle", "nothing", images=sample["images"])
             answers["image"] = ask(f"{url}/v1/rewards", {"groups": [pictured]})
-            found[judge] = answers
-    return found
+            recorded[judge] = answers
+    return recorded
 
 
 def ask(url: str, body: Any) -> dict[str, Any]:
@@ -1388,7 +1415,7 @@ def ask(url: str, body: Any) -> dict[str, Any]:
 
 
 def answered(content: bytes) -> Any:
-    """Return a server's answer without the keys that every answer has anew."""
+    """Return a server's answer without the keys that differ in every answer."""
     if not content:
         return None
     value = json.loads(content)
@@ -1429,29 +1456,29 @@ data:
 
 
 def studies(commands: Commands) -> dict[str, Any]:
-    """Return what the longer commands write and print."""
+    """Return the output and the files of the longer commands."""
     return {name: study(commands) for name, study in STUDIES.items()}
 
 
 def sweep(commands: Commands) -> dict[str, Any]:
-    """Evaluate several checkpoints with one command."""
+    """Evaluate several checkpoints with eval/sweep.py, and return its output and files."""
     folder = commands.fresh("sweep")
     runs = ["naive", "naive-zero2", "critic"]
     arguments = [*runs, "--benchmarks", *BENCHMARKS, "--output", folder.name]
     ended = commands.succeed("eval/sweep.py", *arguments)
-    found = json_file(folder / "sweep.json")
-    for result in found["results"]:
+    recorded = json_file(folder / "sweep.json")
+    for result in recorded["results"]:
         del result["folder"]  # named after a digest of the scoring code
     return {
         **ended.printed,
-        "json": found,
+        "json": recorded,
         "csv": csv_rows(folder / "sweep.csv"),
         "printed page": {"printed": (folder / "sweep.md").read_text("utf-8").splitlines()},
     }
 
 
 def ablation(commands: Commands) -> dict[str, Any]:
-    """Train two variants with three seeds each."""
+    """Train two variants with three seeds each with train/ablate.py; return output and files."""
     folder = commands.fresh("list")
     commands.write("list.yaml", LIST.format(recipe=commands.recipe("shapes/naive.yaml")))
     settings = [setting for setting in (*SUPERVISED, *NONE) if "at_start" not in setting]
@@ -1461,7 +1488,11 @@ def ablation(commands: Commands) -> dict[str, Any]:
 
 
 def predictors(commands: Commands) -> dict[str, Any]:
-    """Correlate figures of six reward models with what they gain a policy."""
+    """Run train/predictors.py, and return its output and files.
+
+    It correlates figures of six reward models with the improvement of a policy that they select
+    answers for.
+    """
     folder = commands.fresh("reward-models")
     recipes = commands.recipe("shapes")
     commands.write("reward-models.yaml", REWARD_MODELS.format(recipes=recipes))
@@ -1477,7 +1508,10 @@ def predictors(commands: Commands) -> dict[str, Any]:
 
 
 def on_policy(commands: Commands) -> dict[str, Any]:
-    """Let a reward model learn from pairs that a policy wrote."""
+    """Run train/on_policy.py, which trains a reward model on pairs that a policy wrote.
+
+    Returns its output and files.
+    """
     folder = commands.fresh("on-policy")
     settings = [*SHORT, *NONE, EMBEDDED_BENCHMARKS, "backbone.path=naive/checkpoint-3"]
     settings += ["optim.epochs=null", "optim.max_steps=2", "optim.records_per_step=8"]
@@ -1497,20 +1531,23 @@ def on_policy(commands: Commands) -> dict[str, Any]:
 
 
 def overoptimisation(commands: Commands) -> dict[str, Any]:
-    """Measure the checkpoints of a policy against its start."""
+    """Run eval/overoptimisation.py on the checkpoints of a policy; return its output and files."""
     folder = commands.fresh("overoptimisation")
     arguments = ["policy", "--samples", "2", "--questions", "8", "--output", folder.name]
     ended = commands.succeed("eval/overoptimisation.py", *arguments)
-    found = {**ended.printed, "figures": json_file(folder / "figures.json")}
+    recorded = {**ended.printed, "figures": json_file(folder / "figures.json")}
     for path in sorted((folder / "points").glob("*.jsonl")):
         lines = json_lines(path)
         # The first line of a checkpoint's file is a digest, which depends on the code.
-        found[path.name] = [line for line in lines if isinstance(line, dict)]
-    return found
+        recorded[path.name] = [line for line in lines if isinstance(line, dict)]
+    return recorded
 
 
 def stress(commands: Commands) -> dict[str, Any]:
-    """Train with and without the filters of StableReinforce."""
+    """Run train/stress.py, which trains with and without the filters of StableReinforce.
+
+    Returns its output and files.
+    """
     folder = commands.fresh("stress")
     settings = [*SHORT, *NONE, "backbone.path=cold-start/checkpoint-100"]
     settings += ["optim.max_steps=2", "optim.records_per_step=4", "method.steps_per_rollout=2"]
@@ -1522,7 +1559,10 @@ def stress(commands: Commands) -> dict[str, Any]:
 
 
 def critique_ablation(commands: Commands) -> dict[str, Any]:
-    """Score with no critique, the critic's own and the true one."""
+    """Run eval/critique_ablation.py, and return its figures.
+
+    A critic scores responses without a critique, with its own and with the true one.
+    """
     output = commands.fresh("critique-ablation.json")
     arguments = ["critic/checkpoint-3", "--rows", "12", "--scalar", "naive/checkpoint-3"]
     arguments += ["--samples", "2", "--temperature", "1", "--output", output.name]
@@ -1531,7 +1571,7 @@ def critique_ablation(commands: Commands) -> dict[str, Any]:
 
 
 def answer_accuracy(commands: Commands) -> dict[str, Any]:
-    """Ask the embedded backbone questions of every type."""
+    """Run eval/answers.py, which asks the embedded backbone questions; return its figures."""
     output = commands.fresh("answers.json")
     arguments = ["models/embedded", "--items", "24", "--output", output.name]
     ended = commands.succeed("eval/answers.py", *arguments)
@@ -1539,7 +1579,7 @@ def answer_accuracy(commands: Commands) -> dict[str, Any]:
 
 
 def contamination(commands: Commands) -> dict[str, Any]:
-    """Look for training records in a benchmark."""
+    """Run eval/overlap.py, which looks for training records in a benchmark; return its files."""
     details = commands.fresh("overlap.jsonl")
     fingerprints = commands.fresh("overlap.txt")
     recipe = commands.recipe("shapes/naive.yaml")
@@ -1557,7 +1597,10 @@ def contamination(commands: Commands) -> dict[str, Any]:
 
 
 def annotation(commands: Commands) -> dict[str, Any]:
-    """Annotate pairs by an endpoint, and select hard ones by its tries and by a judge."""
+    """Annotate pairs with an endpoint, select hard pairs, and return all files.
+
+    Pairs are hard if the endpoint often failed, or if a judge does.
+    """
     annotated = commands.fresh("annotated.jsonl")
     for leftover in commands.work.glob("annotated.*"):
         commands.fresh(leftover.name)
@@ -1570,10 +1613,10 @@ def annotation(commands: Commands) -> dict[str, Any]:
         commands.write("endpoint.yaml", json.dumps({"type": "endpoint", **settings}))
         arguments = ["few.yaml", "endpoint.yaml", "--out", annotated.name, "--failures", "keep"]
         ended = commands.run("eval/annotate.py", *arguments)
-    found: dict[str, Any] = {**ended.printed, "message": ended.errors.splitlines()}
+    recorded: dict[str, Any] = {**ended.printed, "message": ended.errors.splitlines()}
     for path in sorted(commands.work.glob("annotated.*")):
         if path.suffix in (".jsonl", ".journal"):
-            found[path.name] = without_images(json_lines(path))
+            recorded[path.name] = without_images(json_lines(path))
     selections = {
         "tries": ["tries", "few.yaml", annotated.name],
         "pass-rate": ["pass-rate", "few.yaml", "pairs-sampled.yaml", "--votes", "2"],
@@ -1582,19 +1625,19 @@ def annotation(commands: Commands) -> dict[str, Any]:
         selected = commands.fresh(f"selected-{name}.jsonl")
         ended = commands.run("eval/select_pairs.py", *arguments, "--out", selected.name)
         lines = json_lines(selected) if selected.is_file() else []
-        found[name] = {**ended.printed, "lines": without_images(lines)}
-    return found
+        recorded[name] = {**ended.printed, "lines": without_images(lines)}
+    return recorded
 
 
 def reports(commands: Commands) -> dict[str, Any]:
     """Write the pages of runs, a sweep and lists, and return the rows of their tables."""
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     for name in ("naive", "critic", "judge-rl", "policy", "sweep", "list", "reward-models"):
         page = commands.fresh(f"report-{name}.html")
         ended = commands.run("eval/report.py", name, "--output", page.name)
         rows = table_rows(page) if page.is_file() else []
-        found[name] = {"status": ended.status, "rows": {"printed": rows}}
-    return found
+        recorded[name] = {"status": ended.status, "rows": {"printed": rows}}
+    return recorded
 
 
 def top_files(folder: Path) -> dict[str, Any]:
@@ -1657,74 +1700,82 @@ def compare(first: Path, second: Path, *, texts: bool) -> int:
             print(f"{name}: only in one of the recordings")
             num_differences += 1
             continue
-        one = json.loads((first / name).read_text(encoding="utf-8"))
-        other = json.loads((second / name).read_text(encoding="utf-8"))
-        for place, description in differences(one, other, texts=texts):
-            print(f"{name} {place}: {description}")
+        first_section = json.loads((first / name).read_text(encoding="utf-8"))
+        second_section = json.loads((second / name).read_text(encoding="utf-8"))
+        for path, description in differences(first_section, second_section, texts=texts):
+            print(f"{name} {path}: {description}")
             num_differences += 1
     print(f"{num_differences} differences in {len(names)} sections")
     return int(num_differences > 0)
 
 
-def differences(one: Any, other: Any, *, texts: bool, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield where two JSON values differ, and how.
+def differences(
+    first: Any, second: Any, *, texts: bool, path: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield the differences between two JSON values, each as its path and a description.
 
     Args:
-        one: a value of the first recording.
-        other: the value at the same place of the second one.
-        texts: also compare what is printed, line by line, and messages.
-        place: the keys that lead to the values.
+        first: a value of the first recording.
+        second: the value at the same path in the second recording.
+        texts: also compare messages and printed texts, line by line.
+        path: the keys that lead to the values, joined by slashes.
     """
-    if isinstance(one, dict) and isinstance(other, dict):
-        yield from differences_of_mappings(one, other, texts=texts, place=place)
-    elif isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
-            yield place, f"{len(one)} and {len(other)} entries"
-        for index, (child, counterpart) in enumerate(zip(one, other, strict=False)):
-            yield from differences(child, counterpart, texts=texts, place=f"{place}/{index}")
-    elif not are_equal(one, other):
-        yield place, f"{one!r} and {other!r}"
+    if isinstance(first, dict) and isinstance(second, dict):
+        yield from differences_of_mappings(first, second, texts=texts, path=path)
+    elif isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
+            yield path, f"{len(first)} and {len(second)} entries"
+        for index, (child, counterpart) in enumerate(zip(first, second, strict=False)):
+            yield from differences(child, counterpart, texts=texts, path=f"{path}/{index}")
+    elif not are_equal(first, second):
+        yield path, f"{first!r} and {second!r}"
 
 
 def differences_of_mappings(
-    one: Mapping[str, Any], other: Mapping[str, Any], *, texts: bool, place: str
+    first: Mapping[str, Any], second: Mapping[str, Any], *, texts: bool, path: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield where two mappings differ: their keys, the order of these, and their values."""
-    if list(one) != list(other):
-        missing = [key for key in one if key not in other]
-        added = [key for key in other if key not in one]
+    """Yield the differences between two mappings: in the keys, their order, and the values.
+
+    The arguments are those of `differences`.
+    """
+    if list(first) != list(second):
+        missing = [key for key in first if key not in second]
+        added = [key for key in second if key not in first]
         if missing or added:
-            yield place, f"keys missing {missing}, added {added}"
+            yield path, f"keys missing {missing}, added {added}"
         else:
-            yield place, f"order of keys {list(one)} and {list(other)}"
-    for key in one:
-        if key not in other:
+            yield path, f"order of keys {list(first)} and {list(second)}"
+    for key in first:
+        if key not in second:
             continue
-        inside = f"{place}/{key}"
+        inside = f"{path}/{key}"
         if key == "message" and not texts:
             continue
         if key in ("printed", "message", *PRINTED_KEYS):
-            yield from differences_of_texts(one[key], other[key], texts=texts, place=inside)
+            yield from differences_of_texts(first[key], second[key], texts=texts, path=inside)
         else:
-            yield from differences(one[key], other[key], texts=texts, place=inside)
+            yield from differences(first[key], second[key], texts=texts, path=inside)
 
 
 def differences_of_texts(
-    one: Any, other: Any, *, texts: bool, place: str
+    first: Any, second: Any, *, texts: bool, path: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield where two printed texts differ: in their lines with `texts`, otherwise in their numbers."""
-    lines = printed_lines(one)
-    other_lines = printed_lines(other)
+    """Yield the differences between two printed texts.
+
+    With `texts` their lines are compared, otherwise only their numbers.
+    """
+    lines = printed_lines(first)
+    second_lines = printed_lines(second)
     if texts:
-        yield from differences(lines, other_lines, texts=True, place=place)
+        yield from differences(lines, second_lines, texts=True, path=path)
         return
     numbers = [number for line in lines for number in NUMBER.findall(line)]
-    other_numbers = [number for line in other_lines for number in NUMBER.findall(line)]
-    if len(numbers) != len(other_numbers):
-        yield place, f"{len(numbers)} and {len(other_numbers)} numbers are printed"
-    for index, (number, counterpart) in enumerate(zip(numbers, other_numbers, strict=False)):
+    second_numbers = [number for line in second_lines for number in NUMBER.findall(line)]
+    if len(numbers) != len(second_numbers):
+        yield path, f"{len(numbers)} and {len(second_numbers)} numbers are printed"
+    for index, (number, counterpart) in enumerate(zip(numbers, second_numbers, strict=False)):
         if number != counterpart:
-            yield place, f"printed number {index} is {number} and {counterpart}"
+            yield path, f"printed number {index} is {number} and {counterpart}"
             return
 
 
@@ -1743,11 +1794,11 @@ def printed_lines(value: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def are_equal(one: Any, other: Any) -> bool:
-    """Return True if two JSON values without children are equal, in their type too; NaN equals NaN."""
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
-        return math.isnan(other)
-    return type(one) is type(other) and bool(one == other)
+def are_equal(first: Any, second: Any) -> bool:
+    """Return True if two JSON scalars are equal and of the same type; NaN equals NaN."""
+    if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
+        return math.isnan(second)
+    return type(first) is type(second) and bool(first == second)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""How fast a judge writes under ZeRO-3: with its weights gathered once, gathered layer by layer, and without ZeRO-3.
+"""Measure how fast a judge writes under ZeRO-3, which divides the weights among processes.
+
+The weights are gathered once for the whole evaluation, gathered layer by layer, or not divided.
 
     python tools/measure_generation.py [--rounds 3]
 

@@ -44,7 +44,7 @@ def peak(shapes: Shapes, groups: Sequence[Group], *, training: bool, later: bool
 
 
 def patch_cost(shape: str, checkpointing: bool) -> float:
-    """Return what a vision patch adds to the peak of training, in LM tokens (counted as `PATCH_COST`)."""
+    """Return the memory that a vision patch adds to the peak of training, in tokens of text."""
     small, longer, larger = (
         PairSize(60, width, question, (200, 200))
         for width, question in ((60, 80), (60, 1080), (80, 80))

@@ -24,7 +24,7 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import wide_console
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.study import plan, run_missing, study_result, write
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(arguments)
     console = wide_console(120, highlight=False)
-    with command(refusal=2):
+    with exit_on_user_error(status=2):
         seeds = list(dict.fromkeys(options.seeds))
         ablation = read_ablation(options.list, options.overrides, seeds)
         refuse_other_recipes(ablation.runs)

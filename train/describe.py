@@ -16,7 +16,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(CLONE))
 
 from mmrm.data.config.registry import installed_sections
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.judges.registry import JUDGES
@@ -41,7 +41,7 @@ def _as_json(schema: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Write the two schemas and the reference page, and print their paths."""
-    with command():
+    with exit_on_user_error():
         for file, text in files().items():
             with locked_file(file):
                 write_whole(file, text)

@@ -17,7 +17,7 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import UserError
 from mmrm.data.storage.output_lock import locked_file
 
@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.public and options.push is None:
         parser.error("--public says who can see the uploaded repository and needs --push.")
-    with command(), locked_file(options.folder):
+    with exit_on_user_error(), locked_file(options.folder):
         # torch and transformers take seconds, which --help should not.
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError

@@ -15,7 +15,7 @@ from typing import Any
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path, help="A checkpoint of a LoRA run.")
     parser.add_argument("folder", type=Path, help="The folder that is made.")
     options = parser.parse_args()
-    with command(), locked_file(options.folder):
+    with exit_on_user_error(), locked_file(options.folder):
         merge(options.checkpoint, options.folder)
 
 

@@ -45,7 +45,7 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import wide_console
 from mmrm.eval.verifiers import VERIFIERS
 from mmrm.train.recipe.parsing import parse_options
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     An error that a user can correct ends the process with status 2.
     """
     options = parse(arguments)
-    with command(refusal=2):
+    with exit_on_user_error(status=2):
         run(options).show(wide_console(120))
 
 

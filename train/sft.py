@@ -13,9 +13,9 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.train.runs.environment import start
 
 if __name__ == "__main__":
-    with command():
+    with exit_on_user_error():
         start(sys.argv[1:], "sft", __doc__)

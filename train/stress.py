@@ -15,7 +15,7 @@ from pathlib import Path
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.stress import run
 
@@ -37,7 +37,7 @@ def main() -> None:
         help="Train both algorithms once with each of these seeds.",
     )
     options = parser.parse_intermixed_args()
-    with command():
+    with exit_on_user_error():
         for sentence in run(options).sentences:
             print(sentence)
 

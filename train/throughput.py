@@ -22,7 +22,7 @@ import torch
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.console import wide_console
 from mmrm.train.runs.environment import silence
 from mmrm.train.studies.speed.throughput import run, write
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     silence()
     leave_to_libraries(options.device)
     console = wide_console(150)
-    with command():
+    with exit_on_user_error():
         result = run(options, console)
         result.show(console)
         if options.json:

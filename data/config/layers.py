@@ -1,7 +1,7 @@
-"""Recipes as trees of values with the places where they were written.
+"""Recipes as trees of values, each with the file and line where it was written.
 
 A recipe may extend another (`extends: ../basereward.yaml`). The command line and the variants of an
-ablation lay single keys over both. Every value keeps its file and line, so that an error that is
+ablation replace single keys of both. Every value keeps its file and line, so that an error that is
 found after all this can still name them.
 """
 
@@ -18,13 +18,13 @@ from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from mmrm.data.errors import SHOWN, Problem, RecipeError, UserError
+from mmrm.data.errors import SHOWN_CHARACTERS, Problem, RecipeError, UserError
 from mmrm.data.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A value of a recipe and the place where it was written."""
+    """A value of a recipe, with the file and line where it was written."""
 
     value: dict[str, Located] | list[Located] | str | int | float | bool | None
     """Mappings and lists contain further `Located`."""
@@ -33,7 +33,11 @@ class Located:
 
     @classmethod
     def of(cls, plain: Any, where: str = "") -> Located:
-        """Return a plain value with the same place throughout; keys of mappings become text."""
+        """Return a tree for a plain value such as a dictionary.
+
+        The keys of mappings become text. Every value in the tree gets the same file and line,
+        `where`.
+        """
         if isinstance(plain, dict):
             return cls({str(key): cls.of(child, where) for key, child in plain.items()}, where)
         if isinstance(plain, list):
@@ -41,7 +45,7 @@ class Located:
         return cls(plain, where)
 
     def plain(self) -> Any:
-        """Return the value without its places."""
+        """Return the value as plain dictionaries, lists and scalars, without files and lines."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -57,47 +61,53 @@ class Located:
         return None
 
     def at(self, path: Sequence[str | int]) -> Located | None:
-        """Return the value at `path`, or None if there is none."""
-        here: Located | None = self
+        """Return the value to which the keys and list positions in `path` lead, or None."""
+        value: Located | None = self
         for key in path:
-            if here is None:
+            if value is None:
                 return None
-            here = here.child(key)
-        return here
+            value = value.child(key)
+        return value
 
     def nearest(self, path: Sequence[str | int]) -> Located:
-        """Return the value at `path`, or the last one on the way to it."""
-        here = self
+        """Return the value at `path`, or its deepest ancestor that exists if there is none."""
+        value = self
         for key in path:
-            below = here.child(key)
-            if below is None:
-                return here
-            here = below
-        return here
+            child = value.child(key)
+            if child is None:
+                return value
+            value = child
+        return value
 
 
-def lay(base: Located, patch: Located) -> Located:
-    """Return `base` with `patch` over it.
+def overlay(base: Located, patch: Located) -> Located:
+    """Return `base` with the values of `patch` in place of its own.
 
-    Mappings are merged key by key, and everything else, lists too, is replaced. A mapping whose
-    `type` the patch changes is replaced as a whole, since the keys of one type mean nothing to
-    another. A mapping over a list changes single items by their index, as `data.sources.0.weight=2`
-    on the command line does.
+    Mappings are merged key by key. Everything else, lists too, is replaced. A mapping whose `type`
+    the patch changes is replaced as a whole, since the keys of one type mean nothing to another. If
+    `base` is a list and `patch` a mapping of indices, single items are changed, as
+    `data.sources.0.weight=2` on the command line does.
     """
-    under = base.value
-    over = patch.value
-    if isinstance(under, list) and isinstance(over, dict) and _are_indices(over, len(under)):
-        items = [lay(item, over.get(str(index), item)) for index, item in enumerate(under)]
+    old_value = base.value
+    new_value = patch.value
+    if (
+        isinstance(old_value, list)
+        and isinstance(new_value, dict)
+        and _are_indices(new_value, len(old_value))
+    ):
+        items = []
+        for index, item in enumerate(old_value):
+            items.append(overlay(item, new_value.get(str(index), item)))
         return Located(items, base.where)
-    if not isinstance(under, dict) or not isinstance(over, dict):
+    if not isinstance(old_value, dict) or not isinstance(new_value, dict):
         return patch
     old_type = base.child("type")
     new_type = patch.child("type")
     if old_type and new_type and old_type.plain() != new_type.plain():
         return patch
-    merged = dict(under)
-    for key, value in over.items():
-        merged[key] = lay(under.get(key, value), value)
+    merged = dict(old_value)
+    for key, value in new_value.items():
+        merged[key] = overlay(old_value[key], value) if key in old_value else value
     return Located(merged, base.where)
 
 
@@ -140,14 +150,15 @@ class Reader:
     def recipe(
         self, path: Path, extended_by: tuple[Path, ...] = (), where: str = COMMAND_LINE
     ) -> Located:
-        """Return the recipe at `path`, laid over the recipe that it extends.
+        """Return the recipe at `path`, merged with the recipe that it extends.
 
         Args:
             path: A YAML file.
-            extended_by: The recipes that extend it, resolved.
-            where: The place of the key `extends` that names it, for messages.
+            extended_by: The resolved paths of the recipes that extend it; empty if it was named
+                on the command line.
+            where: The file and line of the key `extends` that names it, for messages.
         """
-        key = "extends" if extended_by else "recipe"
+        key = "extends" if extended_by else "recipe"  # under which errors are reported
         try:
             text = _text_of_recipe(path, extended_by)
         except UserError as error:
@@ -159,23 +170,28 @@ class Reader:
         if not isinstance(tree.value, dict):
             message = "a recipe has to be a mapping of sections such as `backbone:`"
             return self._refuse(tree.where, "recipe", repr(tree.plain()), message)
-        extended = tree.value.pop("extends", None)
-        if extended is None:
+        extends = tree.value.pop("extends", None)
+        if extends is None:
             return tree
-        base_path = path.parent / str(extended.plain())
-        base = self.recipe(base_path, (*extended_by, path.resolve()), extended.where)
-        return lay(base, tree)
+        base_path = path.parent / str(extends.plain())
+        base = self.recipe(base_path, (*extended_by, path.resolve()), extends.where)
+        return overlay(base, tree)
 
     def override(self, text: str) -> Located:
-        """Return `section.key=value`, with a value as in YAML, as a recipe of that one key."""
+        """Return an override, `section.key=value`, as a recipe with that key alone.
+
+        The value is read as YAML.
+        """
         key, equals, value = text.partition("=")
         names = key.split(".")
-        if not equals or not all(names) or len(names) > MAX_DEPTH or len(text) > MAX_BYTES:
+        has_empty_name = not all(names)
+        is_too_large = len(names) > MAX_DEPTH or len(text) > MAX_BYTES
+        if not equals or has_empty_name or is_too_large:
             message = (
                 "an override is written section.key=value, for example optim.learning_rate=1e-6, "
                 f"with at most {MAX_DEPTH} names and {MAX_BYTES:,} characters"
             )
-            return self._refuse(COMMAND_LINE, text[:SHOWN], "", message)
+            return self._refuse(COMMAND_LINE, text[:SHOWN_CHARACTERS], "", message)
         num_problems = len(self.problems)
         tree = self._tree(value, "", key, empty=Located(None, COMMAND_LINE))
         if len(self.problems) > num_problems:
@@ -185,10 +201,12 @@ class Reader:
         return tree
 
     def _tree(self, text: str, file: str, key: str, empty: Located) -> Located:
-        """Return the values of a YAML text with their places.
+        """Return the values of a YAML text, each with its file and line.
+
+        Errors are added to `problems`.
 
         Args:
-            text: The text.
+            text: The YAML text.
             file: The name of its file; empty for the command line.
             key: The key under which errors are reported.
             empty: The result for a text without a value.
@@ -207,17 +225,15 @@ class Reader:
             if isinstance(error, MarkedYAMLError):
                 mark = error.problem_mark or error.context_mark
                 reason = error.problem
-            shown = "" if file else text
+            shown_value = "" if file else text  # a whole file would be too long
             return self._refuse(
-                self._where(mark), key, shown, f"this cannot be read as YAML: {reason}"
+                self._where(mark), key, shown_value, f"this cannot be read as YAML: {reason}"
             )
 
     def _refuse_large(self, text: str) -> None:
-        """Raise YAMLError if a text holds too many values.
-
-        The text is read as a stream of events first: a tree of nodes of unlimited depth would
-        exceed Python's recursion limit.
-        """
+        """Raise YAMLError if a YAML text is nested too deeply or holds too many values."""
+        # A stream of events is read first, because building a tree of nodes of unlimited depth
+        # would exceed Python's recursion limit.
         depth = 0
         num_values = 0
         for event in self._yaml.parse(text):
@@ -230,9 +246,12 @@ class Reader:
             _refuse_beyond_limits(depth, num_values, event.start_mark)
 
     def _located(self, node: Node, key: Node, path: tuple[str, ...]) -> Located:
-        """Return the value of a YAML node with its places.
+        """Return the value of a YAML node and of all nodes in it, each with its file and line.
 
-        The place of a value is that of its key, also if the value begins on the next line.
+        Args:
+            node: The node of the value.
+            key: The node of its key, whose line is that of the value; in a list the value itself.
+            path: The keys and indices that lead to the value.
         """
         where = self._where(key.start_mark)
         self._num_values += 1
@@ -247,7 +266,13 @@ class Reader:
         return self._scalar(node, where, ".".join(path))
 
     def _scalar(self, node: Node, where: str, key: str) -> Located:
-        """Return the value of a YAML node that is neither a mapping nor a list."""
+        """Return the value of a YAML node that is neither a mapping nor a list.
+
+        Args:
+            node: The node of the value.
+            where: The file and line of the value.
+            key: The keys that lead to it, joined by dots, for messages.
+        """
         tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if tag in PLAIN_TAGS:
             try:
@@ -259,7 +284,7 @@ class Reader:
                 return self._refuse(where, key, node.value, message)
         if tag not in TEXT_TAGS:
             message = f"the tag {node.tag} has no meaning in a recipe; remove it"
-            self._refuse(where, key, node.value, message)
+            self._refuse(where, key, node.value, message)  # reading goes on, as if it were text
         if NOT_TEXT.search(node.value):
             message = (
                 "the text contains a NUL or half of a surrogate pair, which no path and no prompt "
@@ -269,7 +294,10 @@ class Reader:
         return Located(node.value, where)
 
     def _mapping(self, node: MappingNode, path: tuple[str, ...]) -> dict[str, Located]:
-        """Return the entries of a mapping; a repeated key is reported with both lines."""
+        """Return the entries of a YAML mapping; a repeated key is reported with both lines.
+
+        `path` has the keys and indices that lead to the mapping.
+        """
         entries: dict[str, Located] = {}
         line_by_key: dict[str, int] = {}
         for key, value in node.value:
@@ -280,25 +308,31 @@ class Reader:
                 continue
             path_of_value = (*path, key.value)
             if key.value in entries:
-                shown = str(value.value) if isinstance(value, ScalarNode) else ""
+                shown_value = str(value.value) if isinstance(value, ScalarNode) else ""
                 message = (
                     f"this key occurs twice, first on line {line_by_key[key.value]}; keep one of "
                     "the two"
                 )
-                self._refuse(where, ".".join(path_of_value), shown, message)
+                self._refuse(where, ".".join(path_of_value), shown_value, message)
                 continue
             line_by_key[key.value] = key.start_mark.line + 1
             entries[key.value] = self._located(value, key, path_of_value)
         return entries
 
     def _where(self, mark: StringMark | None) -> str:
-        """Return `file:line` of a mark in the text that is being read."""
+        """Return `file:line` for a position (`mark`) in the text that is being read.
+
+        The result is the file alone if there is no mark, and COMMAND_LINE if there is no file.
+        """
         if self._file and mark:
             return f"{self._file}:{mark.line + 1}"
         return self._file or COMMAND_LINE
 
     def _refuse(self, where: str, key: str, value: str, message: str) -> Located:
-        """Add a problem, and return an empty recipe, with which reading goes on."""
+        """Add an error to `problems`, and return an empty recipe instead of the wrong value.
+
+        The arguments are the fields of `Problem`. Reading goes on, so that all errors are found.
+        """
         self.problems.append(Problem(where, key, value, message))
         return Located({}, where)
 
@@ -306,7 +340,9 @@ class Reader:
 def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
     """Return the text of the recipe at `path`.
 
-    Raises: UserError if it is no regular file, extends itself or is too large; OSError or
+    `extended_by` has the resolved paths of the recipes that extend it.
+
+    Raises: UserError if the recipe is no regular file, extends itself or is too large; OSError or
     ValueError if it cannot be read.
     """
     if not path.is_file():
@@ -330,7 +366,10 @@ def _text_of_recipe(path: Path, extended_by: tuple[Path, ...]) -> str:
 
 
 def _refuse_beyond_limits(depth: int, num_values: int, mark: StringMark | None) -> None:
-    """Raise YAMLError if a text is nested too deeply or holds too many values."""
+    """Raise YAMLError if a recipe is nested too deeply or holds too many values.
+
+    `mark` is the position in the text to which these numbers belong, for the message.
+    """
     if depth > MAX_DEPTH:
         reason = f"it is nested more than {MAX_DEPTH} deep"
         raise MarkedYAMLError(problem=reason, problem_mark=mark)
@@ -340,9 +379,9 @@ def _refuse_beyond_limits(depth: int, num_values: int, mark: StringMark | None) 
 
 
 def read_yaml(path: Path) -> Located:
-    """Return the mapping in a YAML file, laid over the file that it `extends`.
+    """Return the mapping in a YAML file, merged with the file that its key `extends` names.
 
-    Raises: RecipeError if the text of a file is wrong.
+    Raises: RecipeError if a file cannot be read, or is no mapping in valid YAML.
     """
     reader = Reader()
     tree = reader.recipe(path)

@@ -1,8 +1,9 @@
 """Registries: one dictionary for each kind of plug-in, from the `type` in YAML to its class.
 
-A row of the core holds its class, so that mypy, renaming and go-to-definition follow it. A row into
-a wing holds an import path, such as "mmrm.train.methods.critic.config:CriticConfig". It is imported
-when a recipe is read, and left out if the folder of the wing was removed from the clone.
+A plug-in that is always there is registered by its class, so that mypy, renaming and
+go-to-definition follow it. An optional plug-in, whose folder may be removed from a clone, is
+registered by an import path, such as "mmrm.train.methods.critic.config:CriticConfig". It is
+imported when a recipe is read, and left out if its folder was removed.
 """
 
 from __future__ import annotations
@@ -23,56 +24,72 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 def load(path: str) -> Any:
-    """Return the object at an import path such as `mmrm.train.methods.naive.method:NaiveMethod`."""
+    """Import and return the object at a path such as `mmrm.train.methods.naive.method:NaiveMethod`.
+
+    The path has the name of a module, a colon and the name of an object in the module.
+    """
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
 def is_installed(path: str) -> bool:
-    """Return False if the module of an import path, or a package around it, does not exist.
+    """Return True if the module of an import path such as `package.module:Name` exists.
 
-    Any other error while a package is imported is an error inside the wing, and is raised.
+    Other errors while the packages around the module are imported are raised.
     """
     module = path.partition(":")[0]
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError as error:
-        # `find_spec` imports the packages around the module.
-        is_around_module = f"{module}.".startswith(f"{error.name}.")
-        if not is_around_module:
+        # `find_spec` imports the packages around the module. The missing one may be one of them, or
+        # any other package that they import, which is an error.
+        is_package_of_module = f"{module}.".startswith(f"{error.name}.")
+        if not is_package_of_module:
             raise
         return False
 
 
 def installed_rows(registry: Mapping[str, type[SectionT] | str]) -> dict[str, type[SectionT]]:
-    """Return the classes of a registry whose wings are installed, by `type`, in its order."""
+    """Return the classes of a registry by `type`, without plug-ins whose folders were removed.
+
+    The order is that of `registry`, whose values are classes or import paths of classes.
+    """
     classes: dict[str, type[SectionT]] = {}
-    for name, row in registry.items():
-        if not isinstance(row, str):
-            classes[name] = row
-        elif is_installed(row):
-            classes[name] = load(row)
+    for name, class_or_path in registry.items():
+        if not isinstance(class_or_path, str):
+            classes[name] = class_or_path
+        elif is_installed(class_or_path):
+            classes[name] = load(class_or_path)
     return classes
 
 
 def installed_sections(registry: Mapping[str, type[SectionT] | str]) -> list[type[SectionT]]:
-    """Return the classes of a registry whose wings are installed, in the registry's order."""
+    """Return the classes of a registry, in its order, without plug-ins whose folders were removed.
+
+    The values of `registry` are classes or import paths of classes.
+    """
     return list(installed_rows(registry).values())
 
 
 class OneOf:
-    """Annotates a field that holds any installed section of a registry, told apart by its `type`.
+    """Annotation of a field that holds a section of any class in a registry.
+
+    Pydantic takes the class by the section's key `type`. Example:
 
     method: Annotated[MethodConfig, OneOf(METHODS)]
     """
 
     def __init__(self, registry: Mapping[str, type[Section] | str]) -> None:
+        """Store the registry: classes, or import paths of classes, by `type`."""
         self.registry = registry
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Return the schema of a union that pydantic tells apart by `type`."""
+        """Return pydantic's schema of a union of the installed classes, with `type` as the key.
+
+        Pydantic calls this with the annotated type (`source`), which is not needed here.
+        """
         sections = installed_sections(self.registry)
         if len(sections) == 1:
             # Pydantic accepts no discriminator for a union of one.

@@ -42,6 +42,7 @@ Rate = Annotated[float, Field(ge=1e-12, lt=1.0)]
 
 
 def _refuse_tiny_temperature(temperature: float) -> float:
+    """Return a temperature unchanged; raise ValueError if it is above 0 but below 0.01."""
     if 0 < temperature < 0.01:
         raise ValueError(
             "should be 0 (the likeliest token), or at least 0.01, since scores are divided by it"
@@ -68,13 +69,15 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _bounded(cls, value: Any) -> Any:
+    def _refuse_large_number(cls, value: Any) -> Any:
+        """Return a value unchanged; raise ValueError if it is a number beyond LARGEST."""
         if isinstance(value, int | float) and abs(value) > LARGEST:
             raise ValueError(f"the value should be between {-LARGEST:,} and {LARGEST:,}")
         return value
 
 
 def _refuse_secrets(url: str) -> str:
+    """Return a URL unchanged; raise ValueError if it could contain a password or a key."""
     if "@" in url or "?" in url:
         raise ValueError(
             "an address is printed and saved with results, so it may contain no user, password or "

@@ -8,29 +8,37 @@ import json
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from mmrm.data.config.layers import Located, lay, read_yaml
+from mmrm.data.config.layers import Located, overlay, read_yaml
 from mmrm.data.config.registry import OneOf, installed_sections
 from mmrm.data.errors import Problem, RecipeError
 
 Model = TypeVar("Model", bound=BaseModel)
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and list positions that lead to a value."""
 
 
-def read_section(file: FilePath, model: type[Model]) -> Model:
-    """Return the mapping in a YAML file as a `model`; raise RecipeError with all errors."""
+def read_section(file: Path, model: type[Model]) -> Model:
+    """Return the mapping in a YAML file as an instance of `model`.
+
+    Raises: RecipeError with everything that is wrong with the file.
+    """
     return parse(model, read_yaml(file), str(file))
 
 
 def parse(model: type[Model], tree: Located, name: str) -> Model:
-    """Return `tree` as a `model`; raise RecipeError under `name` with everything that is wrong."""
+    """Return a tree of values as an instance of `model`.
+
+    `name` is the name of the file, for the message.
+
+    Raises: RecipeError with everything that is wrong with the values.
+    """
     section, errors = validate(model, tree.plain())
     if section is None:
         raise RecipeError(name, list(problems(model, errors, tree).values()))
@@ -38,11 +46,12 @@ def parse(model: type[Model], tree: Located, name: str) -> Model:
 
 
 def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDetails]]:
-    """Return `raw` as a `model`, or None and all errors.
+    """Return an instance of `model` with the values `raw`, and no errors.
 
-    It is read as JSON, in which a list may represent a tuple.
+    If the values are wrong, return None and pydantic's errors.
     """
     try:
+        # Read as JSON, because strict models then accept a list in place of a tuple.
         return model.model_validate_json(json.dumps(raw)), []
     except ValidationError as error:
         return None, error.errors(include_url=False)
@@ -50,12 +59,18 @@ def validate(model: type[Model], raw: Any) -> tuple[Model | None, list[ErrorDeta
 
 def problems(
     model: type[BaseModel], errors: list[ErrorDetails], tree: Located
-) -> dict[Path, Problem]:
-    """Return one problem for each path with errors in the recipe `tree`.
+) -> dict[KeyPath, Problem]:
+    """Return one problem for each key of the recipe `tree` with errors, by the path of the key.
 
-    A value that fits no branch of a union has an error for each branch; they are joined by `or`.
+    A value that fits no branch of a union has an error for each branch. Their messages are joined
+    by "or".
+
+    Args:
+        model: The model that `tree` was validated by.
+        errors: Pydantic's errors.
+        tree: The recipe.
     """
-    errors_by_path: dict[Path, list[ErrorDetails]] = {}
+    errors_by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for error in errors:
         errors_by_path.setdefault(path_of(error, tree), []).append(error)
     return {
@@ -66,23 +81,25 @@ def problems(
 
 def salvage(
     model: type[Model], raw: dict[str, Any], stand_in: dict[str, dict[str, Any]]
-) -> tuple[Model | None, list[Path]]:
+) -> tuple[Model | None, list[KeyPath]]:
     """Return a recipe without its broken parts, and the paths of those parts.
 
-    The rules that compare keys can thus be checked together with the keys themselves. The recipe is
-    None if not even `stand_in` is valid.
+    Rules that compare several keys can then be checked on the rest of the recipe, so that the user
+    sees all errors at once. The recipe is None if not even `stand_in` is valid.
 
     Args:
         model: The model of the recipe.
         raw: The values of the recipe.
         stand_in: Values for the sections that every recipe must have.
     """
-    broken: list[Path] = [(name,) for name in stand_in if name not in raw]
+    broken: list[KeyPath] = [(name,) for name in stand_in if name not in raw]
     while True:
-        tree = lay(Located.of(stand_in), Located.of(raw))
+        # The stand-in of a section is used if the section is missing or was removed.
+        tree = overlay(Located.of(stand_in), Located.of(raw))
         raw = tree.plain()
         recipe, errors = validate(model, raw)
-        paths = {_removable(error, tree) for error in errors} - {()}
+        paths = {_removable(error, tree) for error in errors}
+        paths.discard(())  # the recipe itself cannot be removed
         if not paths:
             return recipe, broken
         # The longest paths first, because removing a section removes what is in it.
@@ -94,8 +111,8 @@ def salvage(
         broken.extend(paths)
 
 
-def _removable(error: ErrorDetails, tree: Located) -> Path:
-    """Return the path of the smallest part that can be removed to get rid of `error`.
+def _removable(error: ErrorDetails, tree: Located) -> KeyPath:
+    """Return the path of the smallest part of a recipe whose removal removes `error`.
 
     If a key or its `type` is missing, this is the section around it. If an item of a list is wrong,
     it is the list.
@@ -108,32 +125,33 @@ def _removable(error: ErrorDetails, tree: Located) -> Path:
     return path
 
 
-def path_of(error: ErrorDetails, tree: Located) -> Path:
-    """Return the keys at which a person finds `error`.
-
-    They are pydantic's location of the error, without the branches of unions.
-    """
+def path_of(error: ErrorDetails, tree: Located) -> KeyPath:
+    """Return the keys and list positions of the recipe `tree` that lead to an error of pydantic."""
     path: list[str | int] = []
+    value = tree
+    # Pydantic's location also names the branches of unions, which are no keys of the recipe.
     location = error["loc"]
-    for number, key in enumerate(location, start=1):
-        is_missing_key = error["type"] == "missing" and number == len(location)
-        below = tree.child(key)
-        if below is not None or is_missing_key:
+    for index, key in enumerate(location):
+        is_last = index == len(location) - 1
+        is_missing_key = is_last and error["type"] == "missing"
+        child = value.child(key)
+        if child is not None or is_missing_key:
             path.append(key)
-        if below is not None:
-            tree = below
+        if child is not None:
+            value = child
     if error["type"].startswith("union_tag"):
+        # The error is at the key `type`, which the location does not contain.
         path.append(error["ctx"]["discriminator"].strip("'"))
     return tuple(path)
 
 
-def dotted(path: Path) -> str:
-    """Return `path` as it is written on the command line."""
+def dotted(path: KeyPath) -> str:
+    """Return a path as on the command line, such as `optim.betas.0`; "recipe" for an empty one."""
     return ".".join(map(str, path)) or "recipe"
 
 
 def written(value: Any) -> str:
-    """Return a value as a person would search for it in the file; "a mapping" for a section."""
+    """Return the text of a value in a message: as in a YAML file, or "a mapping" or "a list"."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -142,11 +160,11 @@ def written(value: Any) -> str:
 
 
 def _problem(
-    model: type[BaseModel], path: Path, errors: list[ErrorDetails], tree: Located
+    model: type[BaseModel], path: KeyPath, errors: list[ErrorDetails], tree: Located
 ) -> Problem:
-    """Return the problem at one path of a recipe."""
+    """Return pydantic's errors at one path of the recipe `tree` as a problem."""
     kind = errors[0]["type"]
-    nearest = tree.nearest(path)
+    nearest = tree.nearest(path)  # the section, if the key is missing
     value = written(nearest.plain())
     if kind == "extra_forbidden":
         message = _unknown_key(model, path, tree)
@@ -160,99 +178,127 @@ def _problem(
     return Problem(nearest.where, dotted(path), value, message)
 
 
-def _missing_key(model: type[BaseModel], path: Path, tree: Located) -> str:
-    """Return the message about a key that is required, with its allowed words if there are some."""
-    key = str(path[-1])
-    options: list[str] = []
-    for section in _sections_at(model, path[:-1], tree):
+def _missing_key(model: type[BaseModel], path: KeyPath, tree: Located) -> str:
+    """Return the message about a missing key, with the words that its value may be, if any.
+
+    `path` has the keys and list positions that lead to the missing key in the recipe `tree`.
+    """
+    *path_of_section, key = path
+    allowed_words: list[str] = []
+    # There are several sections if any section of a union may be at this path.
+    for section in _sections_at(model, tuple(path_of_section), tree):
         if key in section.model_fields:
-            allowed = get_args(section.model_fields[key].annotation)
-            options += [option for option in allowed if isinstance(option, str)]
-    if not options:
+            # The arguments of Literal["red", "blue"] are "red" and "blue".
+            arguments = get_args(section.model_fields[str(key)].annotation)
+            allowed_words += [argument for argument in arguments if isinstance(argument, str)]
+    if not allowed_words:
         return "this key is required"
-    return f"this key is required; one of {', '.join(options)}"
+    return f"this key is required; one of {', '.join(allowed_words)}"
 
 
 def _requirement(error: ErrorDetails) -> str:
-    """Return the requirement on a value; for a word, also the nearest one that is allowed."""
-    context_keys = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}
-    context_key = context_keys.get(error["type"])
-    if context_key is None:
+    """Return the requirement on a wrong value as part of a sentence: "should be at least 1".
+
+    If the value has to be one of several words, the text contains them and a guess at the word that
+    was meant.
+    """
+    # The types of pydantic's errors that list the allowed words, and the keys of these lists.
+    key_by_error_type = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}
+    key_of_words = key_by_error_type.get(error["type"])
+    if key_of_words is None:
         return error["msg"].replace("Input should", "should")
-    options = re.findall(r"'([^']*)'", error["ctx"][context_key])
-    allowed = " or ".join(", ".join(options).rsplit(", ", 1))
-    word = str(error["ctx"].get("tag", error["input"]))
-    return f"should be {allowed}{_meant(word, options)}"
+    allowed_words = re.findall(r"'([^']*)'", error["ctx"][key_of_words])
+    listing = " or ".join(", ".join(allowed_words).rsplit(", ", 1))
+    given_word = str(error["ctx"].get("tag", error["input"]))
+    return f"should be {listing}{_guess(given_word, allowed_words)}"
 
 
-def _meant(word: str, options: list[str]) -> str:
-    """Return "; did you mean …?" with the option that is most like `word`, or "" if none is."""
+def _guess(word: str, options: list[str]) -> str:
+    """Return "; did you mean …?" with the option that is most like `word`.
+
+    The result is an empty text if no option is like `word`.
+    """
     matches = get_close_matches(word, options, n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def _unknown_key(model: type[BaseModel], path: Path, tree: Located) -> str:
-    """Return the message about an unknown key, with the keys that exist and the likely one."""
-    key = str(path[-1])
-    allowed: set[str] = set()
-    for section in _sections_at(model, path[:-1], tree):
-        allowed.update(section.model_fields)
-    hint = _meant(key, sorted(allowed)) or _same_key_elsewhere(model, key) or "."
-    return f"there is no such key{hint} Allowed here: {', '.join(sorted(allowed))}"
+def _unknown_key(model: type[BaseModel], path: KeyPath, tree: Located) -> str:
+    """Return the message about an unknown key: a guess at the intended key, and the allowed keys.
+
+    `path` has the keys and list positions that lead to the unknown key in the recipe `tree`.
+    """
+    *path_of_section, key = path
+    allowed_keys: set[str] = set()
+    # There are several sections if any section of a union may be at this path.
+    for section in _sections_at(model, tuple(path_of_section), tree):
+        allowed_keys.update(section.model_fields)
+    guess = _guess(str(key), sorted(allowed_keys))
+    if not guess:
+        guess = _same_key_elsewhere(model, str(key))
+    return f"there is no such key{guess or '.'} Allowed here: {', '.join(sorted(allowed_keys))}"
 
 
 def _same_key_elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return "; did you mean …?" with up to three other sections that have `key`, or ""."""
-    places: dict[str, None] = {}
-    for place, section in sections(model):
-        if key in section.model_fields:
-            places[".".join((*place, key))] = None
-    if not places:
-        return ""
-    return f"; did you mean {' or '.join([*places][:3])}?"
+    """Return "; did you mean …?" with up to three keys of the same name in other sections.
 
-
-def _sections_at(model: type[BaseModel], path: Path, tree: Located) -> list[type[BaseModel]]:
-    """Return the sections that are allowed at `path`.
-
-    If the recipe has a `type` there, these are the branches of a union with that type; if no branch
-    has it, all branches.
+    The result is an empty text if no section has the key.
     """
-    keys = tuple(key for key in path if isinstance(key, str))
-    allowed = [section for place, section in sections(model) if place == keys]
+    candidates: list[str] = []
+    for keys, section in sections(model):
+        candidate = ".".join((*keys, key))
+        if key in section.model_fields and candidate not in candidates:
+            candidates.append(candidate)
+    if not candidates:
+        return ""
+    return f"; did you mean {' or '.join(candidates[:3])}?"
+
+
+def _sections_at(model: type[BaseModel], path: KeyPath, tree: Located) -> list[type[BaseModel]]:
+    """Return the classes of the sections that may be at `path` in the recipe `tree`.
+
+    There are several if the model has a union there. If the recipe has a `type` at the path, the
+    result has only the classes with this type. If no class has it, the result has all classes.
+    """
+    keys = tuple(key for key in path if isinstance(key, str))  # without positions in lists
+    allowed = [section for section_keys, section in sections(model) if section_keys == keys]
     given_type = tree.at((*path, "type"))
     if given_type is None:
         return allowed
-    of_type = [section for section in allowed if _has_type(section, given_type.plain())]
-    return of_type or allowed
+    with_given_type = [section for section in allowed if _has_type(section, given_type.plain())]
+    return with_given_type or allowed
 
 
 def _has_type(section: type[BaseModel], type_name: Any) -> bool:
-    """Return True if a section has no `type`, or its `type` may be `type_name`."""
+    """Return True if the key `type` of a section may be `type_name`, or does not exist."""
     field = section.model_fields.get("type")
     return field is None or type_name in get_args(field.annotation)
 
 
 def sections(
-    model: type[BaseModel], place: tuple[str, ...] = ()
+    model: type[BaseModel], keys: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
-    """Yield the keys that lead to each section below `model`, and the section; `model` comes first.
+    """Yield `model` and the class of every section in it, each with the keys that lead to it.
 
-    All branches of a union are yielded.
+    `model` itself comes first. All classes of a union are yielded.
+
+    Args:
+        model: The model of a recipe or of a section.
+        keys: The keys that lead to `model`.
     """
     # A section may refer to another one that is defined further down in its file.
     model.model_rebuild()
-    is_root = issubclass(model, RootModel)
-    if not is_root:
-        yield place, model
+    # A RootModel is written as its only value, without a key for it.
+    is_root_model = issubclass(model, RootModel)
+    if not is_root_model:
+        yield keys, model
     for name, field in model.model_fields.items():
-        place_of_field = place if is_root else (*place, name)
-        for member in members_of_field(field):
-            yield from sections(member, place_of_field)
+        keys_of_field = keys if is_root_model else (*keys, name)
+        for section in members_of_field(field):
+            yield from sections(section, keys_of_field)
 
 
 def members_of_field(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return the sections that a field may hold, itself or as its items."""
+    """Return the classes of sections that a field may hold, as its value or inside its value."""
     for annotation in field.metadata:
         if isinstance(annotation, OneOf):
             return list(installed_sections(annotation.registry))
@@ -260,7 +306,10 @@ def members_of_field(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """Return the sections in an annotation, also inside unions, lists, mappings and registries."""
+    """Return the classes of sections in a type annotation, also inside unions, lists and mappings.
+
+    An annotation with `OneOf` gives the classes of its registry.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     arguments = get_args(annotation)
@@ -268,11 +317,11 @@ def members(annotation: object) -> list[type[BaseModel]]:
         if isinstance(argument, OneOf):
             # The first argument of this `Annotated` is the base class of the registry's sections.
             return list(installed_sections(argument.registry))
-    return [member for argument in arguments for member in members(argument)]
+    return [section for argument in arguments for section in members(argument)]
 
 
 def format_validation_error(error: ValidationError) -> str:
-    """Return every problem with its key, on one line."""
+    """Return all errors of pydantic on one line, each with its key."""
     lines = []
     for details in error.errors():
         key = ".".join(map(str, details["loc"]))

@@ -1,4 +1,4 @@
-"""The end of a command: a message without a traceback for errors that a user can correct."""
+"""The end of a command by an error that the user can correct: a message instead of a traceback."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ PORTABLE_MODEL = "mmrm.models.portable.reward"
 """The module that defines IncompleteCheckpointError. It travels with checkpoints, so that its error
 cannot be a UserError."""
 
-IN_USE = 2
-"""Exit status for an output that another process is writing."""
+IN_USE_STATUS = 2
+"""Exit status if another process is writing the output."""
 
 
 @contextmanager
-def command(*, refusal: int = 1) -> Iterator[None]:
-    """Run the block; if it raises an error that a user can correct, print it and end the process.
+def exit_on_user_error(*, status: int = 1) -> Iterator[None]:
+    """Run the block. If it raises an error that the user can correct, print it and end the process.
 
     The message has no traceback, and names the rank if there are several. Other errors are faults
     of this project and keep their traceback.
 
     Args:
-        refusal: The exit status for a `UserError`. `InUseError` always ends with status 2: another
-            process is writing the output, so that nothing is wrong with it. All other errors end
-            with status 1.
+        status: The exit status for a `UserError`. It is always 2 for an `InUseError` (another
+            process is writing the output), and always 1 for errors of other classes.
     """
     try:
         yield
     except user_errors() as error:
         message = f"error: {rank_prefix()}{error}"
-        status = 1
+        exit_status = 1
         if isinstance(error, InUseError):
-            status = IN_USE
+            exit_status = IN_USE_STATUS
         elif isinstance(error, UserError):
-            status = refusal
-        if status == 1:
-            sys.exit(message)
+            exit_status = status
+        if exit_status == 1:
+            sys.exit(message)  # prints the message and exits with status 1
         print(message, file=sys.stderr, flush=True)
-        sys.exit(status)
+        sys.exit(exit_status)
 
 
 def rank_prefix() -> str:
-    """Return "rank 3: " if a launcher started several ranks, else an empty text."""
+    """Return a prefix for messages, such as "rank 3: ".
+
+    The prefix is empty if a launcher such as torchrun did not start several processes.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ""
     return f"rank {os.environ['RANK']}: "
 
 
 def user_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that a user can correct.
-
-    The class of a checkpoint with missing tensors is in a module that imports torch, which takes 5
-    to 13 seconds. The error can only have been raised if that module was imported before.
-    """
+    """Return the classes of errors that a user can correct."""
     errors = (UserError, ValidationError, YAMLError, OSError, SafetensorError)
+    # The module is not imported for its error class, because it imports torch, which takes 5 to 13
+    # seconds. If it was not imported before, the error cannot have been raised.
     portable_model = sys.modules.get(PORTABLE_MODEL)
     if portable_model is None:
         return errors

@@ -1,4 +1,4 @@
-"""Consoles of this project, which print names and texts of users unchanged."""
+"""Consoles for the output of commands, which print the names and texts of users unchanged."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ def plain_console(
     soft_wrap: bool = False,
     stderr: bool = False,
 ) -> Console:
-    """Return a console that reads no markup and no emoji codes, also in tables.
+    """Return a console that prints texts as they are, without rich's markup and emoji codes.
 
-    Names, categories and paths are a user's. With markup, rich raises an exception for a
-    benchmark's group `[/red]`, and prints nothing for `[red]`.
+    Users choose names, categories and paths. With markup, rich would raise an exception for a
+    benchmark's group `[/red]`, and print nothing for `[red]`. The arguments are those of rich's
+    `Console`.
     """
     return Console(
         width=width,
@@ -31,8 +32,12 @@ def plain_console(
 
 
 def wide_console(file_width: int, *, highlight: bool = True) -> Console:
-    """Return a console as wide as the terminal, or `file_width` wide without a terminal."""
-    return plain_console(width=None if sys.stdout.isatty() else file_width, highlight=highlight)
+    """Return a console that is as wide as the terminal.
+
+    If the output goes to a file or pipe, the console is `file_width` characters wide.
+    """
+    width = None if sys.stdout.isatty() else file_width
+    return plain_console(width=width, highlight=highlight)
 
 
 def is_first_rank() -> bool:

@@ -19,10 +19,13 @@ TINY = 128
 
 
 def render(template: Path, script: str = "", **values: Any) -> str:
-    """Return the page of a template that extends base.html, with `values` for its variables.
+    """Return an HTML page that needs no other file.
 
-    Texts are escaped, and no script but `script` may run. The page has style.css and, if there is
-    one, the style sheet of the template's name.
+    Args:
+        template: The path of a jinja template that extends base.html. A style sheet of the same
+            name next to it is added to style.css.
+        script: JavaScript for the page. No other script can run in it.
+        **values: The variables of the template. Texts are escaped.
     """
     environment = Environment(
         loader=FileSystemLoader([template.parent, FOLDER]),
@@ -36,19 +39,25 @@ def render(template: Path, script: str = "", **values: Any) -> str:
     environment.filters["minus"] = with_minus_signs
     environment.globals["share_bar"] = share_bar
     environment.globals["swatch"] = swatch
-    sheets = [FOLDER / "style.css", *template.parent.glob(f"{template.stem}.css")]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    style_sheets = [FOLDER / "style.css", *template.parent.glob(f"{template.stem}.css")]
+    style = "".join(sheet.read_text(encoding="utf-8") for sheet in style_sheets)
+    # The page's content security policy allows only a script with this digest.
+    script_digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template.name).render(
         **values,
-        style=Markup("".join(sheet.read_text(encoding="utf-8") for sheet in sheets)),
+        style=Markup(style),
         script=Markup(script),
-        script_source=f"'sha256-{digest}'" if script else "'none'",
+        script_source=f"'sha256-{script_digest}'" if script else "'none'",
     )
 
 
 def thumbnail(image: Image.Image, longest: int) -> str:
-    """Return an image as a data URI, shrunk to at most `longest` pixels on either side."""
+    """Shrink an image in place to at most `longest` pixels on either side; return its data URI.
+
+    The data URI has the image in the format WebP, without loss if it is small.
+    """
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    is_tiny = max(image.size) <= TINY
     buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=80, method=2, lossless=max(image.size) <= TINY)
+    image.save(buffer, "WEBP", quality=80, method=2, lossless=is_tiny)
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"

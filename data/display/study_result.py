@@ -13,7 +13,7 @@ from mmrm.data.display.table import Table
 class StudyResult:
     """The result of a study: its figures, with the tables, charts and sentences that show them.
 
-    The tables and charts are built once. Console, Markdown, HTML and PNG files all render them.
+    The console, Markdown, HTML and PNG files all show the same tables and charts.
     """
 
     figures: Any

@@ -1,4 +1,4 @@
-"""A table of texts that is built once, and rendered for the console, Markdown and pages."""
+"""A table of texts that is built once, and rendered for the console, in Markdown and in HTML."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from mmrm.data.display.format import with_minus_signs
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column."""
+    """The heading of a table's column, and how its cells are shown."""
 
     name: str
     is_number: bool = False
@@ -41,14 +41,15 @@ class Table:
     """Styles of rich for the first cell of each row, such as "bold"; empty for plain cells."""
 
     def without(self, column: str) -> "Table":
-        """Return the table without the column of this name."""
-        index = [one.name for one in self.columns].index(column)
+        """Return the table without the column whose name is `column`."""
+        names = [table_column.name for table_column in self.columns]
+        index = names.index(column)
         columns = self.columns[:index] + self.columns[index + 1 :]
         rows = tuple(row[:index] + row[index + 1 :] for row in self.rows)
         return Table(self.title, columns, rows, self.notes, self.section_ends, self.row_styles)
 
     def rich(self) -> rich.table.Table:
-        """Return the table for the console, with its title above and its notes below."""
+        """Return the table as one of rich, with its title above and its notes below."""
         table = rich.table.Table(
             title=self.title or None,
             caption="\n".join(self.notes) or None,
@@ -57,50 +58,61 @@ class Table:
         for column in self.columns:
             justify: JustifyMethod = "right" if column.is_number else "left"
             table.add_column(column.name, justify=justify, style=column.style)
-        for index, (first, *others) in enumerate(self.rows):
+        for index, (first_cell, *other_cells) in enumerate(self.rows):
             style = self.row_styles[index] if self.row_styles else ""
-            table.add_row(Text(first, style), *others, end_section=index in self.section_ends)
+            is_section_end = index in self.section_ends
+            table.add_row(Text(first_cell, style), *other_cells, end_section=is_section_end)
         return table
 
     def markdown(self) -> str:
         """Return the lines of the table in Markdown, without title and notes."""
-        heads = [column.name for column in self.columns]
-        rules = ["--:" if column.is_number else "---" for column in self.columns]
-        return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *self.rows))
+        headings = [column.name for column in self.columns]
+        alignments = ["--:" if column.is_number else "---" for column in self.columns]
+        lines = [f"| {' | '.join(cells)} |" for cells in (headings, alignments, *self.rows)]
+        return "\n".join(lines)
 
     def html(self) -> Markup:
         """Return the table as HTML, without title and notes; all texts are escaped."""
-        heads = [
-            Markup('<th scope="col"{}>{}</th>').format(self._attribute(index), column.name)
-            for index, column in enumerate(self.columns)
-        ]
+        headings = []
+        for index, column in enumerate(self.columns):
+            heading = Markup('<th scope="col"{}>{}</th>')
+            headings.append(heading.format(self._class_attribute(index), column.name))
         rows = [Markup("<tr>{}</tr>").format(self._html_cells(row)) for row in self.rows]
         table = Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>")
-        return table.format(Markup("").join(heads), Markup("\n").join(rows))
+        return table.format(Markup("").join(headings), Markup("\n").join(rows))
 
     def records(self) -> list[dict[str, str]]:
-        """Return each row as a mapping of the columns' names to its cells."""
+        """Return a mapping for each row, from the name of a column to the cell.
+
+        A row with fewer cells than there are columns has no key for the others.
+        """
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=False)) for row in self.rows]
 
-    def _attribute(self, index: int) -> Markup:
-        """Return the class of a cell: the style sheet aligns cells right unless they are text."""
+    def _class_attribute(self, index: int) -> Markup:
+        """Return the HTML attribute `class` of the cells in the column `index`; it may be empty.
+
+        The style sheet aligns cells to the right, except for the first column and the class `text`.
+        """
         is_text = index > 0 and not self.columns[index].is_number
         return Markup(' class="text"') if is_text else Markup("")
 
     def _html_cells(self, row: tuple[str, ...]) -> Markup:
-        """Return the cells of a row; the first one is its head."""
+        """Return the cells of a row as HTML; the first one is the heading of the row."""
         cells = [Markup('<th scope="row">{}</th>').format(row[0])]
         for index, column in enumerate(self.columns[1:], start=1):
             text = row[index] if index < len(row) else ""
             content = _number(text) if column.is_number else Markup.escape(text)
-            cells.append(Markup("<td{}>{}</td>").format(self._attribute(index), content))
+            cells.append(Markup("<td{}>{}</td>").format(self._class_attribute(index), content))
         return Markup("").join(cells)
 
 
 def _number(text: str) -> Markup:
-    """Return a number with minus signs, and its interval, if it has one, in a softer colour."""
-    mean, bracket, ends = with_minus_signs(text).partition(" [")
-    if not bracket:
+    """Return a number as HTML, such as "83.1 [80.0, 85.7]".
+
+    Hyphens become minus signs. The interval, if there is one, gets a softer colour.
+    """
+    mean, separator, interval = with_minus_signs(text).partition(" [")
+    if not separator:
         return Markup.escape(mean)
-    return Markup('{} <span class="interval">[{}</span>').format(mean, ends)
+    return Markup('{} <span class="interval">[{}</span>').format(mean, interval)

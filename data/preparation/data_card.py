@@ -20,35 +20,47 @@ from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.rationales import obstacle
 from mmrm.data.storage.files import write_whole
 
-SAMPLE = 64
+SAMPLE_SIZE = 64
 """Number of records drawn from a generated source, from which its counts are estimated."""
 UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+"""Sizes of numbers with their units, from the largest to the smallest."""
 HEADINGS = (
     *("source", "rows", "left out", "held out", "kept", "drawn", "image : text", "tokens"),
     *("pairs a prompt", "images a prompt", "longer"),
 )
 """Columns of the table. The last three are empty in the row of totals."""
-ORDER_EXAMPLES = 3
-"""Number of records of a source that the card names because their rationales keep their order."""
-LONGEST_EXAMPLE = 100
-"""Characters of the words that are shown of such a rationale."""
+NUM_ORDER_EXAMPLES = 3
+"""Number of records of a source that the card shows as examples of rationales that can be used in
+one order of the responses only."""
+MAX_EXAMPLE_LENGTH = 100
+"""The most characters that are shown of the words in such a rationale."""
 
 
 @dataclass(frozen=True)
 class RationaleCounts:
-    """Counts of a source's rationales, by the orders in which they can be shown."""
+    """Counts of the rationales of a source: all, and those for one order of the responses only.
+
+    A rationale compares two responses by their numbers. To show the responses in the other order,
+    it has to be rewritten, and not every rationale can be.
+    """
 
     rationales: int
+    """Number of records with a rationale."""
     one_order: int
-    """Rationales that are not proven to be right for the other order of the responses once it is
-    rewritten."""
+    """Number of rationales that cannot be rewritten for the other order of the responses."""
     winner_first: int
-    """Rationales of one order in which the better response is Response 1."""
+    """Number of those among them that call the better response Response 1."""
     examples: list[str]
-    """Some records with rationales of one order, each with the words that prevent the rewriting."""
+    """Some records with such rationales, each with the words that prevent the rewriting."""
 
     def lines(self, source: str) -> list[str]:
-        """Return lines for the console; none if all rationales can be shown in both orders."""
+        """Return lines for the console about rationales that can be used in one order only.
+
+        There are no lines if all rationales can be used in both orders.
+
+        Args:
+            source: The name of the source.
+        """
         if not self.one_order:
             return []
         summary = (
@@ -62,25 +74,32 @@ class RationaleCounts:
 
 @dataclass(frozen=True)
 class SourceCard:
-    """The card of one source. `rows` is the sum of `left_out`, `held_out` and `kept`."""
+    """The data card of one source: its origin, and counts of its rows and of their contents.
+
+    `rows` is the sum of the counts in `left_out`, `held_out` and `kept`.
+    """
 
     name: str
     type: str
     licence: str
     revision: str
     content: str
-    """Fingerprint of the records."""
+    """A text that changes when the records change."""
     rows: int
     left_out: dict[str, int]
     """Number of rows that are neither trained on nor held out, by reason."""
     held_out: int
+    """Number of rows that are held out for validation."""
     kept: int
+    """Number of rows that are trained on."""
     drawn: int
-    """Number of records of one epoch."""
+    """Number of records that one epoch draws from the kept rows."""
     drawn_by_tenth: list[int]
     """Number of records in each tenth of the first epoch, in order; they sum to `drawn`."""
     multimodal: int
+    """Number of kept records with images."""
     images: int
+    """Number of images in the kept records."""
     image_tokens: int
     text_tokens: int
     """Tokens of prompts and both responses, estimated at four bytes a token."""
@@ -90,15 +109,15 @@ class SourceCard:
     chosen_longer: float
     """Share of the pairs whose chosen response has more characters; ties count half."""
     estimated: bool
-    """True if the source is generated. The seven figures before are then computed from a sample,
-    and counts are scaled up."""
+    """True if the source is generated. The figures from `multimodal` to `chosen_longer` are then
+    computed from a sample, and counts are scaled up."""
     messages: list[str]
     """Messages about the skipped records, one for each fault."""
     rationales: RationaleCounts
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts that can be added up over sources."""
+        """The counts of the source, by name. Shares and means are not among them."""
         return {
             "rows": self.rows,
             "held_out": self.held_out,
@@ -113,16 +132,17 @@ class SourceCard:
 
 @dataclass(frozen=True)
 class DataCard:
-    """The cards of all sources of a mixture."""
+    """The data card of a mixture: an account of the rows that a recipe trains on and leaves out."""
 
     sources: list[SourceCard]
     epoch_size: int
+    """Number of records of an epoch."""
     section: str
     """A digest of the recipe's `data` section."""
 
     @property
     def total(self) -> dict[str, int]:
-        """The sums of the counts over the sources."""
+        """The sums of `SourceCard.counts` over the sources, by name."""
         total: dict[str, int] = {}
         for source in self.sources:
             for name, count in source.counts.items():
@@ -131,20 +151,25 @@ class DataCard:
 
     @property
     def shares_by_tenth(self) -> list[list[str]]:
-        """Each source's share of the records in each tenth of the first epoch, as text."""
-        records_by_tenth = np.sum([source.drawn_by_tenth for source in self.sources], axis=0)
-        shares = []
+        """Each source's share of the records in each tenth of the first epoch, as text.
+
+        There is a list of ten texts for each source.
+        """
+        sizes_of_tenths = np.sum([source.drawn_by_tenth for source in self.sources], axis=0)
+        shares_by_source = []
         for source in self.sources:
-            counts = zip(source.drawn_by_tenth, records_by_tenth.tolist(), strict=True)
-            shares.append([_share_of_tenth(drawn, all_drawn) for drawn, all_drawn in counts])
-        return shares
+            shares = []
+            for drawn, size in zip(source.drawn_by_tenth, sizes_of_tenths.tolist(), strict=True):
+                shares.append(_share_of_tenth(drawn, size))
+            shares_by_source.append(shares)
+        return shares_by_source
 
     def save(self, path: Path) -> None:
-        """Write the card as JSON."""
+        """Write the card to the file `path` as JSON."""
         write_whole(path, json.dumps(asdict(self) | {"total": self.total}, indent=2) + "\n")
 
     def table(self) -> Table:
-        """Return the card as a table for the console."""
+        """Return the counts of all sources and their totals as a table for the console."""
         caption = (
             "drawn: in an epoch; tokens: of the kept records; longer: share whose chosen response "
             "is the longer one"
@@ -181,40 +206,47 @@ class DataCard:
         return table
 
 
-def _share_of_tenth(num_records: int, num_all_records: int) -> str:
-    """Return a share in whole percent; "<1%" means few records and "-" means none."""
-    if num_records == 0:
+def _share_of_tenth(num_drawn: int, size: int) -> str:
+    """Return a source's share of a tenth of an epoch in whole percent, such as "25%".
+
+    It is "-" if no record is from the source, and "<1%" if few are.
+
+    Args:
+        num_drawn: Number of records from the source in the tenth.
+        size: Number of all records in the tenth.
+    """
+    if num_drawn == 0:
         return "-"
-    share = num_records / num_all_records
+    share = num_drawn / size
     return "<1%" if share < 0.01 else f"{share:.0%}"
 
 
 def _source_cells(source: SourceCard) -> list[str]:
-    """Return the cells of one source, in the order of HEADINGS."""
-    left_out = "\n".join(f"{name} {count:,}" for name, count in source.left_out.items())
+    """Return the row of one source in the table: its cells in the order of HEADINGS."""
+    left_out = "\n".join(f"{reason} {count:,}" for reason, count in source.left_out.items())
     repeats = ""
     if source.kept and source.drawn != source.kept:
         repeats = f" ({source.drawn / source.kept:.2f}x)"
-    mark = "about " if source.estimated else ""
+    about = "about " if source.estimated else ""
     return [
-        *_cells(source.name, source.counts, left_out or "-", repeats, mark),
-        f"{mark}{source.pairs_a_prompt:.2f}",
-        f"{mark}{source.images_a_prompt:.2f}",
-        f"{mark}{source.chosen_longer:.0%}",
+        *_cells(source.name, source.counts, left_out or "-", repeats, about),
+        f"{about}{source.pairs_a_prompt:.2f}",
+        f"{about}{source.images_a_prompt:.2f}",
+        f"{about}{source.chosen_longer:.0%}",
     ]
 
 
 def _cells(
-    name: str, counts: Mapping[str, int], left_out: str, repeats: str = "", mark: str = ""
+    name: str, counts: Mapping[str, int], left_out: str, repeats: str = "", about: str = ""
 ) -> list[str]:
-    """Return the cells of the counts.
+    """Return the first cells of a row of the table, from "source" to "tokens" in HEADINGS.
 
     Args:
-        name: The source, or "total".
+        name: The name of the source, or "total".
         counts: The counts of `SourceCard.counts`.
-        left_out: The cell of rows left out.
-        repeats: How often a record is drawn in an epoch, if it is not once.
-        mark: Written before estimated numbers.
+        left_out: The text about rows left out.
+        repeats: How often an epoch draws each record, such as " (2.00x)", or empty for once.
+        about: "about " if the numbers of images and tokens are estimated, otherwise empty.
     """
     kept = counts["kept"]
     multimodal = counts["multimodal"]
@@ -226,13 +258,13 @@ def _cells(
         f"{counts['held_out']:,}",
         f"{kept:,}",
         f"{counts['drawn']:,}{repeats}",
-        f"{mark}{multimodal:,} : {kept - multimodal:,}",
-        mark + _with_unit(num_tokens),
+        f"{about}{multimodal:,} : {kept - multimodal:,}",
+        about + _with_unit(num_tokens),
     ]
 
 
 def _with_unit(number: int) -> str:
-    """Return a number with three digits and its unit, such as "1.23 M"."""
+    """Return a number with three digits and a unit, such as "1.23 M", if it is 1,000 or more."""
     for size, unit in UNITS:
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -242,25 +274,26 @@ def _with_unit(number: int) -> str:
 def card_of(
     split: SourceSplit, drawn_by_tenth: list[int], count_image_tokens: ImageTokens
 ) -> SourceCard:
-    """Return the card of one source.
+    """Return the data card of one source: its origin, and counts of its rows and their contents.
 
     Args:
         split: The source with its training and held-out rows.
         drawn_by_tenth: Number of its records in each tenth of an epoch.
         count_image_tokens: Counts the tokens of images in the backbone.
     """
-    sample_size = min(SAMPLE, len(split.rows))
+    # The sample is only used for a generated source, which has no row index.
+    sample_size = min(SAMPLE_SIZE, len(split.rows))
     sample_positions = np.linspace(0, len(split.rows) - 1, sample_size).astype(np.int64)
-    index, positions = split.known(split.rows[sample_positions])
+    index, positions = split.indexed_rows(split.rows[sample_positions])
     rows = index.rows[positions]
-    scale = len(split.rows) / max(1, len(rows))
+    scale = len(split.rows) / max(1, len(rows))  # 1 unless `rows` is a sample
     image_tokens = index.image_tokens(count_image_tokens)[positions]
 
-    _, first_of_prompts = np.unique(rows["prompt_key"], return_index=True)
+    _, first_row_of_prompt = np.unique(rows["prompt_key"], return_index=True)
     images_a_prompt = 0.0
     chosen_longer = 0.0
     if len(rows):
-        images_a_prompt = float(rows["images"][first_of_prompts].mean())
+        images_a_prompt = float(rows["images"][first_row_of_prompt].mean())
         is_longer = rows["chosen"] > rows["rejected"]
         is_tie = rows["chosen"] == rows["rejected"]
         chosen_longer = float((is_longer + 0.5 * is_tie).mean())
@@ -280,7 +313,7 @@ def card_of(
         images=round(scale * int(rows["images"].sum())),
         image_tokens=round(scale * int(image_tokens.sum())),
         text_tokens=round(scale * int(rows["text_tokens"].sum())),
-        pairs_a_prompt=len(rows) / max(1, len(first_of_prompts)),
+        pairs_a_prompt=len(rows) / max(1, len(first_row_of_prompt)),
         images_a_prompt=images_a_prompt,
         chosen_longer=chosen_longer,
         estimated=split.row_index is None,
@@ -292,12 +325,12 @@ def card_of(
 def _rationale_counts(
     split: SourceSplit, flags: npt.NDArray[np.uint8], scale: float
 ) -> RationaleCounts:
-    """Return the counts of a source's rationales.
+    """Return the counts of the rationales of a source.
 
     Args:
         split: The source.
-        flags: Flags of its training rows, or of a sample of them, (rows,).
-        scale: Number of training rows for each of `flags`.
+        flags: The field `flags` in the row index of its training rows, or of a sample, (rows,).
+        scale: Number of training rows that each entry of `flags` stands for.
     """
     has_rationale = (flags & RATIONALE) > 0
     has_one_order = (flags & KEEPS_ORDER) > 0
@@ -311,10 +344,15 @@ def _rationale_counts(
 
 
 def _order_examples(split: SourceSplit) -> list[str]:
-    """Return some records whose rationales keep their order, with the words that prevent it."""
+    """Return a line for some records whose rationales can be used in one order only.
+
+    A line has the identity of the record, and the words that keep its rationale from being
+    rewritten for the other order of the responses.
+    """
     examples = []
-    rows = split.rows[split.rationale_sides() >= 0]
-    for row in rows[:ORDER_EXAMPLES].tolist():
+    has_one_order = split.rationale_sides() >= 0
+    rows = split.rows[has_one_order]
+    for row in rows[:NUM_ORDER_EXAMPLES].tolist():
         try:
             record = split.source.record(row)
         except RecordError:
@@ -328,8 +366,8 @@ def _order_examples(split: SourceSplit) -> list[str]:
 
 
 def shortened(words: str) -> str:
-    """Return words on one line, of at most LONGEST_EXAMPLE characters."""
+    """Return words on one line, cut to MAX_EXAMPLE_LENGTH characters with "…" at the end."""
     line = " ".join(words.split())
-    if len(line) <= LONGEST_EXAMPLE:
+    if len(line) <= MAX_EXAMPLE_LENGTH:
         return line
-    return f"{line[: LONGEST_EXAMPLE - 1]}…"
+    return f"{line[: MAX_EXAMPLE_LENGTH - 1]}…"

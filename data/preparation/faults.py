@@ -1,4 +1,8 @@
-"""Messages about records that cannot be used, with records of the same fault counted together."""
+"""Counts of messages about records that cannot be used.
+
+Messages that differ only in the record, a value or a path are about the same fault, and are counted
+together.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,18 +17,19 @@ VARYING = re.compile(
 """The parts that differ between the messages of several records with the same fault."""
 
 
-def count_faults(messages: Iterable[tuple[str, int]], most: int) -> dict[str, int]:
-    """Return the first message of each fault, with the number of records that have the fault.
+def count_faults(messages: Iterable[tuple[str, int]], max_faults: int) -> dict[str, int]:
+    """Return the first message about each fault, with the number of records that have the fault.
 
     Args:
         messages: Messages about records, each with the number of records that have it.
-        most: The number of different faults to keep; the first ones are kept.
+        max_faults: The number of different faults to keep. Further faults are not counted.
     """
     first_messages: dict[str, str] = {}
     counts: dict[str, int] = {}
     for message, count in messages:
+        # Group 1 is the type of a value, which belongs to the fault, unlike the value.
         fault = VARYING.sub(lambda match: match[1] or "", message)
-        if fault not in counts and len(counts) >= most:
+        if fault not in counts and len(counts) >= max_faults:
             continue
         first_messages.setdefault(fault, message)
         counts[fault] = counts.get(fault, 0) + count
@@ -32,7 +37,10 @@ def count_faults(messages: Iterable[tuple[str, int]], most: int) -> dict[str, in
 
 
 def fault_messages(faults: Mapping[str, int]) -> list[str]:
-    """Return a line for each fault in a result of `count_faults`."""
+    """Return a line for each fault: its message, and the number of other records that have it.
+
+    `faults` is a result of `count_faults`.
+    """
     lines = []
     for message, count in faults.items():
         if count == 1:

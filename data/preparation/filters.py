@@ -51,44 +51,49 @@ def reasons_after_filters(
     fingerprints: npt.NDArray[np.uint64],
     count_image_tokens: ImageTokens,
 ) -> npt.NDArray[np.uint8]:
-    """Return the index into REASONS of each row after the filters, uint8 of shape (rows,).
+    """Return for each row the reason for which it is left out, or "kept", after the filters.
 
-    A row that fails several filters counts under the first of them.
+    The result is uint8 of shape (rows,), and its numbers are indices into REASONS. A row that fails
+    several filters has the first of them as its reason. A row that was left out before the filters
+    keeps its reason.
 
     Args:
         config: The filters.
         index: The row index of a source.
-        fingerprints: The result of `read_fingerprints`.
+        fingerprints: Fingerprints of records to leave out, as `read_fingerprints` returns them.
         count_image_tokens: Counts the tokens of images in the backbone.
     """
     rows = index.rows
     flags = rows["flags"]
-    fails: dict[str, npt.NDArray[np.bool_]] = {}
+    is_failing_by_reason: dict[str, npt.NDArray[np.bool_]] = {}
     if config.identical:
-        fails["identical"] = (flags & IDENTICAL) > 0
+        is_failing_by_reason["identical"] = (flags & IDENTICAL) > 0
     if config.markers:
-        fails["markers"] = (flags & MARKERS) > 0
+        is_failing_by_reason["markers"] = (flags & MARKERS) > 0
     if config.refusals:
-        fails["refusal"] = (flags & REFUSAL) > 0
+        is_failing_by_reason["refusal"] = (flags & REFUSAL) > 0
     if config.length_gap is not None:
-        longest = config.length_gap * rows["rejected"].astype(np.float64)
-        fails["length_gap"] = rows["chosen"] > longest
+        # `chosen` and `rejected` are the lengths of the responses in characters.
+        max_chosen_length = config.length_gap * rows["rejected"].astype(np.float64)
+        is_failing_by_reason["length_gap"] = rows["chosen"] > max_chosen_length
     if config.max_tokens is not None:
         num_tokens = rows["text_tokens"] + index.image_tokens(count_image_tokens)
-        fails["too_long"] = num_tokens > config.max_tokens
-    fails["overlap"] = np.isin(rows["pair_key"], fingerprints)
+        is_failing_by_reason["too_long"] = num_tokens > config.max_tokens
+    is_failing_by_reason["overlap"] = np.isin(rows["pair_key"], fingerprints)
 
     kept = REASONS.index("kept")
     reasons = np.array(rows["reason"])
-    for name, is_failing in fails.items():
-        reasons[is_failing & (reasons == kept)] = REASONS.index(name)
+    for reason, is_failing in is_failing_by_reason.items():
+        is_still_kept = reasons == kept
+        reasons[is_failing & is_still_kept] = REASONS.index(reason)
     return reasons
 
 
 def read_fingerprints(path: str | None) -> npt.NDArray[np.uint64]:
-    """Return the sorted fingerprints of a `leave_out` file, uint64 of shape (fingerprints,).
+    """Return the sorted fingerprints in the file that `filters.leave_out` names.
 
-    Lines that begin with # are comments.
+    The result is uint64 of shape (fingerprints,). It is empty if `path` is None. In the file, text
+    after # is a comment.
 
     Raises:
         UserError: The file cannot be read, is of an earlier version, or has a line that is not 16

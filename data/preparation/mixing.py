@@ -24,7 +24,8 @@ from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.data_card import DataCard, card_of
 from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
-from mmrm.data.preparation.recognition import advice
+from mmrm.data.preparation.recognition import format_advice
+from mmrm.data.preparation.row_index import REASONS
 from mmrm.data.preparation.sampling import (
     Indices,
     Pool,
@@ -92,7 +93,7 @@ class MixtureConfig(Section):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder for files that are derived from the sources."""
+        """The folder for files that are derived from the sources, such as row indices."""
         return Path(self.cache).expanduser() if self.cache else CACHE
 
     @model_validator(mode="after")
@@ -147,27 +148,39 @@ class Mixture:
             [(split.source, split.held_out) for split in self.splits], grey
         )
         self.stages = self._stages()
+        """For each stage, its pools with the number of records that an epoch draws from each."""
         self.skipped: set[int] = set()
         """Indices of records that `load` of this process could not use."""
         self.set_placement: SetPlacement = "random_member"
-        """Position in which `order` puts records of one prompt. A run that was started with another value keeps
-        it when it is resumed."""
+        """The rule by which `order` places records that share their prompt. A resumed run keeps the
+        value that it was started with."""
 
     def _open(self, section: SourceConfig, fingerprints: npt.NDArray[np.uint64]) -> SourceSplit:
-        """Return a source with every row that passes the filters in `rows`."""
+        """Open a source, and return its split with all rows that pass the filters to train on.
+
+        A source that was never read before is read through. Generated sources are not filtered.
+
+        Args:
+            section: The source's section of the recipe.
+            fingerprints: Fingerprints of the records that `filters.leave_out` lists.
+
+        Raises:
+            UserError: The source cannot be read. The message advises another format if one fits.
+        """
         config = self.config
         try:
             source = section.open(config.cache_folder)
             if not len(source):
                 raise UserError(f"{source.name}: the source has no rows.")
             if source.generated:
-                return SourceSplit.of(section, source, None, np.zeros(len(source), np.uint8))
+                all_kept = np.full(len(source), REASONS.index("kept"), np.uint8)
+                return SourceSplit.of(section, source, None, all_kept)
             num_workers = config.workers or os.cpu_count() or 1
             index = scan(source, config.bad_records, config.cache_folder, num_workers)
             reasons = reasons_after_filters(config.filters, index, fingerprints, self.image_tokens)
             return SourceSplit.of(section, source, index, reasons)
         except UserError as error:
-            error.args = (f"{error}{advice(section, config.cache_folder)}",)
+            error.args = (f"{error}{format_advice(section, config.cache_folder)}",)
             raise
 
     def __len__(self) -> int:
@@ -175,9 +188,9 @@ class Mixture:
         return len(self.records)
 
     def __getitem__(self, index: int) -> Preference:
-        """Return training record `index`, validated.
+        """Read, validate and return training record `index`.
 
-        Raises: RecordError if it has become unusable since the first reading.
+        Raises: RecordError if it has become unusable since its source was first read.
         """
         return self.records[index]
 
@@ -189,21 +202,27 @@ class Mixture:
     def order(self, epoch: int, together: int = 1) -> Indices:
         """Return the indices of an epoch, in order: int32 of shape (epoch_size,).
 
-        The result is a permutation of all records unless repeats, weights, a temperature, a ratio
-        or stages say otherwise. Then an index may occur several times, or only in some epochs.
-        Within a stage, up to `together` records that share their prompt follow one another. The
-        result depends on the configuration, the epoch, `together` and `set_placement` alone.
+        The result is a permutation of all records, unless the recipe sets repeats, weights, a
+        temperature, a ratio or stages. With these, an index may occur several times, or only in
+        some epochs. The result is the same whenever the configuration, `epoch`, `together` and
+        `set_placement` are the same.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            together: The largest number of records that share their prompt and follow one another.
         """
         stage_orders = []
-        for number, stage in enumerate(self.stages):
-            generator = np.random.default_rng([self.config.seed, epoch, number])
-            drawn = [draw(pool, count, generator) for pool, count in stage]
-            order = generator.permutation(np.concatenate(drawn))
+        for stage_number, pools_with_counts in enumerate(self.stages):
+            generator = np.random.default_rng([self.config.seed, epoch, stage_number])
+            drawn = [draw(pool, count, generator) for pool, count in pools_with_counts]
+            stage_order = generator.permutation(np.concatenate(drawn))
             if together > 1:
+                # Without a generator, records of one prompt are placed at the first one of them.
                 is_random = self.set_placement == "random_member"
-                set_generator = generator if is_random else None
-                order = bring_together(order, self.prompts[order], together, set_generator)
-            stage_orders.append(order)
+                placing_generator = generator if is_random else None
+                prompts = self.prompts[stage_order]
+                stage_order = bring_together(stage_order, prompts, together, placing_generator)
+            stage_orders.append(stage_order)
         return np.concatenate(stage_orders)
 
     @property
@@ -213,43 +232,51 @@ class Mixture:
 
     @cached_property
     def prompts(self) -> Indices:
-        """The index of the first training record with the same prompt and images, (len,) int32.
+        """For each training record, the index of the first one with the same prompt and images.
 
-        Records of generated sources share no prompt. If records 0 and 2 of three have the same
-        prompt, the result is 0, 1, 0.
+        The result is int32 of shape (len(self),). Records of generated sources share no prompt.
+
+        Example: if records 0 and 2 of three have the same prompt, the result is 0, 1, 0.
         """
+        # Generated sources have no keys of prompts: each of their records is its own first one.
         keys = np.concatenate([split.prompt_keys(split.rows) for split in self.splits])
-        has_key = np.repeat(
-            [not split.source.generated for split in self.splits],
-            [len(split.rows) for split in self.splits],
+        is_generated = [split.source.generated for split in self.splits]
+        num_records = [len(split.rows) for split in self.splits]
+        indices_with_key = np.flatnonzero(~np.repeat(is_generated, num_records))
+
+        _, first_position_of_key, key_number = np.unique(
+            keys, return_index=True, return_inverse=True
         )
-        indices_with_key = np.flatnonzero(has_key)
-        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         first_indices = np.arange(len(self), dtype=np.int32)
-        first_indices[indices_with_key] = indices_with_key[first[inverse]]
+        first_indices[indices_with_key] = indices_with_key[first_position_of_key[key_number]]
         return first_indices
 
     @cached_property
     def rationale_sides(self) -> npt.NDArray[np.int8]:
-        """The only side on which each training record can be shown, -1 if both are, (len,)."""
+        """The position in which a judge has to be shown each record's chosen response.
+
+        It is 0 for first and 1 for second, because the record's rationale was written for that
+        order. It is -1 if both are possible. int8 of shape (len(self),).
+        """
         return np.concatenate([split.rationale_sides() for split in self.splits])
 
     def load(self, index: int, convert: Callable[[Preference], ResultT]) -> ResultT:
-        """Return `convert(record)` for training record `index`.
+        """Return `convert(record)` for training record `index`, or for the next usable record.
 
         Some faults show only when a record is used: damaged pixels behind a sound header, a file
-        that was removed. Under the `skip` policy the next usable record of the same source is then
-        taken instead. This process does not try such a record again.
+        that was removed. Under the `skip` policy, the next usable record of the same source is then
+        converted instead. This process does not try the faulty record again.
 
         Raises:
             RecordError: The record cannot be used, under the strict policy.
             UserError: More than the allowed share of `len(self)` was skipped.
         """
-        source_number, position = self.records.place(index)
-        num_rows = len(self.splits[source_number].rows)
-        first_index = index - position
-        for step in range(num_rows):
-            candidate = first_index + (position + step) % num_rows
+        source_number, position = self.records.locate(index)
+        num_records = len(self.splits[source_number].rows)
+        first_index_of_source = index - position
+        for step in range(num_records):
+            # The record after the source's last one is its first one.
+            candidate = first_index_of_source + (position + step) % num_records
             if candidate in self.skipped:
                 continue
             try:
@@ -265,7 +292,12 @@ class Mixture:
         )
 
     def _skip(self, index: int, error: RecordError) -> None:
-        """Note that a record cannot be used; raise UserError if these are too many."""
+        """Remember that record `index` cannot be used; raise UserError if there are too many such.
+
+        Args:
+            index: The training record.
+            error: The error that it raised, which the message of the UserError quotes.
+        """
         self.skipped.add(index)
         limit = self.config.bad_records.limit
         if len(self.skipped) > max(1, limit * len(self)):
@@ -278,8 +310,8 @@ class Mixture:
     def lengths(self) -> npt.NDArray[np.float64]:
         """Return estimated text tokens and image tokens of every training record, (len, 2).
 
-        They are computed from the row indices. A record of a generated source counts as an average
-        one.
+        They are computed from the row indices. Generated sources have none: their records are given
+        the average length of all others, or 1 if all sources are generated.
         """
         lengths = np.concatenate([split.lengths(self.image_tokens) for split in self.splits])
         is_known = ~np.isnan(lengths[:, 0])
@@ -288,9 +320,11 @@ class Mixture:
         return lengths
 
     def card(self, together: int = 1) -> DataCard:
-        """Return the data card: the rows of each source by their use, and the order of an epoch.
+        """Return the data card: for each source, the number of rows by their use, and the epoch.
 
-        `together` is the argument of `order`.
+        Args:
+            together: The largest number of records of one prompt that follow one another, as in
+                `order`. It decides how many records of a source are in each tenth of an epoch.
         """
         drawn_by_tenth = self._drawn_by_tenth(self.order(0, together))
         sources = [
@@ -300,7 +334,7 @@ class Mixture:
         return DataCard(sources, self.epoch_size, self.config.digest)
 
     def _drawn_by_tenth(self, order: Indices) -> list[list[int]]:
-        """Return for each source how many of its records are in each tenth of `order`."""
+        """Return for each source ten counts: its records in each tenth of `order`."""
         source_numbers = np.searchsorted(self.records.ends, order, side="right")
         tenths = np.array_split(source_numbers, 10)
         counts = [np.bincount(tenth, minlength=len(self.splits)) for tenth in tenths]
@@ -308,9 +342,12 @@ class Mixture:
         return by_source
 
     def _stages(self) -> list[list[tuple[Pool, int]]]:
-        """Return for each stage its pools, each with the number of records that an epoch draws."""
+        """Return for each stage the pools that it draws from, with the number of records to draw.
+
+        A pool is a source, or its records of one modality.
+        """
         config = self.config
-        stages = config.stages or [StageConfig(name="all")]
+        stages = config.stages or [StageConfig(name="all")]  # without stages, one over everything
         pools_by_stage = [self._pools(stage) for stage in stages]
         sizes_by_stage = []
         for stage, pools in zip(stages, pools_by_stage, strict=True):
@@ -323,6 +360,7 @@ class Mixture:
 
         stages_with_counts = []
         for stage, pools, total in zip(stages, pools_by_stage, totals, strict=True):
+            # A stage of one modality has no ratio of the two.
             ratio = config.text_per_multimodal if stage.modality == "all" else None
             counts = apportion(int(total), shares(pools, config.temperature, ratio))
             stages_with_counts.append(list(zip(pools, counts.tolist(), strict=True)))
@@ -331,8 +369,8 @@ class Mixture:
     def _pools(self, stage: StageConfig) -> list[Pool]:
         """Return the pools that a stage draws from.
 
-        A source is divided by modality only if the recipe depends on it, because a generated source
-        cannot be divided.
+        A pool is a source, or its records of one modality. A source is divided by modality only if
+        the recipe requires it, because a generated source cannot be divided.
 
         Raises: UserError if the stage has no record to draw.
         """

@@ -30,7 +30,7 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 
 
 class _BackboneKeys(BaseModel):
-    """The keys of `backbone` that decide how many tokens an image becomes."""
+    """The keys of a recipe's section `backbone` that decide how many tokens an image becomes."""
 
     path: str = "embedded"
     revision: str | None = None
@@ -39,41 +39,46 @@ class _BackboneKeys(BaseModel):
 
 
 class _MethodKeys(BaseModel):
-    """The keys of `method` that decide how many pairs of one prompt are trained together."""
+    """The keys of a recipe's section `method` that decide if pairs of one prompt share a step."""
 
     type: str = "naive"
     pairs_together: Count = PAIRS_TOGETHER
 
 
 class _DataKeys(BaseModel):
-    """The keys of a recipe that commands on data read; they do not check the others."""
+    """The keys of a recipe that commands on data read. Other keys are allowed, and not checked."""
 
     data: MixtureConfig
     backbone: _BackboneKeys = _BackboneKeys()
     method: _MethodKeys = _MethodKeys()
 
 
-def section_of(recipe: Path) -> MixtureConfig:
-    """Return the `data` section of a recipe, laid over the sections of the recipes that it extends.
+def read_data_section(recipe: Path) -> MixtureConfig:
+    """Return the `data` section of a recipe, merged with those of the recipes that it extends.
 
-    Raises: RecipeError with everything that is wrong with the section.
+    Raises: RecipeError with all faults of the section.
     """
     return read_section(recipe, _DataKeys).data
 
 
 def pairs_together_of(recipe: Path) -> int:
-    """Return the largest number of pairs of one prompt that a recipe trains together."""
+    """Return the largest number of pairs with the same prompt that are trained in one step.
+
+    It is the recipe's key `method.pairs_together`, or 1 for a method without that key.
+    """
     method = read_section(recipe, _DataKeys).method
     return method.pairs_together if method.type in METHODS_WITH_SETS else 1
 
 
 def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
-    """Return the counter of image tokens in a recipe's backbone, and a warning to print or "".
+    """Return the function that counts the image tokens of a recipe's backbone, and a warning.
 
     The backbone's config.json is read from its folder, or fetched from the hub. If it cannot be
-    read, tokens are counted as for Qwen2.5-VL, and the warning says so.
+    read, tokens are counted as for Qwen2.5-VL, and the warning says so. Otherwise the warning is
+    empty.
 
-    Raises: UserError if no image can keep the configured limits.
+    Raises: UserError if the backbone reads no images, or no image can be within the configured
+    limits of pixels.
     """
     backbone = read_section(recipe, _DataKeys).backbone
     try:
@@ -95,7 +100,7 @@ def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
 
 
 def _config_file(backbone: _BackboneKeys) -> Path:
-    """Return the path of a backbone's config.json.
+    """Return the path of a backbone's config.json, fetched from the hub if it is not local.
 
     Raises: OSError or ValueError if the hub does not answer, or has no such model.
     """
@@ -104,11 +109,11 @@ def _config_file(backbone: _BackboneKeys) -> Path:
         folder = EMBEDDED
     if folder.is_dir():
         return folder / "config.json"
-    return _fetched_config(backbone.path, backbone.revision)
+    return _fetched_config(hub_id=backbone.path, revision=backbone.revision)
 
 
-def _fetched_config(hub: str, revision: str | None) -> Path:
-    """Fetch config.json (1 kB) from the hub, and return its path in the hub's cache."""
+def _fetched_config(hub_id: str, revision: str | None) -> Path:
+    """Fetch a model's config.json (1 kB) from the hub, and return its path in the hub's cache."""
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(hub, "config.json", revision=revision))
+    return Path(hf_hub_download(hub_id, "config.json", revision=revision))

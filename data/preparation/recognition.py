@@ -22,42 +22,47 @@ from mmrm.data.errors import ImageError, LeftOut, RecordError, UserError
 from mmrm.data.preference import EncodedImage, Preference, texts
 from mmrm.data.preparation.row_index import LEFT_OVER_MARKER
 from mmrm.data.sources.registry import SOURCES
-from mmrm.data.sources.shared.file_source import ODD_VALUES, FilesConfig, SourceRow
+from mmrm.data.sources.shared.file_source import CONVERSION_ERRORS, FilesConfig, SourceRow
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.row_files import Rows
-from mmrm.data.video import COLUMNS
+from mmrm.data.video import VIDEO_COLUMNS
 
-TRIED = 32
+MAX_TRIED_ROWS = 32
 """Number of rows on which each type is tried."""
-FILES = {
-    name: kind
-    for name, kind in installed_rows(SOURCES).items()
-    if issubclass(kind, FilesConfig) and kind.has_responses
+FILE_SOURCES = {
+    name: source_class
+    for name, source_class in installed_rows(SOURCES).items()
+    if issubclass(source_class, FilesConfig) and source_class.has_responses
 }
-"""Sources of pairs in files, by their `type`."""
-FORMATS = tuple(name for name, kind in FILES.items() if kind.model_fields["hub"].default is None)
-"""Types of general formats. They are preferred to the type of a public data set if both make the
-same records."""
+"""The classes of sources that read pairs from files, by their `type`."""
+FORMATS = tuple(
+    name
+    for name, source_class in FILE_SOURCES.items()
+    if source_class.model_fields["hub"].default is None
+)
+"""Types of general formats, which belong to no data set on the hub. They are preferred to the type
+of a public data set if both make the same records."""
 
 
 @dataclass
 class Fit:
-    """The result of trying one type of source on a file."""
+    """The result of trying one type of source on some rows of a file."""
 
     settings: dict[str, str]
-    """The source's keys in a recipe."""
-    rows: int = 0
+    """The source's keys in a recipe, such as `type` and `path`."""
+    num_rows: int = 0
     """Number of tried rows that the type reads, or leaves out by its own rule."""
-    columns: int = 0
-    """Number of columns that it reads, summed over the rows."""
-    clean: int = 0
-    """The same, without records that have an image marker left over in their texts."""
+    num_columns: int = 0
+    """Number of columns that it reads, summed over these rows."""
+    num_clean_columns: int = 0
+    """The same without rows whose prompt has another data set's image marker left in its texts."""
     unread: dict[str, None] = field(default_factory=dict)
-    """Columns that have a value in some row and are read in no row; the values are not used."""
+    """Names of columns that have a value in some row and are read in no row. The dictionary is an
+    ordered set: its values are not used."""
     records: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """The prompt, responses and margin of each row that was read, by the number of the row."""
     problem: str = ""
-    """The error message about the first row that the type cannot read."""
+    """The error message about the first row that the type cannot read, or empty."""
 
     @property
     def type(self) -> str:
@@ -66,25 +71,25 @@ class Fit:
 
     @property
     def line(self) -> str:
-        """The source in the form of a recipe's entry."""
+        """The source on one line of YAML, as it is written under `data.sources` of a recipe."""
         settings = ", ".join(f"{key}: {in_yaml(value)}" for key, value in self.settings.items())
         return f"{{{settings}}}"
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The order of types whose records differ; the largest is the best."""
-        return self.clean, self.columns
+        """The value by which types that make different records are compared; the largest wins."""
+        return self.num_clean_columns, self.num_columns
 
 
-class _Columns(dict[str, Any]):
-    """A row that records in `read` which of its columns are read."""
+class _ObservedRow(dict[str, Any]):
+    """A row, by column, that remembers in `read_names` which of its columns are read."""
 
     def __init__(self, row: Any) -> None:
         super().__init__(row)
-        self.read: dict[str, None] = {}
+        self.read_names: dict[str, None] = {}  # an ordered set
 
     def __getitem__(self, name: str) -> Any:
-        self.read[name] = None
+        self.read_names[name] = None
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -93,76 +98,91 @@ class _Columns(dict[str, Any]):
         return self[name]
 
 
-class _Anywhere:
-    """Images of any name; whether they exist is checked later."""
+class _UncheckedImages:
+    """Images of any name. Only the columns of a file are tried, so its images need not exist."""
 
     def find(self, name: str, record: str) -> EncodedImage:
         return Path(name)
 
 
 def in_yaml(text: str) -> str:
-    """Return a text in YAML, quoted if necessary."""
+    """Return `text` as it is written in YAML: with quotation marks if it needs some."""
     if re.fullmatch(r"[\w./-]+", text):
         return text
     return json.dumps(text)
 
 
-def configured(**settings: str | None) -> FilesConfig:
-    """Return the source with the given `type`, `path` and further keys; None leaves a key out.
+def files_config(**settings: str | None) -> FilesConfig:
+    """Return the section of a recipe for a source that reads files, with the given keys.
+
+    Args:
+        settings: The keys of the source in a recipe, with at least `type` and `path`. A key whose
+            value is None is left out.
 
     Raises: UserError if `type` is no source that reads files, or a key is wrong.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
-    kind = FILES.get(given["type"])
-    if kind is None:
+    keys = {key: value for key, value in settings.items() if value is not None}
+    source_class = FILE_SOURCES.get(keys["type"])
+    if source_class is None:
         raise UserError(
-            f"{given['path']}: no files are of type {given['type']!r}. Required is one of "
-            f"{', '.join(FILES)}."
+            f"{keys['path']}: no files are of type {keys['type']!r}. Required is one of "
+            f"{', '.join(FILE_SOURCES)}."
         )
     try:
-        return kind.model_validate(given)
+        return source_class.model_validate(keys)
     except ValidationError as error:
         raise UserError(
-            f"{given['path']} as `{given['type']}`: {format_validation_error(error)}"
+            f"{keys['path']} as `{keys['type']}`: {format_validation_error(error)}"
         ) from error
 
 
-def candidates(path: str, images: str | None = None) -> Iterator[tuple[Fit, FilesConfig]]:
-    """Yield the types of source that find files of theirs at `path`, by the names of the files."""
-    for name in FILES:
-        for split in (None, ""):
-            settings = {"type": name, "path": path}
-            if split is not None:
-                settings["split"] = split
-            candidate = _candidate(settings, images)
+def types_with_files(path: str, images: str | None = None) -> Iterator[tuple[Fit, FilesConfig]]:
+    """Yield the types of source that could read `path`, judged by the names of its files.
+
+    For each type there is a `Fit`, which holds the source's keys and no result yet, and the
+    source's section of a recipe with these keys.
+
+    Args:
+        path: The file or folder.
+        images: The folder of its images, if it is another one.
+    """
+    for name in FILE_SOURCES:
+        settings = {"type": name, "path": path}
+        # Some types read files of one split, such as train. If there are none, any split will do.
+        for settings_to_try in (settings, settings | {"split": ""}):
+            candidate = _candidate(settings_to_try, images)
             if candidate is not None:
                 yield candidate
                 break
 
 
 def _candidate(settings: dict[str, str], images: str | None) -> tuple[Fit, FilesConfig] | None:
-    """Return the source with these settings; None if it finds no files.
+    """Return a source with the given settings: a `Fit` without a result yet, and its section.
 
-    The folder of the images is `images`, or else the folder of the file. A recipe has to name it
-    only in the first case, and for a type without a default.
+    The result is None if no files at the path have the names that the type expects.
+
+    Args:
+        settings: The source's keys `type` and `path`, and perhaps `split`.
+        images: The folder of the images; None takes the folder of the file.
     """
-    place = Path(settings["path"]).expanduser()
-    fields = FILES[settings["type"]].model_fields
-    folder = images or None
-    if folder is None and "images" in fields:
-        folder = str(place.parent if place.is_file() else place)
+    path = Path(settings["path"]).expanduser()
+    fields = FILE_SOURCES[settings["type"]].model_fields
+    image_folder = images or None
+    if image_folder is None and "images" in fields:
+        image_folder = str(path.parent if path.is_file() else path)
     try:
-        config = configured(**settings | {"images": folder})
-        config.look()
+        config = files_config(**settings | {"images": image_folder})
+        config.check_local_files()
     except UserError:
         return None
-    if folder is not None and (images or fields["images"].is_required()):
-        settings = settings | {"images": folder}
+    # A recipe has to name the folder only if it was given, or if the type has no default for it.
+    if image_folder is not None and (images or fields["images"].is_required()):
+        settings = settings | {"images": image_folder}
     return Fit(settings), config
 
 
 def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
-    """Return the type of source that reads the file or folder `path` best.
+    """Return the type of source that reads the file or folder `path` best, as its `Fit`.
 
     Args:
         path: The file or folder.
@@ -177,12 +197,12 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
         raise UserError(f"{path}: there is no such file or folder. Correct the path.")
     fits: list[Fit] = []
     problems: dict[str, str] = {}
-    for fit, config in candidates(path, images):
+    for fit, config in types_with_files(path, images):
         try:
-            _try(config, config.open(cache).rows, fit)
+            _fill(fit, config, config.open(cache).rows)
         except UserError as error:
             fit.problem = str(error)
-        if fit.rows:
+        if fit.num_rows:
             fits.append(fit)
         problems[fit.type] = fit.problem
     if not fits:
@@ -194,13 +214,13 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
         )
 
     best = max(fits, key=lambda fit: fit.rank)
-    lines: dict[str, None] = {}
+    best_lines: dict[str, None] = {}  # an ordered set
     for fit in fits:
-        is_equally_good = fit.rank == best.rank and _make_different_records(fit, best)
-        if fit is best or is_equally_good:
-            lines[_general(fit, fits).line] = None
-    if len(lines) > 1:
-        formats = "".join(f"\n- {line}" for line in lines)
+        is_rival = fit.rank == best.rank and _make_different_records(fit, best)
+        if fit is best or is_rival:
+            best_lines[_general(fit, fits).line] = None
+    if len(best_lines) > 1:
+        formats = "".join(f"\n- {line}" for line in best_lines)
         raise UserError(
             f"{path} fits several formats, which make different records of it. Name the one that "
             f"is meant, in a recipe by its line, for a benchmark by `type=`:{formats}"
@@ -209,18 +229,29 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
 
 
 def _general(fit: Fit, fits: list[Fit]) -> Fit:
-    """Return the first of FORMATS among `fits` that makes the same records as `fit`; else `fit`."""
-    for other in fits:
-        is_as_clean = bool(other.clean) == bool(fit.clean)
-        if other.type in FORMATS and is_as_clean and not _make_different_records(other, fit):
-            return other
+    """Return the first general format that makes the same records as `fit`, or else `fit` itself.
+
+    Args:
+        fit: The fit of any type of source.
+        fits: All fits, among which general formats are looked for.
+    """
+    for candidate in fits:
+        is_as_clean = bool(candidate.num_clean_columns) == bool(fit.num_clean_columns)
+        has_same_records = not _make_different_records(candidate, fit)
+        if candidate.type in FORMATS and is_as_clean and has_same_records:
+            return candidate
     return fit
 
 
-def advice(config: SourceConfig, cache: Path) -> str:
-    """Return the line to write in place of a source that could not be read.
+def format_advice(config: SourceConfig, cache: Path) -> str:
+    """Return advice to append to the error message about a source that could not be read.
 
-    The result is empty if the source reads no files, or its files are in no other known format.
+    If the source's files are in another known format, the advice names that format and the line to
+    write in a recipe. Otherwise, or if the source reads no local files, the advice is empty.
+
+    Args:
+        config: The source's section of the recipe.
+        cache: The folder for derived files.
     """
     if not isinstance(config, FilesConfig) or config.path is None:
         return ""
@@ -238,53 +269,73 @@ def advice(config: SourceConfig, cache: Path) -> str:
 
 def _make_different_records(first: Fit, second: Fit) -> bool:
     """Return True if the records of two types differ in a row, or no row was read by both."""
-    both = first.records.keys() & second.records.keys()
-    if not both:
+    rows_read_by_both = first.records.keys() & second.records.keys()
+    if not rows_read_by_both:
         return True
-    return any(first.records[number] != second.records[number] for number in both)
+    return any(first.records[row] != second.records[row] for row in rows_read_by_both)
 
 
-def _try(config: FilesConfig, rows: Rows, fit: Fit) -> None:
-    """Set in `fit` how the type reads the rows; `fit.rows` is 0 if it reads less than half of them.
+def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
+    """Try a type of source on some of the rows, and write the result into `fit`.
+
+    `fit.num_rows` is 0 afterwards if the type reads less than half of the tried rows.
+
+    Args:
+        fit: The fit of the type, without a result yet.
+        config: The section of a recipe for the source.
+        rows: The rows of the file; up to MAX_TRIED_ROWS of them are tried.
 
     Raises: UserError if there are no rows.
     """
     if not len(rows):
         raise UserError("there are no rows.")
-    num_tried = min(TRIED, len(rows))
-    tried = np.unique(np.linspace(0, len(rows) - 1, num_tried).astype(np.int64)).tolist()
-    read: dict[str, None] = {}
-    for number in tried:
+    num_tried = min(MAX_TRIED_ROWS, len(rows))
+    tried_rows = np.unique(np.linspace(0, len(rows) - 1, num_tried).astype(np.int64)).tolist()
+    names_with_value: dict[str, None] = {}  # an ordered set
+    names_read: dict[str, None] = {}
+    for number in tried_rows:
         record: Preference | None = None
         try:
-            columns = _Columns(rows.row(number))
-            record = _convert(config, number, columns)
+            row = _ObservedRow(rows.row(number))
+            record = _convert(config, number, row)
         except LeftOut:
-            pass
-        except ODD_VALUES as error:
-            # Frames of videos cannot be found without their folder.
+            pass  # the type reads this row, and leaves it out by its own rule
+        except CONVERSION_ERRORS as error:
+            # Frames of videos cannot be found without their folder. Such a row counts as read.
             is_missing_frame = isinstance(error, ImageError) and config.VIDEOS
             if not is_missing_frame:
                 fit.problem = fit.problem or str(error)
                 continue
-        filled = {name for name, value in columns.items() if value is not None}
-        num_read = len(filled & columns.read.keys())
-        read |= columns.read
-        fit.unread |= dict.fromkeys(sorted(filled))
-        fit.rows += 1
-        fit.columns += num_read
+        names_with_value_in_row = {name for name, value in row.items() if value is not None}
+        num_columns_read = len(names_with_value_in_row & row.read_names.keys())
+        names_with_value |= dict.fromkeys(sorted(names_with_value_in_row))
+        names_read |= row.read_names
+        fit.num_rows += 1
+        fit.num_columns += num_columns_read
         if record is not None:
             fit.records[number] = (record.prompt, record.chosen, record.rejected, record.margin)
             if not any(map(LEFT_OVER_MARKER.search, texts(record.prompt))):
-                fit.clean += num_read
-    fit.unread = {name: None for name in fit.unread if name not in read}
-    if 2 * fit.rows < len(tried):
-        fit.rows = 0
+                fit.num_clean_columns += num_columns_read
+    fit.unread = {name: None for name in names_with_value if name not in names_read}
+    if 2 * fit.num_rows < len(tried_rows):
+        fit.num_rows = 0
 
 
-def _convert(config: FilesConfig, number: int, columns: _Columns) -> Preference:
-    """Return the record that a type makes of a row; raise RecordError if the row holds a video."""
-    if not config.VIDEOS and any(columns.get(name) for name in COLUMNS):
-        raise RecordError("the record holds a video.")
-    row = SourceRow(f"row {number}", columns, _Anywhere(), limits=config.limits)
+def _convert(config: FilesConfig, number: int, columns: _ObservedRow) -> Preference:
+    """Return the record that a type of source makes of a row.
+
+    Args:
+        config: The section of a recipe for the source.
+        number: Number of the row in the file.
+        columns: The row, by column.
+
+    Raises:
+        LeftOut: A rule of the source leaves the row out.
+        RecordError: The row has another form, or holds a video that the type cannot show.
+    """
+    if not config.VIDEOS:
+        has_video = any(columns.get(name) for name in VIDEO_COLUMNS)
+        if has_video:
+            raise RecordError("the record holds a video.")
+    row = SourceRow(f"row {number}", columns, _UncheckedImages(), limits=config.limits)
     return config.convert(row)

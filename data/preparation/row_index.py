@@ -1,4 +1,4 @@
-"""The row index of a source: 40 bytes about each row, and the sizes of its images.
+"""The row index of a source: 40 bytes about each row, and the size of each image.
 
 Filters, packing plans and data cards are computed from it. A row index does not depend on filters,
 weights, caps or pixel limits, so that a change of those does not read the data again.
@@ -40,21 +40,21 @@ REASONS = (
     "too_long",
     "overlap",
 )
-"""The reasons for which a row is not used; `reason` in ROW is an index into this table. The last
-six come from the filters."""
+"""The reasons for which a row is not used, and "kept" for a row that is used. The field `reason` of
+ROW is an index into this table. The last six are the reasons of filters."""
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
 """Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others
 are rules of a source or of the recipe."""
-EXAMPLES = 5
+MAX_FAULTS_PER_BLOCK = 5
 """Number of different faults of skipped records that are kept of each block of rows."""
 ROW = np.dtype(
     [
-        ("reason", "u1"),
-        ("flags", "u1"),
-        ("images", "u2"),
-        ("text_tokens", "u4"),  # prompt and both responses, estimated
-        ("chosen", "u4"),  # characters
-        ("rejected", "u4"),
+        ("reason", "u1"),  # index into REASONS
+        ("flags", "u1"),  # sum of the bits below
+        ("images", "u2"),  # number of images
+        ("text_tokens", "u4"),  # of the prompt and both responses, estimated
+        ("chosen", "u4"),  # characters of the chosen response
+        ("rejected", "u4"),  # characters of the rejected response
         ("prompt_key", "u8"),  # equal for equal prompts on equal images
         # Equal for equal prompts with the same two responses, whichever is preferred.
         ("pair_key", "u8"),
@@ -96,10 +96,10 @@ with that") does not match."""
 
 @dataclass(frozen=True)
 class RowIndex:
-    """The index of all or of some rows of a source."""
+    """The reason, lengths, keys and image sizes of all rows, or of some rows, of a source."""
 
     rows: npt.NDArray[np.void]
-    """One ROW for each row, (rows,)."""
+    """An entry with the fields of ROW for each row, (rows,)."""
     sizes: npt.NDArray[np.uint32]
     """Height and width of all images of all rows, in their order, (images, 2)."""
     faults: dict[str, int]
@@ -118,30 +118,41 @@ class RowIndex:
         return cls(rows, sizes, summary["faults"], summary["content"], folder)
 
     def __reduce__(self) -> Any:
-        """Pickle the folder only, if there is one: another process maps the files itself."""
+        """Pickle a memory-mapped row index as its folder, and one in memory as its arrays.
+
+        Another process then maps the files of the folder itself.
+        """
         if self.folder is None:
             return super().__reduce__()
         return RowIndex.open, (self.folder,)
 
     @property
     def skipped(self) -> int:
-        """The number of rows that cannot be used."""
+        """The number of rows with a reason in SKIPPED: their records cannot be used."""
         return int(np.isin(self.rows["reason"], SKIPPED).sum())
 
-    def image_tokens(self, count: ImageTokens) -> npt.NDArray[np.int64]:
+    def image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
         """Return the number of image tokens of each row, int64 of shape (rows,).
 
-        Example: three rows with 1, 0 and 2 images, whose images have 10, 20 and 30 tokens, have 10,
-        0 and 50 tokens.
+        Example: three rows have 1, 0 and 2 images. If the three images have 10, 20 and 30 tokens,
+        the rows have 10, 0 and 50.
+
+        Args:
+            count_tokens: Counts the tokens of images from their sizes.
         """
-        tokens_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(count(self.sizes))])
+        tokens_of_images = count_tokens(self.sizes)
+        tokens_before_image = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens_of_images)])
         ends = np.cumsum(self.rows["images"], dtype=np.int64)
         starts = ends - self.rows["images"]
-        return np.asarray(tokens_before[ends] - tokens_before[starts])
+        return np.asarray(tokens_before_image[ends] - tokens_before_image[starts])
 
 
 def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> RowIndex:
-    """Read and check some rows of a source; raise the first RecordError if `strict`."""
+    """Read and check some rows of a source, and return their row index: figures about each row.
+
+    A row whose record cannot be used is in the index, too, with the reason and a message in
+    `faults`. With `strict`, the RecordError of the first such row is raised instead.
+    """
     entries: list[tuple[int, ...]] = []
     sizes: list[tuple[int, int]] = []
     faults: dict[str, int] = {}
@@ -150,19 +161,24 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
             record = _usable_record(source, row)
             sizes_of_row = [image_size(image, record.identity) for image in record.images]
             entries.append(_entry(record))
-            sizes += sizes_of_row
+            sizes += sizes_of_row  # only now: a fault before leaves the row without images
         except LeftOut as left_out:
             entries.append(_entry_left_out(left_out.reason))
         except RecordError as error:
             if strict:
                 raise
             entries.append(_entry_left_out(_reason_of(error)))
-            faults = count_faults([*faults.items(), (str(error), 1)], EXAMPLES)
+            faults = count_faults([*faults.items(), (str(error), 1)], MAX_FAULTS_PER_BLOCK)
     return RowIndex(np.array(entries, ROW), np.array(sizes, np.uint32).reshape(-1, 2), faults)
 
 
 def _usable_record(source: Source, row: int) -> Preference:
-    """Return a validated record; raise LeftOut if a response is empty."""
+    """Return the validated record of a row.
+
+    Raises:
+        LeftOut: A response is empty, or a rule of the source leaves the row out.
+        RecordError: The record cannot be used.
+    """
     record = source.record(row)
     has_responses = visible(record.chosen) and visible(record.rejected)
     if not has_responses and not record.is_question:
@@ -171,7 +187,7 @@ def _usable_record(source: Source, row: int) -> Preference:
 
 
 def _reason_of(error: RecordError) -> str:
-    """Return the member of REASONS for a record that cannot be used."""
+    """Return the member of REASONS for a record that cannot be used because of `error`."""
     if isinstance(error, MarkerInTextError):
         return "markers"
     if isinstance(error, ImageError):
@@ -180,10 +196,10 @@ def _reason_of(error: RecordError) -> str:
 
 
 def prompt_key(record: Preference) -> int:
-    """Return the 64-bit key of a prompt.
+    """Return a 64-bit key that is equal for records with the same prompt and the same images.
 
-    It depends on the texts, regardless of case and white space, and on the contents of the images.
-    It does not depend on the identity, which is a label: two sources may use the same ones.
+    Case and white space of the texts do not matter. An image counts by its encoded content. The
+    identity of the record does not matter: two sources may use the same ones.
 
     Raises: ImageError for an image file that cannot be read.
     """
@@ -191,11 +207,11 @@ def prompt_key(record: Preference) -> int:
 
 
 def pair_key(record: Preference) -> int:
-    """Return the 64-bit key of a prompt with its images and its two responses.
+    """Return a 64-bit key that is equal for records with the same prompt, images and responses.
 
-    It is equal whichever of the responses is preferred. An image counts by its encoded content,
-    wherever the file is. This is the fingerprint that `filters.leave_out` lists, in 16 hexadecimal
-    digits.
+    It does not matter which of the two responses is preferred. An image counts by its encoded
+    content, wherever its file is. In 16 hexadecimal digits, this key is the fingerprint that a
+    file for `filters.leave_out` lists.
 
     Raises: ImageError for an image file that cannot be read.
     """
@@ -208,7 +224,7 @@ def normalised(text: str) -> str:
 
 
 def _entry(record: Preference) -> tuple[int, ...]:
-    """Return the values of ROW for a usable record."""
+    """Return a usable record's entry in the row index: figures about it, in the order of ROW."""
     prompt_and_responses = (*texts(record.prompt), record.chosen, record.rejected)
     num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in prompt_and_responses)
     keys = _keys(record)
@@ -226,15 +242,15 @@ def _entry(record: Preference) -> tuple[int, ...]:
 
 
 def _entry_left_out(reason: str) -> tuple[int, ...]:
-    """Return the entry of the row index, with the fields of ROW, for a record that is left out.
+    """Return an unused row's entry in the row index: its reason, and 0 for all other figures.
 
-    `reason` is one of REASONS; all other fields are 0.
+    `reason` is one of REASONS.
     """
     return (REASONS.index(reason), 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _flags(record: Preference) -> int:
-    """Return the field `flags` of a record's entry in the row index, a sum of the bits above."""
+    """Return a number whose bits, such as IDENTICAL and RATIONALE, are properties of a record."""
     flags = 0
     responses = (record.chosen, record.rejected)
     is_identical = record.chosen.split() == record.rejected.split()
@@ -248,6 +264,7 @@ def _flags(record: Preference) -> int:
         flags |= ORDER
     if record.rationale is not None:
         flags |= RATIONALE
+        # Words that keep the rationale from being rewritten for the other order of the responses
         if obstacle(record.rationale) is not None:
             flags |= KEEPS_ORDER
         if record.first_in_rationale == "rejected":
@@ -257,15 +274,21 @@ def _flags(record: Preference) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _RecordKeys:
-    """The three 64-bit keys of ROW; see there."""
+    """Three 64-bit keys that are equal for records with the same content."""
 
     prompt: int
+    """Equal for equal prompts on equal images."""
     pair: int
+    """Equal for equal prompts with the same two responses, whichever is preferred."""
     record: int
+    """Equal for records that are equal in everything but their identity."""
 
 
 def _keys(record: Preference) -> _RecordKeys:
-    """Return the keys of a record; raise ImageError if an image file cannot be read."""
+    """Return the numbers by which records with equal contents are found.
+
+    Raises: ImageError if an image file cannot be read.
+    """
     try:
         images = [content_digest(image) for image in record.images]
     except OSError as error:
@@ -284,7 +307,8 @@ def _keys(record: Preference) -> _RecordKeys:
         record.source,
         record.category,
     )
-    # Fields that were added later count only if they are set: other records keep their keys.
+    # Fields that a later version added count only if they are set. Without this, the keys of all
+    # other records would have changed with that version.
     if record.truth is not None:
         everything = (*everything, record.truth)
     if record.first_in_rationale != "chosen":

@@ -17,9 +17,10 @@ from mmrm.data.sources.shared.source import SourceConfig
 
 Indices = npt.NDArray[np.int32]
 SetPlacement = Literal["first_member", "random_member"]
-"""The member of a set of records of one prompt whose position in an epoch the set takes.
+"""The rule by which records that share their prompt are placed in an epoch.
 
-New runs use `random_member`. Runs that were started when there was only `first_member` keep it."""
+They follow one another, as a set, at the position of the first of them or of a random one. New runs
+use `random_member`. Runs that were started when there was only `first_member` keep it."""
 PAIRS_TOGETHER = 4
 """Default of `method.pairs_together`, the largest set of pairs of one prompt."""
 METHODS_WITH_SETS = ("naive", "critic")
@@ -45,7 +46,7 @@ class Pool:
 
     config: SourceConfig
     text_only: bool | None
-    """None if the source is not split by modality."""
+    """True if all records are without images, False if all have images, None if both may occur."""
     indices: Indices
     """Indices into the mixture, (records,)."""
 
@@ -69,25 +70,26 @@ def shares(
 
     Raises: UserError if a ratio is configured and one of the two kinds has no record.
     """
-    share = np.array([pool.config.weight * pool.size ** (1 / temperature) for pool in pools])
+    weights = np.array([pool.config.weight * pool.size ** (1 / temperature) for pool in pools])
     if text_per_multimodal is not None:
         is_text = np.array([bool(pool.text_only) for pool in pools])
-        for kind, total in (
-            ("text-only", share[is_text].sum()),
-            ("multimodal", share[~is_text].sum()),
-        ):
-            if not total:
+        text_sum = weights[is_text].sum()
+        multimodal_sum = weights[~is_text].sum()
+        for kind, kind_sum in (("text-only", text_sum), ("multimodal", multimodal_sum)):
+            if not kind_sum:
                 raise UserError(
                     f"text_per_multimodal is {text_per_multimodal}, but there is no {kind} record "
                     "to draw. Add a source that has some, or remove text_per_multimodal."
                 )
-        share[is_text] *= text_per_multimodal / share[is_text].sum()
-        share[~is_text] /= share[~is_text].sum()
-    return np.asarray(share / share.sum(), np.float64)
+        weights[is_text] *= text_per_multimodal / text_sum
+        weights[~is_text] /= multimodal_sum
+    return np.asarray(weights / weights.sum(), np.float64)
 
 
 def apportion(total: int, share: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return whole numbers that sum to `total`, each within one of `total * share`.
+    """Divide `total` into whole numbers by the given shares; return them, int64 of shape (pools,).
+
+    They sum to `total`, and each differs from `total * share` by less than one.
 
     This is the method of largest remainders: every exact number is rounded down, and the numbers
     with the largest remainders get one more.
@@ -102,18 +104,21 @@ def apportion(total: int, share: npt.NDArray[np.float64]) -> npt.NDArray[np.int6
     exact = total * share
     counts = np.floor(exact).astype(np.int64)
     num_missing = total - int(counts.sum())
-    by_remainder = np.argsort(counts - exact, kind="stable")
-    counts[by_remainder[:num_missing]] += 1
+    largest_remainder_first = np.argsort(counts - exact, kind="stable")
+    counts[largest_remainder_first[:num_missing]] += 1
     return counts
 
 
 def draw(pool: Pool, count: int, generator: np.random.Generator) -> Indices:
-    """Return `count` of the pool's indices, (count,), each equally often or once more."""
-    num_rounds, num_extra = divmod(count, len(pool.indices))
+    """Return `count` of the pool's indices, (count,), with repetitions if the pool has fewer.
+
+    Every index occurs equally often, except that some, drawn at random, occur once more.
+    """
+    num_repetitions, num_extra = divmod(count, len(pool.indices))
     extra = pool.indices[:0]
     if num_extra:
         extra = generator.permutation(pool.indices)[:num_extra]
-    return np.concatenate([np.tile(pool.indices, num_rounds), extra])
+    return np.concatenate([np.tile(pool.indices, num_repetitions), extra])
 
 
 def bring_together(
@@ -122,18 +127,18 @@ def bring_together(
     max_set_size: int,
     generator: np.random.Generator | None,
 ) -> Indices:
-    """Return `order` with the records of one prompt next to each other, in sets.
+    """Return the entries of `order`, rearranged so that records of one prompt follow one another.
 
-    A set takes the position of one of its members, which is drawn at random. If a prompt has more
-    records than `max_set_size`, the members of its sets are drawn at random too. If `order` is
-    random, the sets are in random order: records are trained neither earlier nor later because they
-    share their prompt. Members keep their order within the set.
+    Records of one prompt form sets of at most `max_set_size`, and a set moves to the position of
+    one of its members. Members keep their order within the set. If no two records share a prompt,
+    the result is `order`. A record that occurs several times in `order` is in as many sets.
 
-    Without a generator a set takes the position of its first member (`SetPlacement`). Records that
-    share their prompt are then trained earlier than others.
+    With a generator, this member is drawn at random, and so is the division of a prompt's records
+    into several sets. If `order` is random, the sets are in random order as well: records are
+    trained neither earlier nor later because they share their prompt.
 
-    A record that an epoch draws several times is in as many sets. If no two records share a prompt,
-    the result is `order`.
+    Without a generator, a set moves to its first member. Records that share their prompt are then
+    trained earlier than others.
 
     Example, without a generator and with sets of at most two: the records 5, 0, 3, 1, 4 with the
     prompts a, b, a, c, a become 5, 3, 0, 1, 4.
@@ -142,53 +147,64 @@ def bring_together(
         order: Indices of records, (n,).
         prompts: A number for the prompt of each entry of `order`, (n,).
         max_set_size: The largest number of records in a set.
-        generator: Draws the positions and the members of the sets.
+        generator: Draws the positions and the members of the sets; None takes the first ones.
     """
-    # A set's members are neighbours in this sequence of the prompt's entries, and the first of
-    # them gives the set its position.
+    # Positions in `order`, in the sequence in which sets are filled. The first member of a set in
+    # this sequence gives the set its position.
     sequence = np.arange(len(order))
     if generator is not None:
         sequence = generator.permutation(len(order))
-    repetitions = _count_earlier(order[sequence])
-    prompt_repetitions = _number_pairs(prompts[sequence], repetitions)
-    set_in_prompt = _count_earlier(prompt_repetitions) // max_set_size
-    sets = _number_pairs(prompt_repetitions, set_in_prompt)
-    _, first_members = np.unique(sets, return_index=True)
-    positions = np.empty(len(order), np.int64)
-    positions[sequence] = sequence[first_members[sets]]
-    return order[np.argsort(positions, kind="stable")]
+    # A record that occurs several times is only once in a set. So the first occurrences of the
+    # records of a prompt form sets, the second occurrences form other sets, and so on.
+    occurrences = _count_earlier(order[sequence])
+    occurrences_of_prompt = _number_pairs(prompts[sequence], occurrences)
+    set_within_these = _count_earlier(occurrences_of_prompt) // max_set_size
+    set_numbers = _number_pairs(occurrences_of_prompt, set_within_these)
+
+    # Every member gets the position of its set's first member. A stable sort keeps their order.
+    _, first_members = np.unique(set_numbers, return_index=True)
+    set_positions = np.empty(len(order), np.int64)
+    set_positions[sequence] = sequence[first_members[set_numbers]]
+    return order[np.argsort(set_positions, kind="stable")]
 
 
 def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return for each value how many equal ones are before it, (n,).
+    """Return for each value the number of equal values before it, int64 of shape (n,).
 
-    Example: 7, 8, 7, 7 gives 0, 0, 1, 2.
+    Example: 7, 8, 7, 7 gives 0, 0, 1, 2. The values are not negative.
     """
-    by_value = np.argsort(values, kind="stable")
-    is_first = np.diff(values[by_value], prepend=-1) != 0
+    by_value = np.argsort(values, kind="stable")  # equal values become neighbours
+    is_first_of_value = np.diff(values[by_value], prepend=-1) != 0
     rank = np.arange(len(values))
-    first_rank = np.maximum.accumulate(np.where(is_first, rank, 0))
+    rank_of_first = np.maximum.accumulate(np.where(is_first_of_value, rank, 0))
     counts = np.empty(len(values), np.int64)
-    counts[by_value] = rank - first_rank
+    counts[by_value] = rank - rank_of_first
     return counts
 
 
 def _number_pairs(
     left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int64]:
-    """Return a number for each pair `left[i]`, `right[i]`, (n,), the same for equal pairs."""
+    """Return a number for each pair (`left[i]`, `right[i]`), int64 of shape (n,).
+
+    Equal pairs have equal numbers, and the numbers are 0, 1, 2 and so on.
+    """
     keys = left.astype(np.int64) * (int(right.max(initial=0)) + 1) + right
     _, numbers = np.unique(keys, return_inverse=True)
     return numbers.astype(np.int64)
 
 
 def quotas(total: int, limits: Sequence[int]) -> list[int]:
-    """Return the number of held-out records of each source, one for each of `limits`.
+    """Return the number of records to hold out of each source, for each of `limits`.
 
-    They sum to `total`, and are equal or differ by one, except that no source gives more than its
-    limit.
+    The numbers sum to `total`. They are equal or differ by one, except that no source gives more
+    than its limit.
 
     Example: 10 records from sources with the limits 2, 100, 100 are 2, 4, 4.
+
+    Args:
+        total: The number of records to hold out of all sources.
+        limits: The largest number for each source.
 
     Raises: UserError if the limits together allow fewer than `total`.
     """
@@ -197,11 +213,12 @@ def quotas(total: int, limits: Sequence[int]) -> list[int]:
             f"validation asks for {total:,} held-out records, but the sources can give at most "
             f"{sum(limits):,} (half of each source). Lower validation, or add records."
         )
-    quota = [0] * len(limits)
-    while sum(quota) < total:
-        num_missing = total - sum(quota)
-        below_limit = [index for index, limit in enumerate(limits) if quota[index] < limit]
+    counts = [0] * len(limits)
+    while sum(counts) < total:
+        num_missing = total - sum(counts)
+        below_limit = [index for index, limit in enumerate(limits) if counts[index] < limit]
         num_each = max(1, num_missing // len(below_limit))
+        # The slice matters for the last few records, if there are fewer of them than sources.
         for index in below_limit[:num_missing]:
-            quota[index] = min(limits[index], quota[index] + num_each)
-    return quota
+            counts[index] = min(limits[index], counts[index] + num_each)
+    return counts

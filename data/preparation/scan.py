@@ -22,18 +22,22 @@ from mmrm.data.config.section import Section
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.preparation.faults import count_faults, fault_messages
-from mmrm.data.preparation.row_index import EXAMPLES, ROW, RowIndex, index_rows
+from mmrm.data.preparation.row_index import MAX_FAULTS_PER_BLOCK, ROW, RowIndex, index_rows
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.code_digest import code_digest
-from mmrm.data.storage.files import digest, mapped, whole_file, write_whole
+from mmrm.data.storage.files import digest, parallel_results, whole_file, write_whole
 from mmrm.data.storage.output_lock import waiting_lock
 
-BLOCK = 8192
+ROWS_PER_BLOCK = 8192
 """Number of rows in one unit of work; records with images take some seconds."""
+MAX_FAULTS = 10 * MAX_FAULTS_PER_BLOCK
+"""Number of different faults of skipped records that are kept of a source."""
+NUM_EXAMPLES = 5
+"""Number of faults in the message about too many bad records."""
 
 
 class BadRecordConfig(Section):
-    """The policy on records that cannot be used."""
+    """The policy on records that cannot be used: skip a limited share of them, or stop."""
 
     policy: Literal["strict", "skip"] = "skip"
     """Skip and count such a record, or stop at the first one."""
@@ -43,9 +47,11 @@ class BadRecordConfig(Section):
 
 
 def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> RowIndex:
-    """Return the row index of `source`, and read the source if that has not been done yet.
+    """Return the row index of `source`: for each row, lengths, keys, and if it can be used.
 
-    Processes that call this at the same time, such as the ranks of a node, wait for one of them.
+    The first call reads every row and writes the index into the cache. Later calls open it. If
+    several processes call this at the same time, such as the ranks of a node, one of them reads and
+    the others wait.
 
     Args:
         source: A source that is not generated.
@@ -57,7 +63,7 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
         UserError: More rows cannot be used than the policy allows.
         RecordError: The first record that cannot be used, under `strict`.
     """
-    key = digest(f"{code()} {source.fingerprint()} {len(source)}")
+    key = digest(f"{reading_code_digest()} {source.fingerprint()} {len(source)}")
     folder = cache / "row_index" / f"{source.name}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
     with waiting_lock(folder / "lock"):
@@ -65,7 +71,8 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
             try:
                 _read(source, policy, folder, workers)
             except UserError:
-                # The user may now correct image files, which are not in the source's fingerprint.
+                # Forget the blocks that were read. The user may correct image files, and those do
+                # not change the source's fingerprint.
                 for block_file in folder.glob("*.npz"):
                     block_file.unlink()
                 raise
@@ -74,20 +81,28 @@ def scan(source: Source, policy: BadRecordConfig, cache: Path, workers: int) -> 
     return index
 
 
-def code() -> str:
-    """Return a digest of the code that makes row indices: other code reads the data again."""
+def reading_code_digest() -> str:
+    """Return a digest of the code that reads the data.
+
+    It is part of the name under which the result is cached, so that changed code reads again.
+    """
     source_files = sorted(Path(__file__).parents[1].glob("sources/[a-z]*.py"))
     source_modules = [f"mmrm.data.sources.{file.stem}" for file in source_files]
     return code_digest("mmrm.data.preparation.scan", *source_modules)
 
 
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:
-    """Read every block of `source` and write `rows.npy`, `sizes.npy` and `summary.json`.
+    """Read every row of `source`, and write its row index into `folder`.
 
-    Blocks that an earlier, interrupted reading finished are taken from their files. `summary.json`
-    is written last: a folder that has one is complete.
+    The files are `rows.npy`, `sizes.npy` and `summary.json`. Rows are read in blocks; a block that
+    an earlier, interrupted reading finished is taken from its file. `summary.json` is written last,
+    so a folder that has one is complete.
+
+    Raises:
+        UserError: More rows cannot be used than the policy allows.
+        RecordError: The first record that cannot be used, under `strict`.
     """
-    block_starts = range(0, len(source), BLOCK)
+    block_starts = range(0, len(source), ROWS_PER_BLOCK)
     rows = np.lib.format.open_memmap(
         folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),)
     )
@@ -95,7 +110,9 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     faults: dict[str, int] = {}
     num_skipped = 0
     content_hash = hashlib.blake2b(digest_size=8)
-    with mapped(partial(_read_block, source, policy, folder), block_starts, workers) as blocks:
+    with parallel_results(
+        partial(_read_block, source, policy, folder), block_starts, workers
+    ) as blocks:
         progress = track(
             blocks,
             description=escape(f"reading {source.name}"),
@@ -103,10 +120,10 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
             console=plain_console(stderr=True),
         )
         for start, block in zip(block_starts, progress, strict=True):
-            rows[start : start + BLOCK] = block.rows
+            rows[start : start + ROWS_PER_BLOCK] = block.rows
             content_hash.update(block.rows.tobytes())
             sizes.append(block.sizes)
-            faults = count_faults([*faults.items(), *block.faults.items()], 10 * EXAMPLES)
+            faults = count_faults([*faults.items(), *block.faults.items()], MAX_FAULTS)
             num_skipped += block.skipped
             # Stop at the first block that exceeds the limit instead of reading on for hours.
             _refuse_too_many(source, policy, num_skipped, faults)
@@ -119,32 +136,39 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
 
 
 def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: int) -> RowIndex:
-    """Return the index of the block of rows that begins at `start`, and write it to its file.
+    """Return the row index of the block of rows that begins at row `start`.
 
-    If an earlier reading wrote the file, the index is read from it.
+    It is read from the block's file in `folder`, or else made from the rows and written there.
     """
     file = folder / f"{start}.npz"
     if file.exists():
         with np.load(file) as arrays:
             return RowIndex(arrays["rows"], arrays["sizes"], json.loads(str(arrays["faults"])))
-    rows = range(start, min(start + BLOCK, len(source)))
+    rows = range(start, min(start + ROWS_PER_BLOCK, len(source)))
     block = index_rows(source, rows, strict=policy.policy == "strict")
     faults = np.array(json.dumps(block.faults))
-    with whole_file(file, "wb") as opened:
-        np.savez(opened, rows=block.rows, sizes=block.sizes, faults=faults)
+    with whole_file(file, "wb") as block_file:
+        np.savez(block_file, rows=block.rows, sizes=block.sizes, faults=faults)
     return block
 
 
 def _refuse_too_many(
     source: Source, policy: BadRecordConfig, num_skipped: int, faults: dict[str, int]
 ) -> None:
-    """Raise UserError if more rows were skipped than the policy allows."""
+    """Raise UserError if more rows of a source were skipped than the policy allows.
+
+    Args:
+        source: The source.
+        policy: The policy; "strict" allows none.
+        num_skipped: Number of rows that could not be used.
+        faults: Messages about them for the error, each with its number of rows.
+    """
     num_allowed = 0 if policy.policy == "strict" else int(policy.limit * len(source))
     if num_skipped <= num_allowed:
         return
-    examples = "\n".join(f"- {message}" for message in fault_messages(faults)[:EXAMPLES])
+    examples = "\n".join(f"- {message}" for message in fault_messages(faults)[:NUM_EXAMPLES])
     raise UserError(
         f"{source.name}: {num_skipped:,} of {len(source):,} rows are bad so far, and the recipe "
-        f"allows {num_allowed:,} (bad_records: {{policy: {policy.policy}, limit: {policy.limit}}}). "
-        f"Correct the data, or raise the limit. The first of them:\n{examples}"
+        f"allows {num_allowed:,} (bad_records: {{policy: {policy.policy}, limit: {policy.limit}}})."
+        f" Correct the data, or raise the limit. The first of them:\n{examples}"
     )

@@ -1,4 +1,4 @@
-"""The split of each source: rows to train on, rows held out, and counts of the other rows."""
+"""The split of each source: rows to train on, rows held out for validation, and rows left out."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from mmrm.data.preparation.row_index import (
 )
 from mmrm.data.preparation.sampling import Indices, Pool, quotas
 from mmrm.data.sources.shared.source import Source, SourceConfig
-from mmrm.data.storage.row_files import located
+from mmrm.data.storage.row_files import part_and_position
 
 KEPT = REASONS.index("kept")
 HELD_OUT_DRAW = 0x5EED
-"""Third number of the seed of the draws in `hold_out`, which keeps them independent of the draws of
-an epoch."""
+"""Last number of the seeds of `hold_out`. It makes its draws independent of those of an epoch."""
 
 
 @dataclass(frozen=True)
 class SourceSplit:
-    """One source inside a mixture, with its training rows and its held-out rows."""
+    """A source of a recipe, divided into training rows, held-out rows and rows left out."""
 
     config: SourceConfig
     source: Source
     row_index: RowIndex | None
     """None for a generated source, which is not read before training."""
     left_out: dict[str, int]
-    """Number of rows left out, by reason. With `rows` and `held_out` they add up to the rows of the
-    source."""
+    """Number of rows that are neither trained on nor held out, by reason. With the lengths of
+    `rows` and `held_out` they add up to the number of rows of the source."""
     rows: Indices
     """Ascending row numbers of the training records in the source, int32 of shape (rows,)."""
     held_out: Indices
@@ -54,7 +53,7 @@ class SourceSplit:
         row_index: RowIndex | None,
         reasons: npt.NDArray[np.uint8],
     ) -> SourceSplit:
-        """Return the split in which every usable row is trained on, and none is held out.
+        """Return the split of a source in which all usable rows are trained on, and none held out.
 
         Args:
             config: The source's section of the recipe.
@@ -72,38 +71,42 @@ class SourceSplit:
 
     @property
     def content(self) -> str:
-        """A short text that changes with the records.
+        """A short text that changes when the records of the source change.
 
-        It is computed from the records that were read, or from the settings of a generator.
+        It is a digest of the records, or for a generated source a fingerprint of its settings.
         """
         if self.row_index is None:
             return self.source.fingerprint()
         return self.row_index.content
 
-    def known(self, sample: Indices) -> tuple[RowIndex, Indices]:
-        """Return a row index, and the positions of the training rows in it.
+    def indexed_rows(self, sample: Indices) -> tuple[RowIndex, Indices]:
+        """Return a table of figures about rows, and the positions of the training rows in it.
 
-        A generated source has no row index. For it, the rows in `sample` are generated and indexed,
-        and represent all training rows.
+        This is the row index of the source. A generated source has none. For it, the rows in
+        `sample` are generated and indexed, and the positions of all of these are returned.
+
+        Args:
+            sample: Numbers of rows that represent the training rows of a generated source,
+                (sample,). For other sources it is not used.
         """
         if self.row_index is not None:
             return self.row_index, self.rows
         return index_rows(self.source, sample.tolist()), np.arange(len(sample), dtype=np.int32)
 
     def pools(self, start: int, by_modality: bool) -> list[Pool]:
-        """Return the training rows as one pool, or as a multimodal and a text-only pool.
+        """Return the training rows as one pool to draw from, or as one pool for each modality.
 
         Args:
             start: Index in the mixture of the first training row.
-            by_modality: Whether to separate multimodal from text-only records.
+            by_modality: Whether to separate records with images from text-only records.
 
         Raises:
-            UserError: A generated source is to be divided by modality. Without reading all its
-            records it is unknown which of them hold images.
+            UserError: `by_modality` is True for a generated source. Only reading all its records
+            would tell which of them hold images.
         """
         indices = np.arange(start, start + len(self.rows), dtype=np.int32)
         if not by_modality:
-            return [Pool(self.config, None, indices)]
+            return [Pool(self.config, text_only=None, indices=indices)]
         if self.row_index is None:
             raise UserError(
                 f"{self.config.label}: a generated source cannot be divided into text-only and "
@@ -112,8 +115,8 @@ class SourceSplit:
             )
         is_text_only = self.row_index.rows["images"][self.rows] == 0
         return [
-            Pool(self.config, False, indices[~is_text_only]),
-            Pool(self.config, True, indices[is_text_only]),
+            Pool(self.config, text_only=False, indices=indices[~is_text_only]),
+            Pool(self.config, text_only=True, indices=indices[is_text_only]),
         ]
 
     def lengths(self, count_image_tokens: ImageTokens) -> npt.NDArray[np.float64]:
@@ -129,23 +132,24 @@ class SourceSplit:
         return lengths[self.rows].astype(np.float64)
 
     def rationale_sides(self) -> npt.NDArray[np.int8]:
-        """Return the only side on which each training row can be shown, -1 if both are, (rows,).
+        """Return the position in which a judge has to be shown each row's chosen response.
 
-        The side is 0 if the chosen response is shown first and 1 if it is shown second. Rationales
-        of a generated source can be shown in both orders; a test draws them.
+        It is 0 for first and 1 for second, if the row's rationale can be used in one order only. It
+        is -1 if both orders are possible. The result is int8 of shape (rows,).
         """
         if self.row_index is None:
+            # Rationales of a generated source can be shown in both orders; a test checks that.
             return np.full(len(self.rows), -1, np.int8)
         flags = self.row_index.rows["flags"][self.rows]
         sides = np.where(flags & REJECTED_FIRST, 1, 0).astype(np.int8)
-        sides[(flags & KEEPS_ORDER) == 0] = -1
+        has_both_orders = (flags & KEEPS_ORDER) == 0
+        sides[has_both_orders] = -1
         return sides
 
     def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:
-        """Return the keys of the prompts of `rows`, uint64 of shape (rows,).
+        """Return numbers that are equal for equal prompts, one for each of `rows`, uint64 (rows,).
 
-        The result is empty for a generated source. Its training and held-out records have different
-        scenes, so that no prompt has to be compared.
+        The result is empty for a generated source, whose prompts are not compared with others.
         """
         if self.row_index is None:
             return np.empty(0, np.uint64)
@@ -160,29 +164,32 @@ class SplitRecords(Sequence[Preference]):
     """
 
     def __init__(self, rows_by_source: Sequence[tuple[Source, Indices]], grey: bool) -> None:
-        """Store the sources with the rows to read of each.
+        """Store the sources, and the rows to read from each.
 
         Args:
-            rows_by_source: Each source, and the numbers of its rows, (rows,).
+            rows_by_source: Each source with the numbers of its rows to read, (rows,).
             grey: Whether to replace every image by a grey one of the same size.
         """
         self.rows_by_source = rows_by_source
         self.grey = grey
         self.ends = list(accumulate(len(rows) for _, rows in rows_by_source))
-        """Number of records up to the end of each source."""
+        """For each source, the number of records in it and in all sources before it."""
 
     def __len__(self) -> int:
         return self.ends[-1]
 
-    def place(self, index: int) -> tuple[int, int]:
-        """Return the number of the source that holds record `index`, and its position there."""
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return the number of the source that holds record `index`, and its position there.
+
+        The position counts the rows of the source that this list holds.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)}")
-        return located(self.ends, index)
+        return part_and_position(self.ends, index)
 
     def __getitem__(self, index: int) -> Preference:  # type: ignore[override]  # an index, no slice
-        """Return one record; raise RecordError if it cannot be used."""
-        source_number, position = self.place(index)
+        """Read, validate and return record `index`; raise RecordError if it cannot be used."""
+        source_number, position = self.locate(index)
         source, rows = self.rows_by_source[source_number]
         record = validate(source.record(int(rows[position])))
         images = record.images
@@ -194,10 +201,12 @@ class SplitRecords(Sequence[Preference]):
 def hold_out(
     splits: Sequence[SourceSplit], total: int, seed: int, validation_seed: int | None = None
 ) -> list[SourceSplit]:
-    """Return the splits with `total` rows held out, as equally many from each source as possible.
+    """Hold out `total` rows of all sources together, and return the changed splits.
 
-    Training rows that share their prompt with a held-out row of any source are left out. Then the
-    caps of the sources are applied to the remaining training rows.
+    A split is a source with its training rows and its held-out rows. Each source gives equally
+    many rows, if it has enough. Training rows that share their prompt with a held-out row of any
+    source are left out. Then each source's `cap`, the largest number of rows to train on, is
+    applied to its remaining training rows.
 
     Args:
         splits: The sources, each with all its usable rows in `rows`.
@@ -214,31 +223,41 @@ def hold_out(
     if validation_seed is not None:
         held_out_generators = _generators(validation_seed, len(splits))
 
-    counts = quotas(total, [len(split.rows) // 2 for split in splits])
-    with_held_out = []
+    half_of_sources = [len(split.rows) // 2 for split in splits]
+    counts = quotas(total, half_of_sources)
+    divided_splits = []
     for split, count, generator in zip(splits, counts, held_out_generators, strict=True):
         held_out = np.sort(generator.choice(split.rows, count, replace=False))
         rows = np.setdiff1d(split.rows, held_out, assume_unique=True)
-        with_held_out.append(replace(split, rows=rows, held_out=held_out))
+        divided_splits.append(replace(split, rows=rows, held_out=held_out))
 
     held_out_prompts = np.concatenate(
-        [split.prompt_keys(split.held_out) for split in with_held_out]
+        [split.prompt_keys(split.held_out) for split in divided_splits]
     )
     return [
         _without_prompts_and_capped(split, held_out_prompts, generator)
-        for split, generator in zip(with_held_out, generators, strict=True)
+        for split, generator in zip(divided_splits, generators, strict=True)
     ]
 
 
 def _generators(seed: int, count: int) -> list[np.random.Generator]:
-    """Return the generator of each source's draws."""
+    """Return one random generator for each of `count` sources, from `seed`."""
     return [np.random.default_rng([seed, number, HELD_OUT_DRAW]) for number in range(count)]
 
 
 def _without_prompts_and_capped(
     split: SourceSplit, prompts: npt.NDArray[np.uint64], generator: np.random.Generator
 ) -> SourceSplit:
-    """Return the split without training rows of the given prompts, and with at most `cap` rows."""
+    """Return the split with fewer training rows; rows dropped here are added to its `left_out`.
+
+    Training rows with one of the given prompts are dropped. If more than the source's `cap` are
+    left, that many are drawn from them.
+
+    Args:
+        split: The split of one source.
+        prompts: Keys of the prompts of held-out rows.
+        generator: Draws the rows under a cap.
+    """
     rows = split.rows
     if split.row_index is not None:
         rows = rows[~np.isin(split.prompt_keys(rows), prompts)]

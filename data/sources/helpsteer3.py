@@ -10,13 +10,13 @@ from pydantic import Field
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import messages
+from mmrm.data.sources.shared.conversation import prompt_from_turns
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
-from mmrm.data.sources.shared.pairs import gap
+from mmrm.data.sources.shared.pairs import score_gap
 
 
 class HelpSteer3Config(FilesConfig):
-    """Pairs of HelpSteer3. Ties are left out."""
+    """A source of the pairs of HelpSteer3. Ties are left out."""
 
     FILES = ("preference/{split}*", "*preference/{split}*.parquet")
     COLUMNS = ("context", "response1", "response2", "overall_preference")
@@ -30,7 +30,15 @@ class HelpSteer3Config(FilesConfig):
     """Smallest size of the overall rating."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns context, response1, response2, overall_preference and domain."""
+        """Return the preference record of a row, whose margin is the size of its rating.
+
+        The columns context, response1, response2, overall_preference and domain are read. A
+        negative overall_preference prefers response1.
+
+        Raises:
+            LeftOut: If the rating is 0, or smaller in size than `minimum_gap`.
+            RecordError: If the rating is not between -3 and 3, or a column has another form.
+        """
         rating = row.value("overall_preference", int)
         if not -3 <= rating <= 3:
             raise RecordError(
@@ -43,9 +51,9 @@ class HelpSteer3Config(FilesConfig):
             chosen, rejected = rejected, chosen
         return Preference(
             row.identity,
-            messages(row.value("context", list)),
+            prompt_from_turns(row.value("context", list)),
             chosen=chosen,
             rejected=rejected,
-            margin=gap(rating, 0, self.minimum_gap),
-            category=row.label("domain"),
+            margin=score_gap(rating, 0, self.minimum_gap),
+            category=row.text_or_empty("domain"),
         )

@@ -14,7 +14,7 @@ from typing import Literal
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.preference import Preference
 from mmrm.data.rationales import with_chosen_first
-from mmrm.data.sources.shared.conversation import MARKER, question
+from mmrm.data.sources.shared.conversation import MARKER, prompt_from_question
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 # The groups of the patterns are atomic, `(?>…)`: a text that repeats one mark and lacks the next
@@ -24,21 +24,21 @@ SECOND_NAME = r"(?:Response 2|Response B|The second response)"
 BRACKETS = re.compile(
     r"(?>.*?^Question: \[)"
     rf"(?>(?P<question>.*?)\]\s*^{FIRST_NAME}: \[)"
-    rf"(?>(?P<one>.*?)\]\s*^{SECOND_NAME}: \[)"
-    r"(?P<two>.*)\]",
+    rf"(?>(?P<response_1>.*?)\]\s*^{SECOND_NAME}: \[)"
+    r"(?P<response_2>.*)\]",
     re.DOTALL | re.MULTILINE,
 )
 ARENA = re.compile(
     r"(?>.*?<\|User Prompt\|>)(?>(?P<question>.*?)<\|The Start of Assistant A's Answer\|>)"
-    r"(?>(?P<one>.*?)<\|The End of Assistant A's Answer\|>)"
+    r"(?>(?P<response_1>.*?)<\|The End of Assistant A's Answer\|>)"
     r"(?>.*?<\|The Start of Assistant B's Answer\|>)"
-    r"(?P<two>.*?)<\|The End of Assistant B's Answer\|>",
+    r"(?P<response_2>.*?)<\|The End of Assistant B's Answer\|>",
     re.DOTALL,
 )
 LLAVA_BENCH = re.compile(
     r"(?>.*?\[Question\])(?>(?P<question>.*?)\[Assistant 1\])"
-    r"(?>(?P<one>.*?)\[End of Assistant 1\])"
-    r"(?>.*?\[Assistant 2\])(?P<two>.*?)\[End of Assistant 2\]",
+    r"(?>(?P<response_1>.*?)\[End of Assistant 1\])"
+    r"(?>.*?\[Assistant 2\])(?P<response_2>.*?)\[End of Assistant 2\]",
     re.DOTALL,
 )
 BETTER = re.compile(r"The better response: \[?(first|second|1|2|A|B)\b", re.IGNORECASE)
@@ -50,16 +50,16 @@ TWO_SCORES = re.compile(r"\s*(\d+(?:\.\d+)?)[ ,]+(\d+(?:\.\d+)?)\s*(?:\n|$)")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A form of the judge's prompt, and the reader of the answers to it."""
+    """A form of the judge's prompt, and the function that reads the verdict of an answer to it."""
 
     prompt: re.Pattern[str]
-    """Has the groups `question`, `one` and `two`."""
+    """Has the groups `question`, `response_1` and `response_2`."""
     winner: Callable[[str], int | None]
-    """Returns the better response of an answer: 1, 2, 0 for a tie, None without a verdict."""
+    """Returns the response that an answer prefers: 1, 2, 0 for a tie, None without a verdict."""
 
 
 class LlavaCriticConfig(FilesConfig):
-    """Comparisons of LLaVA-Critic. Ties are left out."""
+    """A source of the comparisons in LLaVA-Critic. Ties are left out."""
 
     FILES = ("*pairwise*.parquet",)
     COLUMNS = ("conversations", "image")
@@ -69,7 +69,16 @@ class LlavaCriticConfig(FilesConfig):
     hub: str | None = "lmms-lab/llava-critic-113k"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns conversations (two turns {from, value}) and image."""
+        """Return the preference record of a row, with both responses cut out of the judge's prompt.
+
+        The column conversations holds the judge's prompt and its answer as turns {from, value}. The
+        column image holds the image.
+
+        Raises:
+            LeftOut: If the judge calls both responses equally good.
+            RecordError: If the prompt has an unknown form, the answer has no verdict, or a column
+                has another form.
+        """
         turns = row.value("conversations", list)
         if len(turns) != 2:
             raise RecordError(
@@ -80,38 +89,42 @@ class LlavaCriticConfig(FilesConfig):
         judgement = field(turns[1], "value", str).strip()
         # The marker of the one image is at the beginning or at the end of the judge's prompt.
         prompt = prompt.removeprefix(MARKER).removesuffix(MARKER)
-        texts, winner = _read_comparison(prompt, judgement)
+        parts, winner = _read_comparison(prompt, judgement)
         if winner == 0:
             raise LeftOut("tie", "the judge calls both responses equally good.")
 
-        chosen = texts["one"].strip()
-        rejected = texts["two"].strip()
+        chosen = parts["response_1"].strip()
+        rejected = parts["response_2"].strip()
         if winner == 2:
             chosen, rejected = rejected, chosen
-        rationale, first = with_chosen_first(judgement, winner)
+        # The rationale speaks of Response 1 and 2. If possible, it is rewritten so that Response 1
+        # is the chosen one.
+        rationale, first_in_rationale = with_chosen_first(judgement, winner)
         if "Response 1: [" not in prompt:  # the template has other names for the responses
             rationale = ""
-            first = "chosen"
+            first_in_rationale = "chosen"
         return Preference(
             row.identity,
-            question(texts["question"].strip(), 1),
+            prompt_from_question(parts["question"].strip(), 1),
             chosen=chosen,
             rejected=rejected,
             images=(row.stored_image("image"),),
             rationale=rationale or None,
-            first_in_rationale=first,
+            first_in_rationale=first_in_rationale,
         )
 
 
 def _read_comparison(prompt: str, judgement: str) -> tuple[re.Match[str], int]:
-    """Return the parts of the judge's prompt, and the better response: 1, 2, or 0 for a tie.
+    """Return the parts of the judge's prompt and the better response: 1, 2, or 0 for a tie.
+
+    The parts are the groups `question`, `response_1` and `response_2` of a match.
 
     Raises:
         RecordError: If the prompt is in none of the templates, or the answer holds no verdict.
     """
     for template in TEMPLATES:
-        texts = template.prompt.match(prompt)
-        if texts is None:
+        parts = template.prompt.match(prompt)
+        if parts is None:
             continue
         winner = template.winner(judgement)
         if winner is None:
@@ -119,7 +132,7 @@ def _read_comparison(prompt: str, judgement: str) -> tuple[re.Match[str], int]:
                 f"the judge's answer ends {judgement[-80:]!r} and holds no verdict in the form of "
                 "its template. Correct the row, or remove it."
             )
-        return texts, winner
+        return parts, winner
     raise RecordError(
         f"the judge's prompt begins {prompt[:80]!r} and is in none of the three templates of the "
         "data set. Correct the row, or remove it."
@@ -127,7 +140,10 @@ def _read_comparison(prompt: str, judgement: str) -> tuple[re.Match[str], int]:
 
 
 def _winner_in_words(judgement: str) -> int | None:
-    """Return the better response of an answer to the template with brackets."""
+    """Return the response that an answer to the prompt form BRACKETS prefers: 1 or 2.
+
+    The result is 0 if the answer calls both equally good, and None if it has no verdict.
+    """
     verdict = BETTER.search(judgement)
     if verdict is None:
         is_tie = EQUALLY_GOOD.search(judgement) is not None
@@ -137,13 +153,19 @@ def _winner_in_words(judgement: str) -> int | None:
 
 
 def _winner_in_arena(judgement: str) -> int | None:
-    """Return the better response of an answer such as "[[A>B]]"; the last verdict counts."""
+    """Return the response that the last verdict of an answer, such as "[[A>B]]", prefers.
+
+    The result is 1, 2, 0 for a tie, or None if the answer has no verdict.
+    """
     verdicts = ARENA_VERDICT.findall(judgement)
     return ARENA_WINNER[verdicts[-1]] if verdicts else None
 
 
 def _winner_by_scores(judgement: str) -> int | None:
-    """Return the response with the higher of the two scores that begin an answer."""
+    """Return the response, 1 or 2, with the higher of the two scores that begin an answer.
+
+    The result is 0 for equal scores, and None if the answer does not begin with two scores.
+    """
     scores = TWO_SCORES.match(judgement)
     if scores is None:
         return None

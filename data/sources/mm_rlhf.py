@@ -13,17 +13,17 @@ from pydantic import Field
 from mmrm.data.errors import ImageError, LeftOut
 from mmrm.data.images import resolved
 from mmrm.data.preference import EncodedImage, Preference
-from mmrm.data.sources.shared.conversation import MARKER, question
+from mmrm.data.sources.shared.conversation import MARKER, prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.storage.archives import Folder
 
 VIDEO = "<video>"
 """The marker of this data set for the position of a video in a text."""
-FRAME_KINDS = (".jpg", ".jpeg", ".png", ".webp")
+FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class MmRlhfConfig(ImageFilesConfig):
-    """Pairs of MM-RLHF that are not marked as ties."""
+    """A source of the pairs of MM-RLHF that are not marked as ties."""
 
     FILES = ("*dpo_pairs.jsonl",)
     VIDEOS = True
@@ -37,8 +37,16 @@ class MmRlhfConfig(ImageFilesConfig):
     """Largest number of frames of a video, evenly spaced."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read image or video, prompt, chosen, rejected, both reasons and is_tie."""
-        if row.optional("is_tie", bool):
+        """Return the preference record of a row about an image or a video.
+
+        The columns image or video, prompt, chosen and rejected are read. chosen_reason and
+        rejected_reason become the critiques.
+
+        Raises:
+            LeftOut: If the row is marked as a tie, or holds a video and `videos` is "leave_out".
+            RecordError: If an image or frame cannot be read, or a column has another form.
+        """
+        if row.optional_value("is_tie", bool):
             raise LeftOut("tie", "marked as a tie.")
         images = self._images(row)
         text = row.text("prompt").strip()
@@ -47,19 +55,24 @@ class MmRlhfConfig(ImageFilesConfig):
             text = text.replace(VIDEO, MARKER).replace(MARKER, MARKER * len(images))
         return Preference(
             row.identity,
-            question(text, len(images)),
+            prompt_from_question(text, len(images)),
             row.text("chosen"),
             row.text("rejected"),
             images,
-            chosen_critique=row.label("chosen_reason") or None,
-            rejected_critique=row.label("rejected_reason") or None,
+            chosen_critique=row.text_or_empty("chosen_reason") or None,
+            rejected_critique=row.text_or_empty("rejected_reason") or None,
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
-        """Return the row's image, or up to `frames` evenly spaced frames of its video."""
-        image = row.label("image")
-        if image:
-            return (row.image(image),)
+        """Return the row's image, or up to `frames` evenly spaced frames of its video.
+
+        Raises:
+            LeftOut: If the row holds a video, and the recipe leaves videos out.
+            ImageError: If there is no folder of frames for the video, or it cannot be read.
+        """
+        image_path = row.text_or_empty("image")
+        if image_path:
+            return (row.image(image_path),)
         video = row.text("video")
         if self.videos == "leave_out":
             raise LeftOut("not_asked_for", "a video.")
@@ -68,34 +81,38 @@ class MmRlhfConfig(ImageFilesConfig):
                 f"{row.identity}: the video {video!r} needs a folder of frames, and `images` is an "
                 "archive. Unpack the archive, and set `images` to its folder."
             )
-        folder_name, frames = self._frames(row.images.root, video, row.identity)
-        if not frames:
+        frame_folder, frame_names = self._frames(row.images.root, video, row.identity)
+        if not frame_names:
             root = row.images.root
             raise ImageError(
                 f"{row.identity}: the video {video!r} has no folder of frames under {root}. "
                 f"Run `python data/frames.py {root} {root} --frames {self.frames}`, which cuts "
                 "videos into such folders, or set `videos: leave_out`."
             )
-        count = min(self.frames, len(frames))
+        num_shown = min(self.frames, len(frame_names))
         images = []
-        for index in range(count):
-            # The middle of the index-th of `count` equal parts of the video.
-            frame = frames[(2 * index + 1) * len(frames) // (2 * count)]
-            images.append(row.images.find(str(folder_name / frame.name), row.identity))
+        for part in range(num_shown):
+            # The video is divided into `num_shown` equal parts, and the middle of each is shown.
+            middle = (2 * part + 1) * len(frame_names) // (2 * num_shown)
+            images.append(row.images.find(str(frame_folder / frame_names[middle]), row.identity))
         return tuple(images)
 
-    def _frames(self, root: Path, video: str, identity: str) -> tuple[Path, list[Path]]:
-        """Return the folder of a video's frames, relative to `root`, and the frames in order.
+    def _frames(self, root: Path, video: str, identity: str) -> tuple[Path, list[str]]:
+        """Return the folder of a video's frames, and the file names of the frames in order.
 
-        The folder has the name of the video, or its stem. Without a folder there are no frames.
+        The folder is relative to `root`. It is named like the video, with or without its suffix. If
+        there is no such folder, the list of frames is empty.
+
+        Raises:
+            ImageError: If the path leads out of `root`, or the folder cannot be listed.
         """
-        name = Path(video)
-        # Both names are checked before either is looked for: neither may leave the image folder.
-        folders = {
-            candidate: resolved(root, str(candidate), identity, links=True)
-            for candidate in (name, name.parent / name.stem)
+        video_path = Path(video)
+        # Both paths are checked before either is looked for: neither may leave the image folder.
+        folder_by_relative_path = {
+            relative_path: resolved(root, str(relative_path), identity, links=True)
+            for relative_path in (video_path, video_path.parent / video_path.stem)
         }
-        for candidate, folder in folders.items():
+        for relative_path, folder in folder_by_relative_path.items():
             if not folder.is_dir():
                 continue
             try:
@@ -105,5 +122,6 @@ class MmRlhfConfig(ImageFilesConfig):
                     f"{identity}: the frames of the video {video!r} cannot be listed "
                     f"({error.strerror}). Check the permissions of {folder}."
                 ) from error
-            return candidate, [path for path in files if path.suffix.lower() in FRAME_KINDS]
-        return name, []
+            names = [file.name for file in files if file.suffix.lower() in FRAME_SUFFIXES]
+            return relative_path, names
+        return video_path, []

@@ -11,7 +11,7 @@ from mmrm.data.sources.sharegpt import ShareGptConfig
 
 
 class MmifConfig(ShareGptConfig):
-    """Pairs of MMIF, unchanged."""
+    """A source of the pairs of MMIF. Its files have the form of ShareGPT."""
 
     type: Literal["mmif"]  # type: ignore[assignment]  # another tag of the same form
     hub: str | None = "ChrisDing1105/MMIF-23k"

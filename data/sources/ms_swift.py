@@ -11,12 +11,16 @@ The last turn of `messages` is the chosen response. In place of `rejected_respon
 from typing import Literal
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import implicit, messages, response
+from mmrm.data.sources.shared.conversation import (
+    prompt_from_turns,
+    response_text,
+    split_conversations,
+)
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class MsSwiftConfig(FormatConfig):
-    """Preference files in the format of ms-swift."""
+    """A source of preference files in the format of ms-swift."""
 
     FILES = ("*.jsonl", "*.json", "*.parquet")
     COLUMNS = ("messages",)
@@ -24,17 +28,21 @@ class MsSwiftConfig(FormatConfig):
     type: Literal["ms_swift"]
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read messages, rejected_response or rejected_messages, images and margin."""
+        """Return the record of a row, whose chosen response is the last turn of `messages`.
+
+        The rejected response is `rejected_response`, or the last turn of `rejected_messages`. The
+        columns images and margin are read as well.
+        """
         images = row.all_images(row.columns.get("images"))
         turns = row.value("messages", list)
-        rejected_turns = row.optional("rejected_messages", list)
+        rejected_turns = row.optional_value("rejected_messages", list)
         if rejected_turns is None:
             prompt_turns = turns[:-1]
-            chosen = response(turns[-1:])
-            rejected = response(row.text("rejected_response"))
+            chosen = response_text(turns[-1:])
+            rejected = response_text(row.text("rejected_response"))
         else:
-            prompt_turns, chosen, rejected = implicit(turns, rejected_turns)
-        prompt = messages(prompt_turns, len(images))
+            prompt_turns, chosen, rejected = split_conversations(turns, rejected_turns)
+        prompt = prompt_from_turns(prompt_turns, len(images))
         return Preference(
-            row.identity, prompt, chosen, rejected, images, margin=row.number("margin")
+            row.identity, prompt, chosen, rejected, images, margin=row.optional_number("margin")
         )

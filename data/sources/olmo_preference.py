@@ -12,15 +12,18 @@ from mmrm.data.sources.tulu_preference import TuluPreferenceConfig
 
 
 class OlmoPreferenceConfig(TuluPreferenceConfig):
-    """Pairs of the OLMo 2 mix. The margin is the difference of the ratings if both are given."""
+    """A source of the pairs of the OLMo 2 mix, with the difference of two ratings as margin."""
 
     type: Literal["olmo_preference"]  # type: ignore[assignment]  # another tag of the same form
     hub: str | None = "allenai/olmo-2-1124-7b-preference-mix"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns of the Tulu mixture, and chosen_rating and rejected_rating."""
-        chosen_rating = row.number("chosen_rating")
-        rejected_rating = row.number("rejected_rating")
+        """Return the preference record of a row with the columns chosen, rejected and source.
+
+        The margin is chosen_rating - rejected_rating, or None if one of these columns is missing.
+        """
+        chosen_rating = row.optional_number("chosen_rating")
+        rejected_rating = row.optional_number("rejected_rating")
         margin = None
         if chosen_rating is not None and rejected_rating is not None:
             margin = chosen_rating - rejected_rating

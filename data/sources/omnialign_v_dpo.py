@@ -8,28 +8,32 @@ from typing import Literal, get_args
 
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow
 
 Topic = Literal["chart", "creation", "diagram", "ins_follow", "knowledge", "poster"]
 
 
 class OmniAlignVDpoConfig(ImageFilesConfig):
-    """Pairs of OmniAlign-V-DPO, of all topics or of some."""
+    """A source of the pairs of OmniAlign-V-DPO, of all its topics or of some."""
 
     type: Literal["omnialign_v_dpo"]
     hub: str | None = "PhoenixZ/OmniAlign-V-DPO"
     topics: list[Topic] | None = None
-    """Null takes all."""
+    """Topics whose pairs are read; null takes all."""
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns of the topics' files, and of the archive of images."""
+        """The `fnmatch` patterns of the topics' files, and of the archive of images."""
         topics = self.topics or get_args(Topic)
         return [*(f"*{topic}*.jsonl" for topic in topics), "*images.tar"]
 
     def locate(self) -> LocatedFiles:
-        """Find the files. Each topic that the recipe names must have one."""
+        """Return the source's files as `FilesConfig.locate` does.
+
+        Raises:
+            UserError: Also if a topic that the recipe names has no file.
+        """
         located = super().locate()
         stems = " ".join(path.stem for path in located.files)
         missing = [topic for topic in self.topics or () if topic not in stems]
@@ -41,8 +45,8 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
         return located
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns image, prompt, chosen and rejected."""
-        prompt = question(row.text("prompt").strip(), 1)
+        """Return the record of a row with the columns image, prompt, chosen and rejected."""
+        prompt = prompt_from_question(row.text("prompt").strip(), 1)
         chosen = row.text("chosen")
         rejected = row.text("rejected")
         return Preference(row.identity, prompt, chosen, rejected, (row.image(row.text("image")),))

@@ -9,12 +9,12 @@ from typing import Literal
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import marked, sharegpt, text_of
+from mmrm.data.sources.shared.conversation import turn_text, turns_from_sharegpt, with_image_parts
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 
 
 class PovidConfig(ImageFilesConfig):
-    """Pairs of POVID, unchanged."""
+    """A source of the pairs of POVID, which are read unchanged."""
 
     FILES = ("*.json",)
     LICENCE = "CC-BY-4.0"
@@ -25,10 +25,14 @@ class PovidConfig(ImageFilesConfig):
     """The folder of the COCO images; the set holds only their names."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns image, conversations and rejected_conversations."""
-        chosen = sharegpt(row.value("conversations", list))
-        rejected = sharegpt(row.value("rejected_conversations", list))
-        if len(chosen) < 2 or chosen[:-1] != rejected[:-1]:
+        """Return the preference record of a row with the columns image and two whole conversations.
+
+        `conversations` ends with the chosen answer, and `rejected_conversations` with the rejected
+        one. The turns before are the prompt.
+        """
+        chosen_turns = turns_from_sharegpt(row.value("conversations", list))
+        rejected_turns = turns_from_sharegpt(row.value("rejected_conversations", list))
+        if len(chosen_turns) < 2 or chosen_turns[:-1] != rejected_turns[:-1]:
             raise RecordError(
                 "'conversations' and 'rejected_conversations' must be the same up to their last "
                 "turn, and differ in that turn only. Correct the row, or remove it."
@@ -36,8 +40,8 @@ class PovidConfig(ImageFilesConfig):
         image = row.image(row.text("image"))
         return Preference(
             row.identity,
-            marked(chosen[:-1], 1),
-            text_of(chosen[-1]),
-            text_of(rejected[-1]),
+            with_image_parts(chosen_turns[:-1], 1),
+            turn_text(chosen_turns[-1]),
+            turn_text(rejected_turns[-1]),
             (image,),
         )

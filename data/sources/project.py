@@ -21,7 +21,7 @@ from pydantic import Field
 from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import messages, user_turn, without_markers
+from mmrm.data.sources.shared.conversation import as_turns, checked_for_markers, prompt_from_turns
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 REQUIRED = ("prompt", "chosen", "rejected")
@@ -37,7 +37,7 @@ KEYS = frozenset(
 
 
 class ProjectConfig(FormatConfig):
-    """Files in this project's own format."""
+    """A source of preference files in this project's own format."""
 
     COLUMNS = REQUIRED
     has_critiques = True
@@ -49,11 +49,15 @@ class ProjectConfig(FormatConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns that the recipe sets."""
+        """The `fnmatch` patterns, set in the recipe, of the files that belong to the source."""
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the keys that the module describes. Any other key is an error."""
+        """Return the preference record of a row in this project's own format.
+
+        Raises:
+            RecordError: If a key is missing, unknown or of another type.
+        """
         unknown = sorted(row.columns.keys() - KEYS)
         if unknown:
             raise RecordError(
@@ -61,27 +65,32 @@ class ProjectConfig(FormatConfig):
                 f"{', '.join(sorted(KEYS))}. Rename or remove the rest."
             )
         images = row.all_images(row.columns.get("images"))
-        chosen = without_markers(row.text("chosen"), "the chosen response")
-        rejected = without_markers(row.text("rejected"), "the rejected response")
+        chosen = checked_for_markers(row.text("chosen"), "the chosen response")
+        rejected = checked_for_markers(row.text("rejected"), "the rejected response")
+        turns = as_turns(row.value("prompt", str | list))
+        prompt = prompt_from_turns(turns, len(images))
         return Preference(
             row.identity,
-            messages(user_turn(row.value("prompt", str | list)), len(images)),
+            prompt,
             chosen,
             rejected,
             images,
-            margin=row.number("margin"),
-            chosen_critique=row.optional("chosen_critique", str),
-            rejected_critique=row.optional("rejected_critique", str),
-            rationale=row.optional("rationale", str),
+            margin=row.optional_number("margin"),
+            chosen_critique=row.optional_value("chosen_critique", str),
+            rejected_critique=row.optional_value("rejected_critique", str),
+            rationale=row.optional_value("rationale", str),
             first_in_rationale=first_in_rationale(row),
-            source=row.label("source"),
-            category=row.label("category"),
+            source=row.text_or_empty("source"),
+            category=row.text_or_empty("category"),
         )
 
 
 def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
-    """Return the response that the rationale of a row calls Response 1."""
-    first = row.optional("first_in_rationale", str)
+    """Return "chosen" or "rejected", the response that the rationale of a row calls Response 1.
+
+    Without the column `first_in_rationale` it is "chosen".
+    """
+    first = row.optional_value("first_in_rationale", str)
     if first not in (None, "chosen", "rejected"):
         raise RecordError(
             f"'first_in_rationale' is {first!r}; required is 'chosen' or 'rejected', the response "
@@ -90,21 +99,23 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
     return "rejected" if first == "rejected" else "chosen"
 
 
-def as_row(record: Preference, rationale: str | None) -> dict[str, Any]:
-    """Return a record in this project's own format, with its images inside.
+def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
+    """Return a record as an object in this project's own format, with its images as data URIs.
 
-    `rationale` replaces the record's own rationale. Keys without a value are left out.
+    Args:
+        record: The record.
+        rationale: Replaces the record's own rationale; with None the object has no rationale.
     """
     images = [data_uri(image, record.identity) for image in record.images]
     row = asdict(record) | {"images": images, "rationale": rationale}
     if rationale is None or record.first_in_rationale == "chosen":
         del row["first_in_rationale"]
-    for name in ("identity", "truth"):
-        del row[name]
+    for name_without_key in ("identity", "truth"):  # the format has no such keys
+        del row[name_without_key]
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 
 def _key_or_keys(names: list[str]) -> str:
-    """Return the names with quotation marks, after the word `key` or `keys`."""
+    """Return names for a message, such as "key 'a'" or "keys 'a', 'b'"."""
     word = "key" if len(names) == 1 else "keys"
     return f"{word} {', '.join(map(repr, names))}"

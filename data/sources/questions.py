@@ -25,12 +25,12 @@ from pydantic import Field
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import EncodedImage, Message, Preference, Rule, TextPart, Truth
-from mmrm.data.sources.shared.conversation import messages, user_turn
+from mmrm.data.sources.shared.conversation import as_turns, prompt_from_turns
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class QuestionsConfig(FormatConfig):
-    """Files of questions with known answers, on which a policy is trained and evaluated."""
+    """A source of questions with known answers, on which a policy is trained and evaluated."""
 
     has_responses = False
     has_answers = True
@@ -50,55 +50,63 @@ class QuestionsConfig(FormatConfig):
     instruction: str = ""
     """A text below every question that tells how to write the answer."""
     verifier: Rule | None = None
-    """How a response is compared with the answer (eval/verifiers.py). Null takes multiple_choice
-    for a row with choices, numeric if the answer is a number, and exact otherwise."""
+    """The rule that compares a response with the answer (eval/verifiers.py). Null takes
+    multiple_choice for a row with choices, numeric if the answer is a number, and exact
+    otherwise."""
     group: str | None = None
     """A column to group the questions by."""
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns that the recipe sets."""
+        """The `fnmatch` patterns, set in the recipe, of the files that belong to the source."""
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the question, its images, its choices, its known answer and its group.
+        """Return the record of a question and its known answer, with empty texts as responses.
+
+        The choices and the instruction are written below the question.
 
         Raises:
             RecordError: If the question has no answer, or one that is none of its choices.
         """
         images = self._images(row)
-        prompt = messages(user_turn(row.value(self.prompt, str | list)), len(images))
-        choices = [] if self.choices is None else listed(row.columns.get(self.choices))
+        turns = as_turns(row.value(self.prompt, str | list))
+        prompt = prompt_from_turns(turns, len(images))
+        choices = [] if self.choices is None else parsed_choices(row.columns.get(self.choices))
         answers = self._answers(row)
         rule = self.verifier or default_rule(choices, answers)
         if rule == "multiple_choice" and choices:
-            answers = tuple(letter(answer, choices) for answer in answers)
+            answers = tuple(choice_letter(answer, choices) for answer in answers)
 
-        lines = []
-        for sign, choice in zip(ascii_uppercase, choices, strict=False):
-            lines.append(f"{sign}. {choice}")
+        lines_below = []
+        for letter, choice in zip(ascii_uppercase, choices, strict=False):
+            lines_below.append(f"{letter}. {choice}")
         if self.instruction:
-            lines.append(self.instruction)
-        category = "" if self.group is None else row.label(self.group)
+            lines_below.append(self.instruction)
+        category = "" if self.group is None else row.text_or_empty(self.group)
         return Preference(
             row.identity,
-            extended(prompt, "\n".join(lines)),
-            "",
-            "",
-            images,
+            with_text_below(prompt, "\n".join(lines_below)),
+            chosen="",
+            rejected="",
+            images=images,
             category=category,
             truth=Truth(rule, answers),
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
-        """Return the images of all image columns in the order of the recipe."""
+        """Return the images of all image columns, in the order of `image_columns`."""
         images: list[EncodedImage] = []
         for name in self.image_columns:
             images += row.all_images(row.columns.get(name))
         return tuple(images)
 
     def _answers(self, row: SourceRow) -> tuple[str, ...]:
-        """Return the texts that are right answers."""
+        """Return the known answer as a text, or all of them if the row lists several.
+
+        Raises:
+            RecordError: If there is no answer, or an answer is empty.
+        """
         value = row.value(self.answer, str | int | float | list)
         values = value if isinstance(value, list) else [value]
         answers = tuple(str(answer) for answer in values)
@@ -111,7 +119,7 @@ class QuestionsConfig(FormatConfig):
 
 
 def default_rule(choices: list[str], answers: tuple[str, ...]) -> Rule:
-    """Return the rule by which answers are verified if the recipe sets none."""
+    """Return the rule that compares responses with the known answers if the recipe sets none."""
     if choices:
         return "multiple_choice"
     if all(_is_number(answer) for answer in answers):
@@ -119,11 +127,13 @@ def default_rule(choices: list[str], answers: tuple[str, ...]) -> Rule:
     return "exact"
 
 
-def listed(choices: Any) -> list[str]:
-    """Return the choices of a row; none for None or an empty text.
+def parsed_choices(choices: Any) -> list[str]:
+    """Return the choices of a row, given as a list or as the text of one in Python or JSON.
+
+    The result is empty if `choices` is None or an empty text.
 
     Raises:
-        RecordError: If they are neither a list nor the text of one, or more than there are letters.
+        RecordError: If `choices` has another form, or there are more choices than letters.
     """
     if choices is None or choices == "":
         return []
@@ -141,34 +151,42 @@ def listed(choices: Any) -> list[str]:
     return [str(value) for value in values]
 
 
-def letter(answer: str, choices: list[str]) -> str:
-    """Return the letter of a known answer, which is the letter itself or the text of a choice.
+def choice_letter(answer: str, choices: list[str]) -> str:
+    """Return the letter of the choice that is the known answer.
+
+    Args:
+        answer: The text of a choice, or its letter, such as "B" or "(b)".
+        choices: The texts of all choices.
 
     Raises:
-        RecordError: If the answer is neither.
+        RecordError: If the answer is neither a choice nor the letter of one.
     """
     if answer in choices:
         return ascii_uppercase[choices.index(answer)]
-    sign = answer.strip().strip("()").upper()
-    if len(sign) == 1 and sign in ascii_uppercase[: len(choices)]:
-        return sign
+    letter = answer.strip().strip("()").upper()
+    if len(letter) == 1 and letter in ascii_uppercase[: len(choices)]:
+        return letter
     raise RecordError(
         f"the answer {answer!r:.60} is none of the {len(choices)} choices, nor the letter of one. "
         "Correct the answer, or remove the row."
     )
 
 
-def extended(prompt: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Return the prompt with a text below its last turn, or unchanged if the text is empty."""
+def with_text_below(prompt: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """Return the prompt with `text` on a new line at the end of its last turn.
+
+    If the text is empty, the prompt is returned unchanged.
+    """
     if not text:
         return prompt
-    *before, last = prompt
-    below: TextPart = {"type": "text", "text": f"\n{text}"}
-    return (*before, {"role": last["role"], "content": [*last["content"], below]})
+    *turns_before, last_turn = prompt
+    new_part: TextPart = {"type": "text", "text": f"\n{text}"}
+    content = [*last_turn["content"], new_part]
+    return (*turns_before, {"role": last_turn["role"], "content": content})
 
 
 def _is_number(text: str) -> bool:
-    """Return True for a finite number; commas may separate thousands."""
+    """Return True if a text is a finite number, in which commas may separate thousands."""
     try:
         return math.isfinite(float(text.replace(",", "")))
     except ValueError:

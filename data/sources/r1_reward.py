@@ -15,12 +15,12 @@ from typing import Literal
 from mmrm.data.errors import ImageError, RecordError
 from mmrm.data.preference import EncodedImage, Preference
 from mmrm.data.rationales import with_chosen_first
-from mmrm.data.sources.shared.conversation import parsed, question, text_of
+from mmrm.data.sources.shared.conversation import parsed_turns, prompt_from_question, turn_text
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 COMPARISON = re.compile(
     r"(?>.*?\[Question\]:)(?>(?P<question>.*?)(?:(?<!#)#++\s*)?\[Response 1\]:)"
-    r"(?>(?P<one>.*?)(?:(?<!#)#++\s*)?\[Response 2\]:)(?P<two>.*)",
+    r"(?>(?P<response_1>.*?)(?:(?<!#)#++\s*)?\[Response 2\]:)(?P<response_2>.*)",
     re.DOTALL,
 )
 """The user turn, for `match`. The groups are atomic: a text that repeats one mark and lacks the
@@ -30,7 +30,10 @@ THOUGHT = re.compile(r"(?>.*?<think>)(.*?)</think>", re.DOTALL)
 
 
 class R1RewardConfig(FormatConfig):
-    """Judged pairs of the RL or the SFT file. Without `images`, `image` is read as base64."""
+    """A source of the judged pairs in the RL file or the SFT file of R1-Reward.
+
+    Without the key `images`, the column `image` is read as base64.
+    """
 
     FILES = ("*.parquet", "*.jsonl", "*.json")
     COLUMNS = ("message", "image")
@@ -42,8 +45,13 @@ class R1RewardConfig(FormatConfig):
     """The licence that the data card states."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns message, image and answer."""
-        text_by_role = {turn["role"]: text_of(turn) for turn in parsed(row.json("message", list))}
+        """Return the preference record of a row with the columns message, image and answer.
+
+        The question and both responses are cut out of the user turn of `message`. The text between
+        <think> and </think> in its assistant turn becomes the rationale.
+        """
+        turns = parsed_turns(row.json_value("message", list))
+        text_by_role = {turn["role"]: turn_text(turn) for turn in turns}
         judgement = text_by_role.get("assistant", "")
         comparison = COMPARISON.match(text_by_role.get("user", ""))
         if comparison is None:
@@ -52,35 +60,41 @@ class R1RewardConfig(FormatConfig):
                 "'[Response 2]:' in this order. Correct the row, or remove it."
             )
         winner = _winner(row, judgement)
-        chosen = comparison["one"].strip()
-        rejected = comparison["two"].strip()
+        chosen = comparison["response_1"].strip()
+        rejected = comparison["response_2"].strip()
         if winner == 2:
             chosen, rejected = rejected, chosen
 
         thought = THOUGHT.match(judgement)
         reasoning = "" if thought is None else thought[1].strip()
-        rationale, first = with_chosen_first(reasoning, winner)
+        # The rationale speaks of Response 1 and 2. If possible, it is rewritten so that Response 1
+        # is the chosen one.
+        rationale, first_in_rationale = with_chosen_first(reasoning, winner)
         images = self._images(row)
         return Preference(
             row.identity,
-            question(comparison["question"].strip(), len(images)),
+            prompt_from_question(comparison["question"].strip(), len(images)),
             chosen=chosen,
             rejected=rejected,
             images=images,
             rationale=rationale or None,
-            first_in_rationale=first if rationale else "chosen",
+            first_in_rationale=first_in_rationale if rationale else "chosen",
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
-        """Return the image in the column `image`, or no image if the column is empty."""
-        image = row.label("image")
+        """Return the image in the column `image`, or an empty tuple if the column is empty.
+
+        Raises:
+            ImageError: If the value is neither base64 nor an image that `SourceRow.image` reads.
+        """
+        image = row.text_or_empty("image")
         if not image:
             return ()
         if self.images is not None or image.startswith("data:"):
             return (row.image(image),)
         try:
             return (base64.b64decode(image, validate=True),)
-        except ValueError as error:  # also for letters that are not ASCII
+        except ValueError as error:  # raised for text that is not base64, or not even ASCII
             raise ImageError(
                 f"{row.identity}: 'image' is not base64 ({error}). If it is a path, set `images` "
                 "to the folder that paths are relative to."
@@ -88,9 +102,15 @@ class R1RewardConfig(FormatConfig):
 
 
 def _winner(row: SourceRow, judgement: str) -> int:
-    """Return the better response, 1 or 2, from the column `answer`, or else from the judgement."""
-    answer = row.optional("answer", list | str) or judgement
-    text = " ".join(map(str, answer)) if isinstance(answer, list) else answer
+    """Return the better response, 1 or 2, as the column `answer` or else the judgement names it.
+
+    Raises:
+        RecordError: If no response is named, or both are.
+    """
+    answer = row.optional_value("answer", list | str) or judgement
+    text = answer
+    if isinstance(answer, list):
+        text = " ".join(map(str, answer))
     winners = set(ANSWER.findall(text))
     if len(winners) != 1:
         raise RecordError(

@@ -3,12 +3,12 @@
 from typing import Literal
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class RlaifVConfig(FilesConfig):
-    """Pairs of RLAIF-V, unchanged."""
+    """A source of the pairs of RLAIF-V, which are read unchanged."""
 
     COLUMNS = ("image", "question", "chosen", "rejected")
     LICENCE = "CC-BY-NC-4.0"
@@ -17,15 +17,16 @@ class RlaifVConfig(FilesConfig):
     hub: str | None = "openbmb/RLAIF-V-Dataset"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns image, question, chosen, rejected and origin_dataset.
+        """Return the record of a row with the columns image, question, chosen and rejected.
 
-        The hub's files also hold ds_name, origin_split, idx and image_path, which are not read.
+        origin_dataset becomes the category. The hub's files also hold ds_name, origin_split, idx
+        and image_path, which are not read.
         """
         return Preference(
             row.identity,
-            question(row.text("question"), 1),
+            prompt_from_question(row.text("question"), 1),
             row.text("chosen"),
             row.text("rejected"),
             (row.stored_image("image"),),
-            category=row.label("origin_dataset"),
+            category=row.text_or_empty("origin_dataset"),
         )

@@ -7,12 +7,12 @@ One assumption was not confirmed at the source: the column `text` is a JSON text
 from typing import Literal
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
 
 class RlhfVConfig(FilesConfig):
-    """Pairs of RLHF-V, unchanged."""
+    """A source of the pairs of RLHF-V, which are read unchanged."""
 
     COLUMNS = ("image", "text")
     LICENCE = "CC-BY-NC-4.0"
@@ -21,17 +21,20 @@ class RlhfVConfig(FilesConfig):
     hub: str | None = "openbmb/RLHF-V-Dataset"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns image, text (a JSON text) and origin_dataset."""
-        pair = row.json("text", dict)
-        asked = field(pair, "question", str)
+        """Return the preference record of a row with the columns image, text and origin_dataset.
+
+        `text` is a JSON object with the keys question, chosen and rejected.
+        """
+        pair = row.json_value("text", dict)
+        question = field(pair, "question", str)
         chosen = field(pair, "chosen", str)
         rejected = field(pair, "rejected", str)
         image = row.stored_image("image")
         return Preference(
             row.identity,
-            question(asked, 1),
+            prompt_from_question(question, 1),
             chosen,
             rejected,
             (image,),
-            category=row.label("origin_dataset"),
+            category=row.text_or_empty("origin_dataset"),
         )

@@ -9,12 +9,16 @@
 from typing import Literal
 
 from mmrm.data.preference import Preference, text
-from mmrm.data.sources.shared.conversation import marked, response, sharegpt
+from mmrm.data.sources.shared.conversation import (
+    response_text,
+    turns_from_sharegpt,
+    with_image_parts,
+)
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class ShareGptConfig(FormatConfig):
-    """Preference files in the ShareGPT form or the Alpaca form."""
+    """A source of preference files in the ShareGPT form or the Alpaca form."""
 
     FILES = ("*.json", "*.jsonl", "*.parquet")
     COLUMNS = ("chosen", "rejected")
@@ -22,24 +26,30 @@ class ShareGptConfig(FormatConfig):
     type: Literal["sharegpt"]
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read conversations, or instruction and input; and system, chosen, rejected, images."""
+        """Return the preference record of a row in the ShareGPT form or in the Alpaca form.
+
+        The prompt is in the column conversations (ShareGPT), or in instruction and input (Alpaca).
+        The columns system, chosen, rejected and images are read in both forms.
+        """
         images = row.all_images(row.columns.get("images"))
         if "conversations" in row.columns:
-            turns = sharegpt(row.columns["conversations"])
+            turns = turns_from_sharegpt(row.columns["conversations"])
         else:
-            parts = [row.text("instruction"), row.label("input")]
-            turns = [text("user", "\n".join(part for part in parts if part))]
-        system = row.label("system")
+            paragraphs = [row.text("instruction"), row.text_or_empty("input")]
+            turns = [text("user", "\n".join(filter(None, paragraphs)))]
+        system = row.text_or_empty("system")
         if system:
             turns.insert(0, text("system", system))
         chosen = _response(row, "chosen")
         rejected = _response(row, "rejected")
-        return Preference(row.identity, marked(turns, len(images)), chosen, rejected, images)
+        return Preference(
+            row.identity, with_image_parts(turns, len(images)), chosen, rejected, images
+        )
 
 
 def _response(row: SourceRow, name: str) -> str:
-    """Return the text of a response, which is a text or one turn {from, value}."""
+    """Return the text of the response in the column `name`: a text or one turn {from, value}."""
     value = row.value(name, str | dict)
     if isinstance(value, str):
-        return response(value)
-    return response(sharegpt([value]))
+        return response_text(value)
+    return response_text(turns_from_sharegpt([value]))

@@ -12,11 +12,11 @@ from pydantic import Field
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.preference import Preference, text
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
-from mmrm.data.sources.shared.pairs import gap
+from mmrm.data.sources.shared.pairs import score_gap
 
 
 class ShpConfig(FilesConfig):
-    """Pairs of answers with different numbers of votes."""
+    """A source of pairs of Reddit answers with different numbers of votes."""
 
     FILES = ("*{split}.json", "*{split}*.parquet")
     COLUMNS = ("history", "human_ref_A", "human_ref_B", "labels")
@@ -29,11 +29,19 @@ class ShpConfig(FilesConfig):
     """Smallest ratio of the two answers' votes (the card advises 2 or more)."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read history, human_ref_A and _B, labels, score_A and _B, score_ratio and domain."""
+        """Return the record of a row, whose chosen response is the answer with more votes.
+
+        The prompt is in the column history, and the answers are in human_ref_A and human_ref_B.
+        The columns labels, score_A, score_B, score_ratio and domain are read as well.
+
+        Raises:
+            LeftOut: If the answers have equally many votes, or the ratio of votes is too small.
+            RecordError: If the label contradicts the votes, or a column has another form.
+        """
         label = row.value("labels", int)
         votes_of_a = row.value("score_A", int)
         votes_of_b = row.value("score_B", int)
-        margin = gap(votes_of_a, votes_of_b, 0)
+        margin = score_gap(votes_of_a, votes_of_b, 0)
         is_a_labelled = label == 1
         if label not in (0, 1) or is_a_labelled != (votes_of_a > votes_of_b):
             raise RecordError(
@@ -54,5 +62,5 @@ class ShpConfig(FilesConfig):
             chosen=chosen,
             rejected=rejected,
             margin=margin,
-            category=row.label("domain"),
+            category=row.text_or_empty("domain"),
         )

@@ -7,12 +7,12 @@ version 0.2 does not.
 from typing import Literal
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import implicit, messages
+from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class SkyworkPreferenceConfig(FilesConfig):
-    """Pairs of Skywork-Reward-Preference, unchanged."""
+    """A source of the pairs of Skywork-Reward-Preference, which are read unchanged."""
 
     FILES = ("*.parquet", "*.jsonl")
     COLUMNS = ("chosen", "rejected")
@@ -21,8 +21,17 @@ class SkyworkPreferenceConfig(FilesConfig):
     hub: str | None = "Skywork/Skywork-Reward-Preference-80K-v0.2"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns chosen and rejected (lists of {content, role}), and source."""
-        shared, chosen, rejected = implicit(row.value("chosen", list), row.value("rejected", list))
+        """Return the preference record of a row with the columns chosen, rejected and source.
+
+        `chosen` and `rejected` are whole conversations: lists of turns {role, content}.
+        """
+        shared_turns, chosen, rejected = split_conversations(
+            row.value("chosen", list), row.value("rejected", list)
+        )
         return Preference(
-            row.identity, messages(shared), chosen, rejected, category=row.label("source")
+            row.identity,
+            prompt_from_turns(shared_turns),
+            chosen,
+            rejected,
+            category=row.text_or_empty("source"),
         )

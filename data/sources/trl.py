@@ -18,45 +18,50 @@ from typing import Any, Literal
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference
 from mmrm.data.sources.shared.conversation import (
-    implicit,
-    messages,
-    response,
-    split_prefix,
-    user_turn,
+    as_turns,
+    common_prefix_length,
+    prompt_from_turns,
+    response_text,
+    split_conversations,
 )
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
 
 class TrlConfig(FormatConfig):
-    """A data set in one of TRL's preference formats."""
+    """A source of preference files in one of TRL's formats."""
 
     FILES = ("*{split}*.parquet", "*{split}*.jsonl", "*{split}*.json", "*{split}*.arrow")
     COLUMNS = ("chosen", "rejected")
 
     type: Literal["trl"]
     split: str = "train"
-    """Files are read whose name holds this word; for a single local file it does not count."""
+    """Files are read whose name contains this word. A single local file is read in any case."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read images or image, prompt (if there is one), chosen, rejected and margin."""
+        """Return the preference record of a row in any of TRL's preference formats.
+
+        The columns images (or image), prompt, chosen, rejected and margin are read. The columns
+        chosen and rejected are required.
+        """
         images = row.all_images(row.columns.get("images"))
         if not images:
             images = row.all_images(row.columns.get("image"))
         turns, chosen, rejected = split_pair(row)
         return Preference(
             row.identity,
-            messages(turns, len(images)),
+            prompt_from_turns(turns, len(images)),
             chosen,
             rejected,
             images,
-            margin=row.number("margin"),
+            margin=row.optional_number("margin"),
         )
 
 
 def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
-    """Return the turns of the prompt, the chosen and the rejected response of a row.
+    """Return the turns of a row's prompt, its chosen response and its rejected response.
 
-    The row may be in any of TRL's preference formats.
+    The row may have any of TRL's preference formats. If it has no prompt, the prompt is the
+    beginning that `chosen` and `rejected` share.
 
     Raises:
         RecordError: If a column has another form, or the responses share no text that could be the
@@ -64,13 +69,13 @@ def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
     """
     chosen = row.value("chosen", str | list)
     rejected = row.value("rejected", str | list)
-    prompt = row.optional("prompt", str | list)
+    prompt = row.optional_value("prompt", str | list)
     if prompt is not None:
-        return user_turn(prompt), response(chosen), response(rejected)
+        return as_turns(prompt), response_text(chosen), response_text(rejected)
     if not (isinstance(chosen, str) and isinstance(rejected, str)):
-        return implicit(chosen, rejected)
+        return split_conversations(chosen, rejected)
 
-    prompt_length = split_prefix(chosen, rejected)
+    prompt_length = common_prefix_length(chosen, rejected)
     if chosen[:prompt_length].endswith(" "):
         prompt_length -= 1  # as in TRL, the blank belongs to the responses
     shared_text = chosen[:prompt_length]
@@ -79,4 +84,4 @@ def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
             "there is no 'prompt', and 'chosen' and 'rejected' share no beginning that could be "
             "the prompt. Add the column 'prompt', or remove the row."
         )
-    return user_turn(shared_text), chosen[prompt_length:], rejected[prompt_length:]
+    return as_turns(shared_text), chosen[prompt_length:], rejected[prompt_length:]

@@ -8,12 +8,12 @@ from typing import Literal
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import messages, response
+from mmrm.data.sources.shared.conversation import prompt_from_turns, response_text
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class TuluPreferenceConfig(FilesConfig):
-    """Pairs of the Tulu 3 mixture, unchanged."""
+    """A source of the pairs of the Tulu 3 mixture, which are read unchanged."""
 
     COLUMNS = ("chosen", "rejected")
     LICENCE = "ODC-BY, parts non-commercial"
@@ -22,7 +22,11 @@ class TuluPreferenceConfig(FilesConfig):
     hub: str | None = "allenai/llama-3.1-tulu-3-8b-preference-mixture"
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read chosen and rejected (whole conversations of {content, role}), and source."""
+        """Return the preference record of a row with the columns chosen, rejected and source.
+
+        `chosen` and `rejected` are whole conversations: lists of turns {role, content} that differ
+        in the last turn only.
+        """
         chosen = row.value("chosen", list)
         rejected = row.value("rejected", list)
         if chosen[:-1] != rejected[:-1]:
@@ -30,12 +34,12 @@ class TuluPreferenceConfig(FilesConfig):
                 "'chosen' and 'rejected' differ before their last turn, and both must answer the "
                 "same context. Correct the row, or remove it."
             )
-        chosen_response = response(chosen[-1:])
-        rejected_response = response(rejected[-1:])
+        chosen_response = response_text(chosen[-1:])
+        rejected_response = response_text(rejected[-1:])
         return Preference(
             row.identity,
-            messages(chosen[:-1]),
+            prompt_from_turns(chosen[:-1]),
             chosen_response,
             rejected_response,
-            category=row.label("source"),
+            category=row.text_or_empty("source"),
         )

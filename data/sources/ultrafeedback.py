@@ -13,7 +13,7 @@ from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class UltraFeedbackConfig(PairsConfig):
-    """Pairs of UltraFeedback's responses, by their scores."""
+    """A source of pairs of responses in UltraFeedback, compared by their mean ratings."""
 
     FILES = ("*.jsonl", "*.parquet")
     COLUMNS = ("instruction", "completions")
@@ -24,6 +24,9 @@ class UltraFeedbackConfig(PairsConfig):
     pairs: Literal["all", "hardest"] = "hardest"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Read the columns source and instruction; `convert` reads completions."""
+        """Return the preference record of a row's instruction, with empty texts as responses.
+
+        The column source becomes the category. `convert` of `PairsConfig` adds the responses.
+        """
         prompt = (text("user", row.text("instruction")),)
-        return Preference(row.identity, prompt, "", "", category=row.label("source"))
+        return Preference(row.identity, prompt, "", "", category=row.text_or_empty("source"))

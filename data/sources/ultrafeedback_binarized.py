@@ -9,13 +9,13 @@ from pydantic import NonNegativeFloat
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import implicit, messages
+from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
-from mmrm.data.sources.shared.pairs import gap
+from mmrm.data.sources.shared.pairs import score_gap
 
 
 class UltraFeedbackBinarizedConfig(FilesConfig):
-    """Pairs of UltraFeedback binarized whose scores differ."""
+    """A source of the pairs of UltraFeedback binarized whose scores differ."""
 
     FILES = ("*{split}*.parquet",)
     COLUMNS = ("chosen", "rejected", "score_chosen", "score_rejected")
@@ -29,8 +29,18 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
     """Smallest difference of the two scores, which are between 1 and 10."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read chosen and rejected (whole conversations), score_chosen and score_rejected."""
-        shared, chosen, rejected = implicit(row.value("chosen", list), row.value("rejected", list))
+        """Return the record of a row, with the difference of the two scores as its margin.
+
+        The columns are chosen and rejected (whole conversations, as lists of turns {role,
+        content}), score_chosen and score_rejected.
+
+        Raises:
+            LeftOut: If the scores are equal, or their difference is below `minimum_gap`.
+            RecordError: If the rejected response has the higher score, or a column another form.
+        """
+        shared_turns, chosen, rejected = split_conversations(
+            row.value("chosen", list), row.value("rejected", list)
+        )
         chosen_score = float(row.value("score_chosen", int | float))
         rejected_score = float(row.value("score_rejected", int | float))
         if chosen_score < rejected_score:
@@ -40,8 +50,8 @@ class UltraFeedbackBinarizedConfig(FilesConfig):
             )
         return Preference(
             row.identity,
-            messages(shared),
+            prompt_from_turns(shared_turns),
             chosen,
             rejected,
-            margin=gap(chosen_score, rejected_score, self.minimum_gap),
+            margin=score_gap(chosen_score, rejected_score, self.minimum_gap),
         )

@@ -8,13 +8,16 @@ original JSON lines name them in `img_path`.
 from typing import Literal
 
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import question
+from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.sources.shared.pairs import PairsConfig
 
 
 class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
-    """Pairs of VLFeedback's responses. The parquet branch needs no folder of images."""
+    """A source of pairs of responses in VLFeedback, compared by their mean ratings.
+
+    The parquet branch of the data set needs no folder of images.
+    """
 
     FILES = ("*.parquet", "*.jsonl")
     COLUMNS = ("prompt", "completions")
@@ -24,7 +27,13 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
     hub: str | None = "MMInstruction/VLFeedback"
 
     def without_responses(self, row: SourceRow) -> Preference:
-        """Read the columns prompt, and image or img_path; `convert` reads completions."""
+        """Return the preference record of a row's prompt and image, with empty texts as responses.
+
+        The image is in the column image, or else in the file that img_path names. `convert` of
+        `PairsConfig` adds the responses.
+        """
         has_image = bool(row.columns.get("image"))
         image = row.stored_image("image") if has_image else row.image(row.text("img_path"))
-        return Preference(row.identity, question(row.text("prompt"), 1), "", "", (image,))
+        return Preference(
+            row.identity, prompt_from_question(row.text("prompt"), 1), "", "", (image,)
+        )

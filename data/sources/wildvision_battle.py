@@ -12,12 +12,12 @@ from pydantic import Field
 
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.shared.conversation import implicit, messages
+from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
 
 class WildVisionBattleConfig(FilesConfig):
-    """Battles of WildVision that were decided for one model."""
+    """A source of the comparisons of two models in WildVision in which one model won."""
 
     COLUMNS = ("conversation_a", "conversation_b", "image", "winner")
     LICENCE = "ODC-BY"
@@ -29,11 +29,18 @@ class WildVisionBattleConfig(FilesConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns that the recipe sets."""
+        """The `fnmatch` patterns, set in the recipe, of the files that belong to the source."""
         return self.files
 
     def convert(self, row: SourceRow) -> Preference:
-        """Read the columns winner, conversation_a, conversation_b, image and language."""
+        """Return the preference record of a row, whose chosen response is the winner's last answer.
+
+        The columns conversation_a, conversation_b, winner, image and language are read.
+
+        Raises:
+            LeftOut: If the vote is a tie, or the conversations differ before the last answer.
+            RecordError: If the row has another form, or an unknown value of `winner`.
+        """
         winner = row.text("winner")
         if winner.startswith(("tie", "bothbad")):
             raise LeftOut("tie", f"the vote is {winner!r}.")
@@ -46,11 +53,11 @@ class WildVisionBattleConfig(FilesConfig):
         turns_b = row.value("conversation_b", list)
         if len(turns_a) != len(turns_b) or turns_a[:-1] != turns_b[:-1]:
             raise LeftOut("no_pair", "the two conversations differ before the last answer.")
-        shared, chosen, rejected = implicit(turns_a, turns_b)
+        shared_turns, chosen, rejected = split_conversations(turns_a, turns_b)
         if winner == "model_b":
             chosen, rejected = rejected, chosen
         image = row.stored_image("image")
-        prompt = messages(shared, 1)
+        prompt = prompt_from_turns(shared_turns, 1)
         return Preference(
-            row.identity, prompt, chosen, rejected, (image,), category=row.label("language")
+            row.identity, prompt, chosen, rejected, (image,), category=row.text_or_empty("language")
         )

@@ -27,16 +27,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mmrm.data.errors import ImageError, UserError
-from mmrm.data.images import ELSEWHERE, image_path
+from mmrm.data.images import ELSEWHERE_ADVICE, image_path
 from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.storage.files import digest, hash64, stamp
 from mmrm.data.storage.row_files import IndexedFiles
 
 ENTRY = np.dtype([("name", "u8"), ("start", "i8"), ("stored", "i8"), ("kind", "u1"), ("crc", "u4")])
-"""A file in the archive. `start` is the position of the local header in a zip, and of the content
-in a tar; `stored` is the number of stored bytes."""
-DAMAGED = (
+"""The type of an index's row about one file in an archive. `name` is a hash of the file's name.
+`start` is the position of the local header in a zip, and of the content in a tar. `stored` is the
+number of stored bytes. `kind` is one of the constants below. `crc` is the checksum, 0 in a tar."""
+ERRORS_OF_DAMAGED_ARCHIVES = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error),
     *(ArithmeticError, EOFError, OSError, RuntimeError, ValueError),
 )
@@ -75,10 +76,15 @@ LARGEST_IMAGE = 1 << 28
 
 
 class Images(Protocol):
-    """A folder or archive in which records name images."""
+    """A folder or an archive with the images of records."""
 
     def find(self, name: str, record: str) -> EncodedImage:
-        """Return the image `name`; raise ImageError naming `record` if it is not there."""
+        """Return the image with the name `name`, still encoded.
+
+        `record` is the name of the image's record, for messages.
+
+        Raises: ImageError if there is no such image, or if it cannot be used.
+        """
         ...
 
 
@@ -92,11 +98,16 @@ class Folder:
     root: Path
 
     def find(self, name: str, record: str) -> EncodedImage:
-        """Return the path of image `name`; raise ImageError naming `record` if it is not there."""
+        """Return the path of the image with the relative path `name`.
+
+        `record` is the name of the image's record, for messages.
+
+        Raises: ImageError if there is no such file, or if the path leads out of the folder.
+        """
         return image_path(self.root, name, record, links=True)
 
     def __contains__(self, name: str) -> bool:
-        """Return True if there is such a file."""
+        """Return True if `find` returns a path for `name`."""
         try:
             self.find(name, "")
         except ImageError:
@@ -106,13 +117,15 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file, folder, link or special file in an archive, as its directory lists it."""
+    """A file, folder, link or special file in an archive, as the archive's directory lists it."""
 
     name: str
     start: int
-    """The kind of member, with the same values as in ENTRY."""
+    """The position of the local header in a zip, and of the content in a tar."""
     stored: int
+    """The number of stored bytes."""
     kind: int
+    """STORED, DEFLATED or TAR for a file that is read, FOLDER, or one of the keys of REFUSED."""
     crc: int
     """Checksum of the content; 0 in a tar, which has none."""
 
@@ -120,13 +133,19 @@ class Member:
 class Archive(IndexedFiles):
     """Images inside a tar file, or a zip file in one or more parts.
 
-    The index has an ENTRY for each file, sorted by the hash of its name, (files,).
+    The index has a row of type ENTRY for each file, sorted by the hash of its name, (files,).
     """
 
     def __init__(self, parts: Sequence[Path], cache: Path) -> None:
+        """Open the archive, and write its index into the folder `cache` if it is not there.
+
+        `parts` are the files of the archive in order; a tar has only one.
+
+        Raises: UserError if the archive is damaged or incomplete.
+        """
         stamps = " ".join(f"{stamp(part)} {part.resolve()}" for part in parts)
-        # Indices of older versions, which contain the first of several equal names, have other
-        # keys.
+        # The text in front gives these indices other names than the indices of older versions,
+        # which contain the first of several files with one name.
         identity = digest(f"each name once: {stamps}")
         super().__init__(parts, cache / "archives" / f"{parts[0].stem}-{identity}.npy")
 
@@ -139,13 +158,17 @@ class Archive(IndexedFiles):
         return self._entry(name) is not None
 
     def find(self, name: str, record: str) -> EncodedImage:
-        """Return the bytes of the file `name`.
+        """Return the bytes of the file with the name `name` in the archive.
 
-        Raises: ImageError if it is not there, damaged, or of a kind in `REFUSED`.
+        `record` is the name of the image's record, for messages.
+
+        Raises: ImageError if the file is not there, damaged, or of a kind in `REFUSED`.
         """
         entry = self._entry(name)
         if entry is None:
-            raise ImageError(f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE}")
+            raise ImageError(
+                f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE_ADVICE}"
+            )
         reason = REFUSED.get(int(entry["kind"]))
         if reason is not None:
             raise ImageError(
@@ -160,41 +183,48 @@ class Archive(IndexedFiles):
             ) from error
 
     def _entry(self, name: str) -> Any:
-        """Return the ENTRY of a file, or None if there is none."""
+        """Return the row of the index about the file `name`, or None if there is no such file."""
         extracted = extracted_name(name)
         if extracted is None:
             return None
-        hashes = self.index["name"]
-        wanted = hash64(extracted)
-        position = bisect_left(hashes, wanted)
-        if position == len(hashes) or hashes[position] != wanted:
+        sorted_hashes = self.index["name"]
+        hash_of_name = hash64(extracted)
+        position = bisect_left(sorted_hashes, hash_of_name)
+        if position == len(sorted_hashes) or sorted_hashes[position] != hash_of_name:
             return None
         return self.index[position]
 
     def _content(self, entry: Any) -> bytes:
-        """Return the unpacked bytes of a file; raise ValueError if it is too large or damaged."""
+        """Return the unpacked bytes of the file in a row of the index.
+
+        Raises: ValueError or zlib.error if the file is too large or damaged.
+        """
         start = int(entry["start"])
-        stored = int(entry["stored"])
+        num_stored = int(entry["stored"])
         kind = int(entry["kind"])
-        if stored > LARGEST_IMAGE:
-            raise ValueError(f"{stored:,} bytes; read are at most {LARGEST_IMAGE:,}")
+        if num_stored > LARGEST_IMAGE:
+            raise ValueError(f"{num_stored:,} bytes; read are at most {LARGEST_IMAGE:,}")
         if kind == TAR:
-            return self.read(start, stored)
+            return self.read(start, num_stored)
+        # In a zip, the name and an extra field of the file are between its header and its content.
         header = self.read(start, LOCAL_HEADER)
         name_length = int.from_bytes(header[26:28], "little")
         extra_length = int.from_bytes(header[28:30], "little")
-        content = self.read(start + LOCAL_HEADER + name_length + extra_length, stored)
+        content_start = start + LOCAL_HEADER + name_length + extra_length
+        content = self.read(content_start, num_stored)
         if kind == DEFLATED:
-            unpacking = zlib.decompressobj(wbits=-15)
-            content = unpacking.decompress(content, LARGEST_IMAGE)
-            if unpacking.unconsumed_tail:
+            decompressor = zlib.decompressobj(wbits=-15)  # without the header of a zlib stream
+            content = decompressor.decompress(content, LARGEST_IMAGE)
+            if decompressor.unconsumed_tail:
                 raise ValueError(f"it unpacks to more than {LARGEST_IMAGE:,} bytes")
         if zlib.crc32(content) != int(entry["crc"]):
             raise ValueError("its checksum does not agree")
         return content
 
     def make_index(self) -> npt.NDArray[np.void]:
-        """Return an array with an ENTRY for each name in the archive, sorted by the hash of the name.
+        """Return the index: a row with the position, size and kind of each file in the archive.
+
+        The rows have the type ENTRY and are sorted by the hash of the file's name, (files,).
 
         Raises: UserError if the archive is damaged or incomplete.
         """
@@ -206,7 +236,7 @@ class Archive(IndexedFiles):
                 for name, file in _files_by_name(members).items()
             ]
             entries = np.array(rows, ENTRY)
-        except DAMAGED as error:
+        except ERRORS_OF_DAMAGED_ARCHIVES as error:
             names = ", ".join(part.name for part in self.parts)
             raise UserError(
                 f"the archive {names} cannot be read ({error}). Check that all its parts are there "
@@ -215,25 +245,27 @@ class Archive(IndexedFiles):
         return entries[np.argsort(entries["name"], kind="stable")]
 
     def _tar_members(self) -> Iterator[Member]:
-        """Yield the members of a tar file."""
+        """Yield the files, folders and links in the archive, which is a tar file."""
         with open_regular(self.parts[0]) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 # Undocumented, but otherwise tarfile keeps every member in memory.
                 tar.members = []  # type: ignore[attr-defined]
-                kind = TAR if member.isfile() and not member.issparse() else LINK
+                is_plain_file = member.isfile() and not member.issparse()
+                kind = TAR if is_plain_file else LINK
                 if member.isdir():
                     kind = FOLDER
-                yield Member(member.name, member.offset_data, member.size, kind, 0)
+                yield Member(member.name, member.offset_data, member.size, kind, crc=0)
 
     def _zip_members(self) -> Iterator[Member]:
-        """Yield the members of a zip file."""
+        """Yield the files, folders and links in the archive, which is a zip file."""
         with zipfile.ZipFile(_Joined(self)) as archive:
             for entry in archive.infolist():
                 if not entry.filename:
-                    continue  # `is_dir` would fail
+                    continue  # `is_dir` would raise for an empty name
                 kind = entry.compress_type
                 if kind not in (STORED, DEFLATED):
                     kind = UNSUPPORTED
+                # The upper 16 bits are the file's mode, if the zip was written on Unix.
                 if stat.S_ISLNK(entry.external_attr >> 16):
                     kind = LINK
                 if entry.is_dir():
@@ -243,10 +275,10 @@ class Archive(IndexedFiles):
 
 
 def extracted_name(name: str) -> str | None:
-    """Return the path to which extraction writes a member, relative to the folder.
+    """Return the path to which a member of an archive is extracted, relative to the target folder.
 
-    The result is None if that is outside of the folder. A leading `/` is dropped, as unzip and tar
-    do, and `..` removes the folder before it.
+    The result is None if the path is outside of that folder. A leading `/` is dropped, as unzip and
+    tar do, and `..` removes the folder before it.
 
     Example: `/a//./b/../c.png` becomes `a/c.png`.
     """
@@ -257,99 +289,116 @@ def extracted_name(name: str) -> str | None:
 
 
 def _files_by_name(members: Iterable[Member]) -> dict[str, Member]:
-    """Return the file that extraction writes to each name, with its kind.
+    """Return the members that are no folders by the path to which they are extracted.
 
-    If several members have one name, the kind is AMBIGUOUS. All names are
-    in memory while the index is made.
+    A file that must not be read has the kind for the reason. For example, the kind is AMBIGUOUS if
+    several members have one path.
     """
     files: dict[str, Member] = {}
     folders = set[str]()
     for member in members:
-        parts = member.name.split("/")
-        is_upwards = ".." in parts or parts[-1] == "."
-        is_folder = member.kind == FOLDER or parts[-1] == ""
-        # unzip leaves `..` out, tar follows it: neither of both places may hold another file.
-        without_upwards = "/".join(part for part in parts if part != "..")
-        for name in {extracted_name(member.name), extracted_name(without_upwards)}:
-            if name is None:
+        components = member.name.split("/")
+        is_upwards = ".." in components or components[-1] == "."
+        is_folder = member.kind == FOLDER or components[-1] == ""
+        # tar follows `..`, and unzip leaves it out. Another file may be at neither of both paths.
+        path_with_tar = extracted_name(member.name)
+        path_with_unzip = extracted_name("/".join(part for part in components if part != ".."))
+        for path in {path_with_tar, path_with_unzip}:
+            if path is None:
                 continue
             if is_folder:
-                folders.update((name, *map(str, PurePosixPath(name).parents)))
+                folders.update((path, *_parents(path)))
                 continue
             kind = UPWARDS if is_upwards else member.kind
-            if name in files:
+            if path in files:
                 kind = AMBIGUOUS
-            files[name] = Member(name, member.start, member.stored, kind, member.crc)
-    for name, file in files.items():
-        parents = [str(parent) for parent in PurePosixPath(name).parents]
+            files[path] = replace(member, name=path, kind=kind)
+    # Extraction would write a file elsewhere, if one of its folders is a link or a file.
+    for path, file in files.items():
+        parents = _parents(path)
         folders.update(parents)
         if any(parent in files for parent in parents):
-            files[name] = replace(file, kind=BEHIND_LINK)
-    for name in folders & files.keys():
-        files[name] = replace(files[name], kind=AMBIGUOUS)
+            files[path] = replace(file, kind=BEHIND_LINK)
+    # A path may be that of a file and of a folder.
+    for path in folders & files.keys():
+        files[path] = replace(files[path], kind=AMBIGUOUS)
     return files
 
 
+def _parents(path: str) -> list[str]:
+    """Return the paths of the folders that contain a relative path, and "." at the end."""
+    return [str(parent) for parent in PurePosixPath(path).parents]
+
+
 class _Joined:
-    """The parts of a divided archive as one file, with the methods that `zipfile` needs."""
+    """The parts of a divided archive as one open file, with the methods that `zipfile` needs."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self.position = 0
+        """The position of the next byte, counted through all parts."""
 
     def tell(self) -> int:
+        """Return the position of the next byte."""
         return self.position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        bases = {
+        """Set and return the position of the next byte; arguments as for any Python file."""
+        starts = {
             os.SEEK_SET: 0,
             os.SEEK_CUR: self.position,
             os.SEEK_END: self.archive.ends[-1],
         }
-        self.position = bases[whence] + offset
+        self.position = starts[whence] + offset
         if self.position < 0:
             raise OSError(f"byte {self.position} of an archive")
         return self.position
 
     def read(self, size: int = -1) -> bytes:
+        """Return the next `size` bytes, or all bytes up to the end if `size` is negative."""
         if size < 0:
             size = self.archive.ends[-1] - self.position
-        piece = self.archive.read(self.position, size)
-        self.position += len(piece)
-        return piece
+        content = self.archive.read(self.position, size)
+        self.position += len(content)
+        return content
 
 
 def is_archive(path: Path) -> bool:
-    """Return True if a file is an archive, or a part of one, by its name."""
+    """Return True if a file has the name of an archive, or of a part of one."""
     return ".zip" in path.suffix or path.suffix == ".tar"
 
 
-def open_images(places: Sequence[Path], cache: Path) -> Archive | Folder:
-    """Open a folder of images, or the files of an archive.
+def open_images(paths: Sequence[Path], cache: Path) -> Archive | Folder:
+    """Open a folder of images, or an archive of images.
 
-    Raises: UserError for anything else, such as a compressed tar, which cannot be read image by
-    image.
+    Args:
+        paths: The folder alone, or all files of the archive.
+        cache: The folder of the cache, for the index of an archive.
+
+    Raises:
+        UserError: The paths are something else, such as a compressed tar, which cannot be read
+            image by image. Or the archive is damaged.
     """
-    check_places(places)
-    if places[0].is_dir():
-        return Folder(places[0])
-    return Archive(sorted(places), cache)
+    check_image_paths(paths)
+    if paths[0].is_dir():
+        return Folder(paths[0])
+    return Archive(sorted(paths), cache)
 
 
-def check_places(places: Sequence[Path]) -> None:
-    """Raise UserError if `open_images` cannot open the paths `places`.
+def check_image_paths(paths: Sequence[Path]) -> None:
+    """Raise UserError unless `paths` are a folder, or the files of an archive.
 
-    Only their names and kinds are checked. Nothing is opened.
+    Names and kinds of files are checked, and no file is opened.
     """
-    if len(places) == 1 and places[0].is_dir():
+    if len(paths) == 1 and paths[0].is_dir():
         return
-    for place in places:
-        if os.path.lexists(place):
-            require_regular(place)
-    are_archives = all(is_archive(place) and place.is_file() for place in places)
-    if not places or not are_archives:
+    for path in paths:
+        if os.path.lexists(path):
+            require_regular(path)
+    are_archives = all(is_archive(path) and path.is_file() for path in paths)
+    if not paths or not are_archives:
         raise UserError(
-            f"images in {', '.join(map(str, places)) or 'no place'}: required is a folder, a .zip "
+            f"images in {', '.join(map(str, paths)) or 'no place'}: required is a folder, a .zip "
             "(whole, or all parts of .zip_aa, .zip_ab, …) or an uncompressed .tar. Unpack anything "
             "else into a folder."
         )

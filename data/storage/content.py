@@ -15,7 +15,7 @@ from mmrm.data.storage.files import content_digest
 
 
 def record_key(record: Preference) -> str:
-    """Return a digest (64 hexadecimal digits) of the whole content of a record except its identity.
+    """Return a digest (64 hexadecimal digits) of a record's whole content except `identity`.
 
     Images are compared by their bytes, wherever they are stored.
     """
@@ -36,8 +36,8 @@ def record_key(record: Preference) -> str:
 def question_key(question: Preference) -> str:
     """Return a digest (64 hexadecimal digits) of a question, its images and its known answers.
 
-    Answers of a policy are stored under this digest. The known answers are a part of it, because
-    the answers of the policy are verified by them.
+    The answers that a policy (the model that is trained) gives to the question are stored under
+    this digest. It depends on the known answers, because the policy's answers are verified by them.
     """
     truth = question.truth
     known_answers = None if truth is None else [list(truth.answers), truth.rule]
@@ -48,27 +48,25 @@ def shown_key(
     prompt: Sequence[Message],
     images: Iterable[EncodedImage],
     responses: Sequence[str],
-    *more: Any,
+    *other_values: Any,
 ) -> str:
-    """Return a digest (64 hexadecimal digits) of a prompt, its images and its responses.
+    """Return a digest (64 hexadecimal digits) of a model's input, as a key for its result.
 
     Args:
         prompt: The messages of the prompt.
-        images: The images. They are compared by their bytes.
+        images: The images of the prompt. They are compared by their bytes.
         responses: The responses to the prompt.
-        *more: All other values on which the result depends that is stored under the digest. Each
-            has to be a value that JSON can hold.
+        *other_values: All other values on which the result depends. JSON must be able to hold them.
     """
-    content = [list(prompt), list(map(_image_digest, images)), list(responses), list(more)]
+    image_digests = list(map(_image_digest, images))
+    content = [list(prompt), image_digests, list(responses), list(other_values)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _image_digest(image: EncodedImage) -> str:
-    """Return a digest of an image's bytes, or a text with its path if it cannot be read.
-
-    Encoding an unreadable image raises, so that no result is stored under such a key.
-    """
+    """Return a digest of an image's bytes, or a text with its path if it cannot be read."""
     try:
         return content_digest(image)
     except OSError:
+        # Not an error here: encoding the image raises later, and no result is stored.
         return f"unreadable {image!r}"

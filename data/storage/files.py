@@ -1,4 +1,4 @@
-"""Files that are written as a whole, digests of files and texts, and work in several processes."""
+"""Replacing files in one step, digests of files and texts, and work in several processes."""
 
 import hashlib
 import json
@@ -23,32 +23,33 @@ ResultT = TypeVar("ResultT")
 def stamp(path: Path) -> str:
     """Return a digest (16 hexadecimal digits) of a file's name, size and times of change.
 
-    Programs such as `cp -p` set the time at which the content changed. No program can set the time
-    at which the inode changed, so both are used.
+    The digest changes if the file changes.
 
-    Raises: SpecialFileError unless it is a regular file.
+    Raises: SpecialFileError unless the path is a regular file; OSError if it does not exist.
     """
     status = require_regular(path)
+    # `st_mtime` is the time at which the content changed, which programs such as `cp -p` set. No
+    # program can set `st_ctime`, the time at which the inode changed.
     return digest(f"{path.name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}")
 
 
-def derived(path: Path, cache: Path, folder: str, suffix: str) -> Path:
-    """Return the path in the cache for a file that is computed from the file `path`.
+def cached_path(path: Path, cache: Path, folder: str, suffix: str) -> Path:
+    """Return the path in the cache of a file that is computed from the file `path`.
 
-    The path differs for every file, and changes if the file changes.
+    The result is different for every `path`, and changes if the file at `path` changes.
 
     Args:
-        path: The file from which it is computed.
+        path: The original file.
         cache: The folder of the cache.
-        folder: The name of the folder in the cache.
-        suffix: The ending of the derived file's name.
+        folder: The name of a folder inside the cache, for files of one kind.
+        suffix: The ending of the computed file's name.
     """
     name = f"{path.stem}-{digest(str(path.resolve()))}-{stamp(path)}{suffix}"
     return cache / folder / name
 
 
 def content_digest(content: bytes | Path) -> str:
-    """Return the SHA-256 (64 hexadecimal digits) of bytes, or of a file, which is read in pieces."""
+    """Return the SHA-256 (64 hexadecimal digits) of bytes, or of the content of a file."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with open_regular(content) as file:
@@ -56,53 +57,55 @@ def content_digest(content: bytes | Path) -> str:
 
 
 SETTLED_NS = 10**8
-"""Age, 0.1 s, from which on another change of a file gives it another time. The kernel's clock for
-files ticks at least every 10 ms."""
+"""Age of a file in nanoseconds (0.1 s) from which on its next change gives it another time. The
+kernel's clock for files ticks at least every 10 ms."""
 _digests: dict[tuple[int, ...], str] = {}
-"""Digests of files that this process has read, by the `_identity` of the file."""
+"""SHA-256 digests of files that this process has read, by the `_identity` of the file."""
 
 
 def remembered_digest(path: Path) -> str:
-    """Return the SHA-256 of a file like `content_digest`, and read an unchanged file only once.
+    """Return the SHA-256 (64 hexadecimal digits) of a file; a process reads it only once.
 
-    A file counts as unchanged if device, inode, size and both times are the same. The digest of a
-    file that changed within SETTLED_NS is not remembered, because its next change might not give it
-    another time.
+    The file is read again if its device, inode, size or one of its times has changed.
     """
-    before = require_regular(path)
-    remembered = _digests.get(_identity(before))
+    status_before = require_regular(path)
+    remembered = _digests.get(_identity(status_before))
     if remembered is not None:
         return remembered
     sha256 = content_digest(path)
-    after = require_regular(path)
-    is_settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > SETTLED_NS
-    if is_settled and _identity(after) == _identity(before):
-        _digests[_identity(after)] = sha256
+    status = require_regular(path)
+    # A digest is not remembered if the file changed while it was read. Nor if it changed just
+    # before: its next change might not give it another time.
+    has_changed = _identity(status) != _identity(status_before)
+    age_ns = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)
+    if age_ns > SETTLED_NS and not has_changed:
+        _digests[_identity(status)] = sha256
     return sha256
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return the numbers by which an unchanged file is recognised."""
+    """Return the numbers in a file's status that stay the same as long as the file does."""
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def digest(text: str) -> str:
-    """Return a digest (16 hexadecimal digits) of a text."""
+    """Return `hash64` of a text as 16 hexadecimal digits."""
     return f"{hash64(text):016x}"
 
 
 def hash64(text: str) -> int:
-    """Return a 64-bit hash of a text that is the same in every process."""
+    """Return a 64-bit hash of a text that, unlike Python's `hash`, is the same in every process."""
     content = text.encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
 
 
 @contextmanager
 def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file that replaces `path` in one step when the block ends.
+    """Open a temporary file for writing that replaces the file `path` when the block ends.
 
-    If the process is killed before, the old file is left, or none.
+    Readers see the old file or the complete new one. If the block raises, or the process is killed,
+    the old file stays, or none if there was none. Folders of the path are made if necessary.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A process id is not enough: two hosts that share a file system may have equal ones.
@@ -114,61 +117,70 @@ def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # it is only there after an error
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, never a part."""
+    """Write a text file that replaces `path` in one step: readers never see a part of it."""
     with whole_file(path) as file:
         file.write(text)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` as indented JSON, with `write_whole`."""
+    """Write a value to the file `path` as indented JSON; the file is replaced in one step."""
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Write one JSON value a line; the file is replaced as by `write_whole`."""
+    """Write each value of `rows` as JSON on its own line; the file is replaced in one step."""
     with whole_file(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file."""
+    """Return the value in a JSON file; raises ValueError if it is no JSON."""
     return json.loads(read_text(path))
 
 
-UNPACKED = 1 << 33
+MAX_UNPACKED_BYTES = 1 << 33
 """The largest unpacked size of a packed table: 8 GiB. No released data set has a table of one
 GiB."""
+BLOCK_BYTES = 1 << 24
+"""Number of bytes that are copied at once."""
 
 
 def copy_limited(source: IO[bytes] | GzipFile, target: IO[bytes], packed: Path) -> None:
-    """Copy the unpacked content of the file `packed` from `source` to `target`.
+    """Copy unpacked content from `source` to `target`, up to MAX_UNPACKED_BYTES.
 
-    Raises: UserError beyond UNPACKED bytes, so that a small packed file cannot fill the disk.
+    The limit prevents a small packed file from filling the disk. `packed` is the path of the packed
+    file, for the message.
+
+    Raises: UserError if the content is larger.
     """
     num_bytes = 0
-    while block := source.read(1 << 24):
+    while block := source.read(BLOCK_BYTES):
         num_bytes += len(block)
-        if num_bytes > UNPACKED:
+        if num_bytes > MAX_UNPACKED_BYTES:
             raise UserError(
-                f"{packed}: unpacked, it holds more than {UNPACKED:,} bytes, as a file does that "
-                "was made to fill a disk. If you expect that size, unpack it yourself."
+                f"{packed}: unpacked, it holds more than {MAX_UNPACKED_BYTES:,} bytes, as a file "
+                "does that was made to fill a disk. If you expect that size, unpack it yourself."
             )
         target.write(block)
 
 
 @contextmanager
-def mapped(
+def parallel_results(
     work: Callable[[JobT], ResultT], jobs: Sequence[JobT], workers: int
 ) -> Iterator[Iterator[ResultT]]:
-    """Give an iterator over `work(job)` for all `jobs`, in their order.
+    """Compute `work(job)` for all jobs in several processes; the block gets the results, in order.
 
-    Up to `workers` processes compute the results, or this process if one is enough. `work` is sent
-    to each process once. If the block ends early (by an error or a signal), jobs that have not
-    started are cancelled.
+    If one process is enough, this process computes the results as they are read. If the block ends
+    early, by an error or a signal, jobs that have not started are cancelled.
+
+    Args:
+        work: The function, which is sent to each process once. It has to be picklable.
+        jobs: The arguments of `work`.
+        workers: The largest number of processes.
     """
     num_processes = min(workers, len(jobs))
     if num_processes <= 1:
@@ -190,8 +202,10 @@ _work: list[Callable[[Any], Any]] = []
 
 
 def _set_work(work: Callable[[Any], Any]) -> None:
+    """Store the function that this process applies to jobs."""
     _work.append(work)
 
 
 def _run_job(job: Any) -> Any:
+    """Return the result of one job."""
     return _work[-1](job)

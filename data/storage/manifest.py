@@ -1,9 +1,8 @@
-"""Checks of a checkpoint's files against the sizes and SHA-256 digests from when it was saved.
+"""The manifest of a checkpoint: the sizes and digests of its files, and checks against them.
 
-Training writes them into the file `complete` as the last step of a save
-(train/checkpoints/integrity.py). Whatever loads a checkpoint calls `verify_settings` and
-`verify_weights` before it reads. Imports neither torch nor a package that vLLM's environment may
-lack.
+Training writes the manifest into the file `complete` as the last step of a save
+(train/checkpoints/integrity.py). Code that loads a checkpoint first calls `verify_settings` and
+`verify_weights`. This module imports neither torch nor a package that vLLM's environment may lack.
 """
 
 import json
@@ -57,7 +56,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Contents of the file `complete`."""
+    """Sizes and digests of the files of a checkpoint, as the file `complete` contains them."""
 
     folder: str
     """Name of the folder that the checkpoint was saved in, such as `checkpoint-300`."""
@@ -65,15 +64,17 @@ class Manifest:
     """Entries by the path of the file, relative to the checkpoint."""
 
     def to_json(self) -> str:
-        """Return the text of the file `complete`."""
+        """Return the text of the file `complete` in the checkpoint."""
         files = {name: (entry.size, entry.sha256) for name, entry in self.entries.items()}
         return json.dumps({"folder": self.folder, "files": files}, indent=1, sort_keys=True)
 
 
 def parse_manifest(content: bytes) -> Manifest | None:
-    """Return the manifest in the bytes of a file `complete`; None for an empty one.
+    """Return the manifest of a checkpoint from the bytes of its file `complete`.
 
-    Raises: CheckpointError, whose message does not name the folder.
+    The result is None if there are no bytes, as in checkpoints of older versions.
+
+    Raises: CheckpointError if the bytes are no manifest. The message does not name the folder.
     """
     if not content:
         return None
@@ -89,27 +90,35 @@ def parse_manifest(content: bytes) -> Manifest | None:
 
 
 def verify_settings(folder: Path) -> None:
-    """Check configuration, tokenizer, processor and judge card of a checkpoint.
+    """Check the configuration, tokenizer, processor and judge card of a checkpoint.
 
-    A folder without a manifest passes. If this project wrote it, a warning is printed once.
+    The files are compared with the manifest, the digests from when the checkpoint was saved. A
+    folder without a manifest passes. If this project wrote it, a warning is printed once.
 
-    Raises: CheckpointError naming each file that changed, is missing or was added since the save,
-    with the digest that was expected and the one that was found. SpecialFileError for a FIFO, a
-    device or a link to nothing among them, with or without a manifest.
+    Raises:
+        CheckpointError: A file was changed, removed or added since then. The message names all such
+            files.
+        SpecialFileError: A file is a FIFO, a device or a link to nothing.
     """
     _verify(folder, (*SETTINGS, *CODE), SETTINGS)
 
 
 def verify_weights(folder: Path) -> None:
-    """Check the files with the weights of a checkpoint. Raises errors as `verify_settings` does."""
+    """Check the files with the weights of a checkpoint, as `verify_settings` checks other files.
+
+    Raises: CheckpointError or SpecialFileError, as `verify_settings` does.
+    """
     _verify(folder, WEIGHTS, WEIGHTS)
 
 
 def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[str]) -> None:
-    """Check the files of a checkpoint whose names match `patterns`.
+    """Raise CheckpointError if files of a checkpoint differ from its manifest.
 
-    Files whose names match `refused_if_added` are refused if they were added since the checkpoint
-    was saved.
+    Args:
+        folder: The checkpoint.
+        patterns: Patterns of the names of the files that are checked.
+        refused_if_added: Patterns of the names of files that must not have been added since the
+            checkpoint was saved.
     """
     files = [path for path in sorted(folder.iterdir()) if _matches(path.name, patterns)]
     for path in files:
@@ -117,8 +126,8 @@ def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[st
     manifest = _manifest_of(folder)
     if manifest is None:
         return
-    noted = {name: entry for name, entry in manifest.entries.items() if _matches(name, patterns)}
-    problems = _changes(folder, noted)
+    entries = {name: entry for name, entry in manifest.entries.items() if _matches(name, patterns)}
+    problems = _changes(folder, entries)
     for path in files:
         if _matches(path.name, refused_if_added) and path.name not in manifest.entries:
             problems.append(f"{path.name} was added after the checkpoint was saved")
@@ -134,7 +143,13 @@ def _verify(folder: Path, patterns: Sequence[str], refused_if_added: Sequence[st
 
 
 def _manifest_of(folder: Path) -> Manifest | None:
-    """Return the manifest of a checkpoint; None without one, after a warning if one is expected."""
+    """Return the manifest of a checkpoint, or None if it has none.
+
+    If this project wrote the checkpoint, a missing manifest is a reason for a warning, which is
+    printed.
+
+    Raises: CheckpointError if the file `complete` is no manifest.
+    """
     path = folder / COMPLETE
     if not os.path.lexists(path):
         if written_by_us(folder):
@@ -153,10 +168,10 @@ def _manifest_of(folder: Path) -> Manifest | None:
 
 
 def written_by_us(folder: Path) -> bool:
-    """Return True if training or merging of this project wrote the checkpoint `folder`.
+    """Return True if a command of this project wrote the checkpoint `folder`.
 
-    A snapshot in the hub's cache does not count, because a published model need not have a
-    manifest.
+    The result is False for a snapshot in the Hugging Face hub's cache, because a published model
+    need not have a manifest.
     """
     resolved = folder.resolve()
     if resolved.parent.name == "snapshots":
@@ -171,7 +186,10 @@ def written_by_us(folder: Path) -> bool:
 
 @cache
 def _warn_unverified(folder: Path, reason: str) -> None:
-    """Print once for each folder that its files cannot be checked; the first rank prints."""
+    """Print a warning, once for each folder and on the first rank, that files are not checked.
+
+    `reason` describes the missing manifest.
+    """
     say_on_first_rank(
         f"warning: the files of {folder} are loaded unchecked: {reason}, which a finished save "
         "writes last. It was cut off while it was being saved, or an older version or another "
@@ -180,48 +198,62 @@ def _warn_unverified(folder: Path, reason: str) -> None:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return True if loading reads the file `name`, a path relative to the checkpoint."""
-    is_nested = "/" in name and not name.startswith("additional_chat_templates/")
-    if is_nested or any(fnmatch(name, pattern) for pattern in FOR_RESUME_ONLY):
+    """Return True if a file's name matches one of `patterns`, and the file is loaded.
+
+    Files that only a resumed run reads are not loaded, nor are files in most folders inside the
+    checkpoint. `name` is the path relative to the checkpoint.
+    """
+    is_in_folder = "/" in name and not name.startswith("additional_chat_templates/")
+    if is_in_folder or any(fnmatch(name, pattern) for pattern in FOR_RESUME_ONLY):
         return False
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def _changes(folder: Path, noted: dict[str, FileEntry]) -> list[str]:
-    """Return a line for each file of `noted` that has changed since it was saved, sorted by name."""
-    names = sorted(noted)
-    num_bytes = sum(entry.size for entry in noted.values())
+def _changes(folder: Path, entries: dict[str, FileEntry]) -> list[str]:
+    """Return a line for each file of a checkpoint that has changed since it was saved.
+
+    The lines are sorted by the name of the file. Progress is printed if the files are large.
+
+    Args:
+        folder: The checkpoint.
+        entries: The entries of the manifest that are checked, by the file's name.
+    """
+    names = sorted(entries)
+    num_bytes = sum(entry.size for entry in entries.values())
     num_threads = max(1, min(MOST_THREADS, os.cpu_count() or 1, len(names)))
-    is_shown = num_bytes >= LARGE_BYTES and is_first_rank()
-    if is_shown:
+    shows_progress = num_bytes >= LARGE_BYTES and is_first_rank()
+    if shows_progress:
         print(f"checking {num_bytes / 1e9:.1f} GB in {folder}", file=sys.stderr)
     problems = []
     # hashlib releases the interpreter's lock, so threads hash files at the same time.
     with ThreadPoolExecutor(num_threads) as pool:
-        changes = pool.map(lambda name: change_of(folder / name, noted[name]), names)
+        changes = pool.map(lambda name: change_of(folder / name, entries[name]), names)
         for number, (name, change) in enumerate(zip(names, changes, strict=True), start=1):
-            if is_shown:
+            if shows_progress:
                 print(f"checked {name} ({number} of {len(names)})", file=sys.stderr)
-            is_excused = not change or (name in MAY_BE_MISSING and not (folder / name).exists())
-            if not is_excused:
+            may_be_missing = name in MAY_BE_MISSING and not (folder / name).exists()
+            if change and not may_be_missing:
                 problems.append(change)
     return problems
 
 
-def change_of(path: Path, noted: FileEntry) -> str:
-    """Return a description of how the file at `path` differs from its entry; "" if it does not."""
+def change_of(path: Path, entry: FileEntry) -> str:
+    """Return a description of the difference between a file and its entry in the manifest.
+
+    The result is an empty text if there is no difference.
+    """
     try:
         size = require_regular(path).st_size
-        if size != noted.size:
-            return f"{path.name} has {size:,} bytes, {noted.size:,} were written"
+        if size != entry.size:
+            return f"{path.name} has {size:,} bytes, {entry.size:,} were written"
         sha256 = remembered_digest(path)
     except SpecialFileError as error:
         return f"{path.name}: {error}"
     except OSError as error:
         return f"{path.name}: {error.strerror}"
-    if sha256 == noted.sha256:
+    if sha256 == entry.sha256:
         return ""
     return (
         f"{path.name} has other contents than were written "
-        f"(SHA-256 {sha256}, expected {noted.sha256})"
+        f"(SHA-256 {sha256}, expected {entry.sha256})"
     )

@@ -15,7 +15,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +23,9 @@ from mmrm.data.errors import InUseError, UserError
 
 FOLDER_LOCK = "lock"
 """The name of the lock file inside a folder that is locked."""
-WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
+MOST_HOLDER_BYTES = 1 << 16
+"""The largest number of bytes that are read from a lock file."""
+ERRORS_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
 """Error numbers of `flock` on a file system that cannot lock files."""
 
 _held_descriptors: set[int] = set()
@@ -33,8 +35,9 @@ _held_descriptors: set[int] = set()
 def _close_in_forked_child() -> None:
     """Close the parent's locks in a forked process.
 
-    A loader's worker lives for some seconds after its run was killed. It must not keep the run's
-    folder locked meanwhile: the same command has to be able to resume at once.
+    A forked process, such as a worker of a data loader, lives for some seconds after its parent was
+    killed. It must not keep the parent's output locked meanwhile, because the same command has to
+    be able to resume at once.
     """
     while _held_descriptors:
         os.close(_held_descriptors.pop())
@@ -47,8 +50,8 @@ os.register_at_fork(after_in_child=_close_in_forked_child)
 def locked_folder(folder: Path) -> Iterator[int]:
     """Lock a folder for the block, and make it if it does not exist.
 
-    The value of the block is the file descriptor of the lock. A subprocess that inherits it (`pass_fds`) keeps the folder
-    locked if this process is killed.
+    The block gets the file descriptor of the lock. A subprocess that inherits it (`pass_fds`) keeps
+    the folder locked if this process is killed.
 
     Raises: InUseError if another process holds the lock; UserError if the folder cannot be written
     or its file system has no locks.
@@ -61,9 +64,11 @@ def locked_folder(folder: Path) -> Iterator[int]:
 def locked_file(path: Path) -> Iterator[int]:
     """Lock an output file for the block, by a lock file next to it named `<name>.lock`.
 
-    The file itself need not exist. It may also be a folder that the block makes.
+    The file itself need not exist. It may also be a folder that the block makes. The block gets the
+    file descriptor of the lock, as with `locked_folder`.
 
-    Raises: as `locked_folder` does.
+    Raises: InUseError if another process holds the lock; UserError if the folder of the file cannot
+    be written or its file system has no locks.
     """
     with _locked(path.with_name(f"{path.name}.lock"), path) as descriptor:
         yield descriptor
@@ -71,10 +76,10 @@ def locked_file(path: Path) -> Iterator[int]:
 
 @contextmanager
 def waiting_lock(lock_file: Path) -> Iterator[int]:
-    """Hold a lock for the block. If another process has it, wait until it is released.
+    """Lock the file `lock_file` for the block, after waiting for any other process that holds it.
 
-    This is for caches, which every rank of a run opens at the same time. The lock file is not
-    removed, because a cache has its own folders.
+    This is for caches, which all processes of a run open at the same time. The lock file is not
+    removed, because its folder holds cached files only.
 
     Raises: UserError if the lock file cannot be written or its file system has no locks.
     """
@@ -84,6 +89,14 @@ def waiting_lock(lock_file: Path) -> Iterator[int]:
 
 @contextmanager
 def _locked(lock_file: Path, output: Path, *, wait: bool = False) -> Iterator[int]:
+    """Lock `lock_file` for the block, and give the block its file descriptor.
+
+    Args:
+        lock_file: The file that is locked. It is made if it does not exist.
+        output: The file or folder that the lock protects, for messages.
+        wait: True to wait for another process that holds the lock and to leave the lock file
+            behind; False to raise InUseError and to remove the lock file at the end.
+    """
     descriptor = _acquire(lock_file, output, wait)
     _held_descriptors.add(descriptor)
     try:
@@ -100,8 +113,13 @@ def _locked(lock_file: Path, output: Path, *, wait: bool = False) -> Iterator[in
 
 
 def _acquire(lock_file: Path, output: Path, wait: bool) -> int:
-    """Open and lock the lock file, and return its file descriptor."""
-    operation = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+    """Open and lock the lock file, and return its file descriptor.
+
+    The arguments are those of `_locked`, and the errors those of `locked_folder`.
+    """
+    operation = fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB  # raise BlockingIOError if the file is locked
     while True:
         try:
             lock_file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +138,7 @@ def _acquire(lock_file: Path, output: Path, wait: bool) -> int:
             raise InUseError(message) from None
         except OSError as error:
             os.close(descriptor)
-            if error.errno not in WITHOUT_LOCKS:
+            if error.errno not in ERRORS_WITHOUT_LOCKS:
                 raise
             raise UserError(
                 f"{output}: the file system of {lock_file.parent} cannot lock files "
@@ -135,7 +153,7 @@ def _acquire(lock_file: Path, output: Path, wait: bool) -> int:
 
 
 def _is_still_at(lock_file: Path, descriptor: int) -> bool:
-    """Return True if the path still names the file that the descriptor has open."""
+    """Return True if the lock file that was opened has not been removed or replaced since."""
     try:
         return os.path.samestat(lock_file.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -143,7 +161,10 @@ def _is_still_at(lock_file: Path, descriptor: int) -> bool:
 
 
 def _write_holder(descriptor: int) -> None:
-    """Write into the lock file which process holds it."""
+    """Write the host, process and command that hold the lock into the lock file.
+
+    `_in_use` reads them for the message that another process gets.
+    """
     holder = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -155,15 +176,18 @@ def _write_holder(descriptor: int) -> None:
 
 
 def _in_use(descriptor: int, output: Path) -> str:
-    """Return the message for an output that another process is writing."""
+    """Return the message for an output that another process is writing.
+
+    `descriptor` is that of the lock file, which names the other process.
+    """
     advice = "Wait until it has ended, or name another output."
     try:
-        holder = json.loads(os.pread(descriptor, 1 << 16, 0))
+        holder = json.loads(os.pread(descriptor, MOST_HOLDER_BYTES, 0))
         process = f"process {holder['pid']} on {holder['host']} ({holder['command']})"
         since = holder["since"]
         has_ended = holder["host"] == socket.gethostname() and not _is_alive(holder["pid"])
     except (ValueError, LookupError, TypeError):
-        # Locked a moment ago, and its holder is not written yet.
+        # The other process locked the file a moment ago, and has not written its name yet.
         return f"{output} is in use by another process. {advice}"
     if has_ended:
         return (
@@ -175,9 +199,10 @@ def _in_use(descriptor: int, output: Path) -> str:
 
 def _is_alive(pid: int) -> bool:
     """Return True if a process of this machine has the number `pid`."""
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
+    try:
+        os.kill(pid, 0)  # sends no signal, only checks whether one could be sent
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # the process belongs to another user
     return True

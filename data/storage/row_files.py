@@ -24,11 +24,13 @@ import numpy.typing as npt
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.regular_files import open_descriptor, open_regular, read_bytes, require_regular
 from mmrm.data.storage.arrow import open_tables
-from mmrm.data.storage.files import copy_limited, derived, digest, stamp, whole_file
+from mmrm.data.storage.files import cached_path, copy_limited, digest, stamp, whole_file
 from mmrm.data.storage.strict_json import items, parse_json
 
 READ = 1 << 26
 """Number of bytes that are read at once while searching for line ends."""
+SHORT_LINE = 8
+"""Length in bytes below which a line is read to see whether it is blank."""
 LONGEST_ROW = 1 << 28
 """The largest line of JSON in bytes: 256 MiB are dozens of large images inside it."""
 KINDS = (".jsonl", ".json", ".gz", ".parquet", ".arrow")
@@ -38,14 +40,14 @@ Row = Mapping[str, Any]
 
 
 class Rows(Protocol):
-    """A table on disk, addressed by row."""
+    """A table on disk whose rows are read one at a time, by their index."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
         ...
 
     def row(self, index: int) -> Row:
-        """Return one row; raise RecordError naming file and row if it cannot be read."""
+        """Return the row at `index`; raise RecordError naming file and row if it is unreadable."""
         ...
 
     def fingerprint(self) -> str:
@@ -54,11 +56,10 @@ class Rows(Protocol):
 
 
 class IndexedFiles(ABC):
-    """Files that are read as one file by byte position, with an index of their content.
+    """One or several files that are read as one sequence of bytes, with an index of their content.
 
-    The index is an array that is written into the cache the first time. Files are read with
-    `pread`, which has no position that threads could change for one another, and another process
-    opens its own descriptors.
+    A subclass defines the index, an array that is written into the cache the first time. Threads
+    may read at the same time, and the object may be sent to another process.
     """
 
     def __init__(self, parts: Sequence[Path], index: Path) -> None:
@@ -79,16 +80,20 @@ class IndexedFiles(ABC):
 
     @abstractmethod
     def make_index(self) -> npt.NDArray[Any]:
-        """Return the index; raise UserError if the files are damaged or incomplete."""
+        """Read the files, and return the array that is stored as their index.
+
+        Raises: UserError if the files are damaged or incomplete.
+        """
 
     @cached_property
     def index(self) -> npt.NDArray[Any]:
-        """The index, memory-mapped."""
+        """The index that `make_index` returned, memory-mapped from the cache."""
         index: npt.NDArray[Any] = np.load(self._index, mmap_mode="r")
         return index
 
     @cached_property
     def _descriptors(self) -> list[int]:
+        """File descriptors of the files, which are closed when this object is deleted."""
         descriptors = [open_descriptor(part) for part in self.parts]
         weakref.finalize(self, _close, descriptors)
         return descriptors
@@ -101,50 +106,60 @@ class IndexedFiles(ABC):
         return state
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from position `start` of all files together; fewer at the end."""
-        part, position = located(self.ends, start)
+        """Return `size` bytes from `start` on, counted through all files; fewer at the end."""
+        part, position = part_and_position(self.ends, start)
+        num_remaining = size
         pieces = []
-        while size > 0 and part < len(self.parts):
-            piece = os.pread(self._descriptors[part], size, position)
+        while num_remaining > 0 and part < len(self.parts):
+            # `pread` has no position that threads could change for one another.
+            piece = os.pread(self._descriptors[part], num_remaining, position)
             pieces.append(piece)
-            size -= len(piece)
+            num_remaining -= len(piece)
             part += 1
             position = 0
         return b"".join(pieces)
 
 
 def _close(descriptors: Sequence[int]) -> None:
+    """Close open files."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 class JsonLines(IndexedFiles):
-    """A file with one JSON object a line.
+    """A file with one JSON object on each line.
 
-    The index has the start and the end of each line that is not blank, int64 of shape (lines, 2).
+    The index has the start and the end of each line that is not blank, in bytes, int64 of shape
+    (lines, 2).
     """
 
     def __init__(self, path: Path, cache: Path) -> None:
+        """Store the path, and write the index into the folder `cache` if it is not there."""
         self.path = path
-        super().__init__([path], derived(path, cache, "lines", ".npy"))
+        super().__init__([path], cached_path(path, cache, "lines", ".npy"))
 
     def make_index(self) -> npt.NDArray[np.int64]:
-        """Find the lines that are not blank, in about a second for each gigabyte."""
-        newlines = []
-        position = 0
+        """Return the start and the end of each line that is not blank, in bytes, (lines, 2).
+
+        This takes about a second for each gigabyte.
+        """
+        newlines_of_blocks = []
+        num_bytes = 0
         with open_regular(self.path) as file:
             while block := file.read(READ):
-                in_block = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-                newlines.append(in_block + position)
-                position += len(block)
-            ends = np.concatenate([*newlines, np.array([position])])
+                newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+                newlines_of_blocks.append(newlines + num_bytes)
+                num_bytes += len(block)
+            # The last line ends at the end of the file.
+            ends = np.concatenate([*newlines_of_blocks, np.array([num_bytes])])
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
             lengths = ends - starts
             is_filled = lengths > 0
             # Only very short lines are read to see whether they are blank: reading all takes long.
-            for line in np.flatnonzero(is_filled & (lengths < 8)):
+            for line in np.flatnonzero(is_filled & (lengths < SHORT_LINE)):
                 file.seek(int(starts[line]))
-                is_filled[line] = bool(file.read(int(lengths[line])).strip())
+                content = file.read(int(lengths[line]))
+                is_filled[line] = bool(content.strip())
         return np.stack([starts[is_filled], ends[is_filled]], axis=1)
 
     def __len__(self) -> int:
@@ -152,7 +167,10 @@ class JsonLines(IndexedFiles):
         return len(self.index)
 
     def row(self, index: int) -> Row:
-        """Return the object on line `index`; raise RecordError if there is none."""
+        """Return the JSON object on the line with this index; blank lines are not counted.
+
+        Raises: RecordError if the line is too long, or no JSON object.
+        """
         start, end = map(int, self.index[index])
         where = f"{self.path.name}, row {index} (byte {start})"
         if end - start > LONGEST_ROW:
@@ -168,39 +186,40 @@ class JsonLines(IndexedFiles):
         return row
 
     def fingerprint(self) -> str:
-        """Return a digest of name, size and time of change."""
+        """Return a digest of the file's name, size and time of change."""
         return stamp(self.path)
 
 
 class Concatenated:
-    """Several tables that are addressed as one."""
+    """Several tables whose rows are addressed by one index."""
 
     def __init__(self, tables: Sequence[Rows]) -> None:
         self.tables = tables
         self.ends = list(accumulate(map(len, tables)))
+        """For each table, the number of rows in it and all tables before it."""
 
     def __len__(self) -> int:
         """Return the number of rows of all tables."""
         return self.ends[-1]
 
     def row(self, index: int) -> Row:
-        """Return one row, counted through all tables."""
-        number, position = self.place(index)
-        return self.tables[number].row(position)
+        """Return the row at `index`, counted through all tables."""
+        table, position = self.table_and_position(index)
+        return self.tables[table].row(position)
 
-    def place(self, index: int) -> tuple[int, int]:
-        """Return the number of the table that holds row `index`, and the row's number there."""
-        return located(self.ends, index)
+    def table_and_position(self, index: int) -> tuple[int, int]:
+        """Return the index of the table that has row `index`, and the row's index in that table."""
+        return part_and_position(self.ends, index)
 
     def fingerprint(self) -> str:
         """Return a digest of the tables' fingerprints."""
         return digest(" ".join(table.fingerprint() for table in self.tables))
 
 
-def located(ends: Sequence[int], index: int) -> tuple[int, int]:
-    """Return the index of the part that has item `index`, and the item's position in that part.
+def part_and_position(ends: Sequence[int], index: int) -> tuple[int, int]:
+    """Return the index of the part that has item `index`, and the item's index in that part.
 
-    Example: parts of 3 and 2 items have the ends 3 and 5, and item 4 is at (1, 1).
+    Example: parts of 3 and 2 items have the ends 3 and 5. Item 4 is item 1 of part 1.
 
     Args:
         ends: For each part, the number of items in it and all parts before it.
@@ -212,9 +231,9 @@ def located(ends: Sequence[int], index: int) -> tuple[int, int]:
 
 
 def kind_of(paths: Sequence[Path]) -> str:
-    """Return the ending, one of KINDS, that the names of all files have.
+    """Return the ending that the names of all files have, such as ".jsonl".
 
-    Raises: UserError if the endings differ, or files with this ending are not read.
+    Raises: UserError if the endings differ, or if the ending is none of KINDS.
     """
     kinds = sorted({path.suffix for path in paths})
     if len(kinds) != 1 or kinds[0] not in KINDS:
@@ -229,13 +248,14 @@ def kind_of(paths: Sequence[Path]) -> str:
 def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -> Rows:
     """Open files of one kind as one table.
 
-    Kinds are .jsonl, .jsonl.gz, .json with a list or with lines, .parquet and .arrow.
+    The kinds are .jsonl, .jsonl.gz, .json with a list or with one object on each line, .parquet and
+    .arrow.
 
     Args:
         paths: The files.
-        cache: The folder for derived files.
-        columns: Columns that every parquet or Arrow file must have. JSON rows are checked when they
-            are read.
+        cache: The folder for indices and copies of the files.
+        columns: Columns that every parquet or Arrow file must have. The columns of JSON rows are
+            checked by the caller, when the rows are read.
 
     Raises:
         UserError: A file is of another kind or damaged, or a column is missing.
@@ -249,9 +269,10 @@ def open_rows(paths: Sequence[Path], cache: Path, columns: Sequence[str] = ()) -
 
 
 def _as_lines(path: Path, cache: Path) -> Path:
-    """Return the path of a file as JSON lines: the file itself, or its copy in the cache.
+    """Return the path of a file with one JSON object on each line.
 
-    Packed files are unpacked, and a JSON list is written with a line for each item.
+    This is `path` itself, if it is such a file. A packed file is unpacked into the folder `cache`.
+    A JSON list is written into `cache` with a line for each item.
 
     Raises: UserError if the file is damaged.
     """
@@ -259,7 +280,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
     is_packed = path.suffix == ".gz"
     if not is_packed and not _is_json_list(path):
         return path
-    lines = derived(path, cache, "unpacked", ".jsonl")
+    lines = cached_path(path, cache, "unpacked", ".jsonl")
     if lines.exists():
         return lines
     try:
@@ -269,7 +290,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
             else:
                 _write_items(path, target)
     except UserError:
-        raise
+        raise  # from `copy_limited`; it is also a ValueError, which is caught below
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: the file is no valid JSON ({error}). Check that it is complete."
@@ -282,7 +303,7 @@ def _as_lines(path: Path, cache: Path) -> Path:
 
 
 def _is_json_list(path: Path) -> bool:
-    """Return True if a file that is not called .jsonl begins with a JSON list."""
+    """Return True if a file begins with a JSON list, and its name does not end in .jsonl."""
     if path.suffix == ".jsonl":
         return False
     with open_regular(path) as file:
@@ -291,14 +312,14 @@ def _is_json_list(path: Path) -> bool:
 
 
 def _unpack(path: Path, target: IO[bytes]) -> None:
-    """Write the unpacked content of a .gz file."""
+    """Write the unpacked content of the .gz file at `path` to the open file `target`."""
     with open_regular(path) as packed, gzip.open(packed) as source:
         copy_limited(source, target, path)
 
 
 def _write_items(path: Path, target: IO[bytes]) -> None:
-    """Write a line for each item of a JSON list."""
+    """Write a line for each item of the JSON list at `path` to the open file `target`."""
     content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
-    # A byte that is no UTF-8 is written as it is, so that it makes its own row unreadable alone.
+    # A byte that is no UTF-8 is written unchanged, so that only its own row is unreadable.
     text = content.decode(errors="surrogateescape")
     target.writelines(item.encode(errors="surrogateescape") + b"\n" for item in items(text))

@@ -26,27 +26,30 @@ BLANKS = re.compile(r"[ \t\n\r]*")
 def count_values(content: bytes) -> int:
     """Return an upper bound on the number of values in a JSON text, without parsing it.
 
-    The bound is the number of separators plus one. It is needed because a few million small values
-    take a hundred times the memory of their text.
+    Callers refuse a text with too many values, because a few million small values take a hundred
+    times the memory of their text.
     """
     outside_strings = STRING.sub(b"", content)
-    return 1 + sum(map(outside_strings.count, (b",", b"[", b"{", b":")))
+    # Every value but the first follows one of these characters.
+    num_separators = sum(map(outside_strings.count, (b",", b"[", b"{", b":")))
+    return 1 + num_separators
 
 
 def parse_json(content: str | bytes) -> Any:
     """Return the value of a JSON text. A byte order mark at its beginning is skipped.
 
-    Raises: RecordError for a text that is no JSON or no UTF-8, a key that occurs twice in an
-    object, half of a surrogate pair, and a nesting beyond DEPTH.
+    Raises: RecordError if the text is no JSON or no UTF-8, has a key twice in one object or half of
+    a surrogate pair, or is nested more than DEPTH deep.
     """
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
         value = json.loads(text, object_pairs_hook=_object)
         _refuse_deep(value)
         if SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # raises for half of a pair
+            # Encoding raises UnicodeEncodeError for half of a surrogate pair.
+            json.dumps(value, ensure_ascii=False).encode()
     except RecordError:
-        raise
+        raise  # from `_object` or `_refuse_deep`; it is also a ValueError, which is caught below
     except UnicodeEncodeError as error:
         half = error.object[error.start : error.end]
         raise RecordError(
@@ -59,22 +62,22 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def _refuse_deep(value: Any) -> None:
-    """Raise RecordError if a value is nested more than DEPTH deep."""
-    level = [value]
+    """Raise RecordError if a JSON value is nested more than DEPTH deep."""
+    values_at_depth = [value]
     for _ in range(DEPTH + 1):
-        level = [child for parent in level for child in _children(parent)]
-        if not level:
+        values_at_depth = [child for parent in values_at_depth for child in _children(parent)]
+        if not values_at_depth:
             return
     raise RecordError(f"the JSON is nested more than {DEPTH} deep. Flatten it, or leave it out.")
 
 
 def items(text: str) -> Iterator[str]:
-    """Yield the items of a JSON list, each as it is written there, on one line.
+    """Yield the text of each item of a JSON list on one line, without changing it otherwise.
 
-    Raises: ValueError if the text is no list; RecursionError for an item that is nested too deeply.
+    Raises: ValueError if `text` is no list; RecursionError if an item is nested too deeply.
     """
-    # Numbers are not converted, so that their length does not matter: `parse_json` checks the
-    # items.
+    # Only the ends of the items are needed. `parse_int=len` avoids the conversion of numbers, which
+    # fails for very long ones: `parse_json` refuses these later, with their own row alone.
     scan = json.JSONDecoder(parse_int=len).raw_decode
     position = _after_blanks(text, 0)
     if text[position : position + 1] != "[":
@@ -97,13 +100,13 @@ def items(text: str) -> Iterator[str]:
 
 
 def _after_blanks(text: str, position: int) -> int:
-    """Return the position of the first character from `position` on that is no white space."""
+    """Return the position of the first character at or after `position` that is no white space."""
     match = BLANKS.match(text, position)
     return position if match is None else match.end()
 
 
 def _children(value: Any) -> Iterable[Any]:
-    """Return the values inside an object or a list, and none for other values."""
+    """Return the values inside a JSON object or list, and no values for anything else."""
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, list):
@@ -112,7 +115,10 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of an object as a dictionary; raise RecordError if a key occurs twice."""
+    """Return a JSON object, given as pairs of key and value, as a dictionary.
+
+    Raises: RecordError if a key occurs twice.
+    """
     value_by_key = dict(pairs)
     if len(value_by_key) != len(pairs):
         count_by_key = Counter(key for key, _ in pairs)

@@ -1,7 +1,8 @@
-"""Files of the embedded world: records in this project's format, and editions of the benchmarks.
+"""Files of generated data: records in this project's format, and editions of the benchmarks.
 
-A folder is written under another name, and renamed when all its files are there. The same arguments
-give the same rows. The editions have the benchmarks' official formats:
+An edition of a benchmark is a file of generated rows in the benchmark's official format, so that
+everything that reads the benchmark can be tested without its data. The same arguments give the same
+rows. A folder is written under another name, and renamed when all its files are there. The formats:
 
 data/test-00000-of-00001.parquet
     VL-RewardBench: the hub's columns, with the images inside.
@@ -12,6 +13,7 @@ mm_reward_bench.jsonl + <section>/
 """
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,52 +26,54 @@ from PIL import Image
 
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import write_json_lines
-from mmrm.data.synthetic.rng import Rng, number
+from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scenes import png
-from mmrm.data.synthetic.world import ShapesWorld, WorldItem
+from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 
 PAIRS = 3
-"""Pairs an id in the MM-RLHF-RewardBench edition."""
+"""Number of pairs with the same id in the MM-RLHF-RewardBench edition."""
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "editions"
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """The rows of an edition that imitate one origin."""
+class RowTemplate:
+    """A kind of rows in a benchmark, and the types of generated questions that imitate them."""
 
     group: str
     """The query source, category or section in the official file."""
     id_form: str
-    """The form of the ids, with a place for a number."""
+    """The form of the ids, for `str.format` with the number of the row."""
     kinds: tuple[str, ...]
-    """The question types of the rows."""
+    """The types of the generated questions, keys of QUESTION_TYPES or TEXT_TYPES."""
 
 
-VL_STOCKS = (
-    Stock("WildVision", "wildvision-battle-{}", ("description",)),
-    Stock("RLAIF-V", "RLAIF-V-{}", ("attribute",)),
-    Stock("MathVerse", "mathverse_{}", ("counting", "arithmetic")),
-    Stock("WildVision", "wildvision-battle-{}", ("description", "place")),
-    Stock("RLHF-V", "RLHF-V-{}", ("existence",)),
-    Stock("MathVerse", "mathverse_{}", ("comparison", "spatial")),
-    Stock("WildVision", "wildvision-battle-{}", ("place",)),
-    Stock("POVID", "hallucination_pair-{}", ("existence", "attribute")),
-    Stock("MMMU-Pro", "mmmu_pro_{}", ("counting", "comparison", "spatial", "arithmetic")),
+VL_ROWS = (
+    RowTemplate("WildVision", "wildvision-battle-{}", ("description",)),
+    RowTemplate("RLAIF-V", "RLAIF-V-{}", ("attribute",)),
+    RowTemplate("MathVerse", "mathverse_{}", ("counting", "arithmetic")),
+    RowTemplate("WildVision", "wildvision-battle-{}", ("description", "place")),
+    RowTemplate("RLHF-V", "RLHF-V-{}", ("existence",)),
+    RowTemplate("MathVerse", "mathverse_{}", ("comparison", "spatial")),
+    RowTemplate("WildVision", "wildvision-battle-{}", ("place",)),
+    RowTemplate("POVID", "hallucination_pair-{}", ("existence", "attribute")),
+    RowTemplate("MMMU-Pro", "mmmu_pro_{}", ("counting", "comparison", "spatial", "arithmetic")),
 )
-MULTIMODAL_STOCKS = (
-    Stock("correctness", "visitbench_{:04}", ("existence", "attribute", "place")),
-    Stock("preference", "nocaps_{:04}", ("description",)),
-    Stock("knowledge", "mmmu-s_{:04}", ("reading",)),
-    Stock("reasoning", "mathvista_{:04}", ("counting", "comparison", "spatial", "arithmetic")),
-    Stock("reasoning", "EMMA-Coding_{:04}", ("code",)),
-    Stock("safety", "pairs_{:04}", ("safety",)),
-    Stock("vqa", "MMBench_{:04}", ("attribute", "place")),
+MULTIMODAL_ROWS = (
+    RowTemplate("correctness", "visitbench_{:04}", ("existence", "attribute", "place")),
+    RowTemplate("preference", "nocaps_{:04}", ("description",)),
+    RowTemplate("knowledge", "mmmu-s_{:04}", ("reading",)),
+    RowTemplate(
+        "reasoning", "mathvista_{:04}", ("counting", "comparison", "spatial", "arithmetic")
+    ),
+    RowTemplate("reasoning", "EMMA-Coding_{:04}", ("code",)),
+    RowTemplate("safety", "pairs_{:04}", ("safety",)),
+    RowTemplate("vqa", "MMBench_{:04}", ("attribute", "place")),
 )
-RLHF_STOCKS = (
-    Stock("mcq", "mcq_{:04}", ("attribute", "place")),
-    Stock("long", "long_{:04}", ("description", "code")),
-    Stock("short", "short_{:04}", ("existence", "counting", "spatial")),
-    Stock("safety", "safety_{:04}", ("safety",)),
+RLHF_ROWS = (
+    RowTemplate("mcq", "mcq_{:04}", ("attribute", "place")),
+    RowTemplate("long", "long_{:04}", ("description", "code")),
+    RowTemplate("short", "short_{:04}", ("existence", "counting", "spatial")),
+    RowTemplate("safety", "safety_{:04}", ("safety",)),
 )
 
 TEXT_COLUMN = {"dtype": "string", "_type": "Value"}
@@ -94,34 +98,40 @@ RECORD_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class EditionRow:
-    """The item that a row of an edition is made of."""
+    """A generated item that becomes a row of a benchmark's file, or several rows of one id."""
 
     index: int
-    stock: Stock
-    item: WorldItem
+    template: RowTemplate
+    item: GeneratedItem
     rng: Rng
-    """The row's own random numbers."""
+    """Draws what is random about the row, such as the order of its responses."""
 
 
 def _edition_rows(
-    world: ShapesWorld, stocks: Sequence[Stock], num_rows: int
+    generator: ShapesGenerator, templates: Sequence[RowTemplate], num_rows: int
 ) -> Iterator[EditionRow]:
-    """Yield the rows of an edition, from each of the stocks in turn."""
+    """Yield generated items for the rows of a benchmark's file, with each template in turn."""
     for index in range(num_rows):
-        stock = stocks[index % len(stocks)]
-        yield EditionRow(index, stock, world.item(index, stock.kinds), Rng(index, world.seed))
+        template = templates[index % len(templates)]
+        item = generator.item(index, template.kinds)
+        yield EditionRow(index, template, item, Rng(index, generator.seed))
 
 
-def write_vl_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> None:
-    """Write VL-RewardBench's parquet file.
+def write_vl_rewardbench(folder: Path, generator: ShapesGenerator, num_rows: int) -> None:
+    """Write a parquet file with generated rows in the format of VL-RewardBench.
 
     The order of the responses is random, and `human_ranking` follows it.
+
+    Args:
+        folder: The existing folder to write into.
+        generator: Makes the questions and answers.
+        num_rows: Number of rows.
     """
     import pyarrow as arrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     records = []
-    for row in _edition_rows(world, VL_STOCKS, num_rows):
+    for row in _edition_rows(generator, VL_ROWS, num_rows):
         item = row.item
         responses = [item.chosen, item.rejected]
         ranking = [0, 1]
@@ -131,7 +141,7 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> Non
             ranking.reverse()
         records.append(
             {
-                "id": row.stock.id_form.format(row.index),
+                "id": row.template.id_form.format(row.index),
                 "query": item.question,
                 "response": responses,
                 "image": {"bytes": png(*item.images()), "path": f"{row.index:04}.png"},
@@ -139,7 +149,7 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> Non
                 "models": ["shapes", "shapes"],
                 "judge": "shapes",
                 "rationale": item.rationale(chosen_first),
-                "query_source": row.stock.group,
+                "query_source": row.template.group,
                 "ground_truth": item.true.fact,
             }
         )
@@ -151,10 +161,16 @@ def write_vl_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> Non
     )
 
 
-def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> None:
-    """Write Multimodal RewardBench's all_data.json and images."""
+def write_multimodal_rewardbench(folder: Path, generator: ShapesGenerator, num_rows: int) -> None:
+    """Write all_data.json and images with generated rows in Multimodal RewardBench's format.
+
+    Args:
+        folder: The existing folder to write into.
+        generator: Makes the questions and answers.
+        num_rows: Number of rows.
+    """
     records = []
-    for row in _edition_rows(world, MULTIMODAL_STOCKS, num_rows):
+    for row in _edition_rows(generator, MULTIMODAL_ROWS, num_rows):
         item = row.item
         first = item.rejected
         second = item.chosen
@@ -162,12 +178,12 @@ def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, num_rows: int
         if row.rng.coin():
             first, second = second, first
             better = "Output1"
-        data_set, _, _ = row.stock.id_form.partition("_")
+        data_set, _, _ = row.template.id_form.partition("_")
         images = _save(folder, f"images/{data_set}/{row.index:04}.png", item.images())
         records.append(
             {
-                "Category": row.stock.group,
-                "ID": row.stock.id_form.format(row.index // len(MULTIMODAL_STOCKS)),
+                "Category": row.template.group,
+                "ID": row.template.id_form.format(row.index // len(MULTIMODAL_ROWS)),
                 "Text": item.question,
                 "Image": images[0] if images else "",
                 "Output1": first,
@@ -178,54 +194,71 @@ def write_multimodal_rewardbench(folder: Path, world: ShapesWorld, num_rows: int
     (folder / "all_data.json").write_text(json.dumps(records, indent=1), encoding="utf-8")
 
 
-def write_mm_rlhf_rewardbench(folder: Path, world: ShapesWorld, num_rows: int) -> None:
-    """Write MM-RLHF-RewardBench's mm_reward_bench.jsonl and images.
+def write_mm_rlhf_rewardbench(folder: Path, generator: ShapesGenerator, num_rows: int) -> None:
+    """Write mm_reward_bench.jsonl and images with generated rows in MM-RLHF-RewardBench's format.
 
-    `num_rows` is rounded up to whole ids. The pairs of an id differ in the wording of the two
-    answers. A request (safety) has no image of its own, and is shown with an unrelated one.
+    Each id has PAIRS rows, which differ in the wording of the two answers. A request (safety) has
+    no image of its own, and is shown with an unrelated one.
+
+    Args:
+        folder: The existing folder to write into.
+        generator: Makes the questions and answers.
+        num_rows: Number of rows, which is rounded up to a multiple of PAIRS.
     """
     records = []
-    num_ids = -(-num_rows // PAIRS)
-    for row in _edition_rows(world, RLHF_STOCKS, num_ids):
+    num_ids = math.ceil(num_rows / PAIRS)
+    for row in _edition_rows(generator, RLHF_ROWS, num_ids):
         item = row.item
-        images = item.images() or world.item(row.index, ("place",)).images()
-        (image,) = _save(folder, f"{row.stock.group}/{row.index:04}.png", images)
+        images = item.images()
+        if not images:
+            images = generator.item(row.index, ("place",)).images()
+        (image,) = _save(folder, f"{row.template.group}/{row.index:04}.png", images)
         wordings = list(product(item.true.phrasings, item.false.phrasings))
         for chosen, rejected in row.rng.sample(wordings, PAIRS):
             records.append(
                 {
-                    "id": row.stock.id_form.format(row.index),
+                    "id": row.template.id_form.format(row.index),
                     "image": image,
                     "prompt": item.question,
                     "chosen": chosen,
                     "rejected": rejected,
-                    "chosen_reason": item.critique(True),
-                    "rejected_reason": item.critique(False),
+                    "chosen_reason": item.critique(chosen=True),
+                    "rejected_reason": item.critique(chosen=False),
                 }
             )
     write_json_lines(folder / "mm_reward_bench.jsonl", records)
 
 
-def write_records(folder: Path, world: ShapesWorld, num_rows: int) -> None:
-    """Write the first items in this project's format: records.jsonl and images/ in a new folder.
+def write_records(folder: Path, generator: ShapesGenerator, num_rows: int) -> None:
+    """Write records.jsonl and images/ with generated items in this project's format.
+
+    Args:
+        folder: The folder to make.
+        generator: Makes the questions and answers.
+        num_rows: Number of items, from item 0.
 
     Raises:
         FileExistsError: If `folder` exists already.
     """
-    with _new_folder(folder) as new:
+    with _new_folder(folder) as temporary_folder:
         records = []
         for index in range(num_rows):
-            item = world.item(index)
+            item = generator.item(index)
             preference = item.preference()
-            record: dict[str, Any] = {"images": _save(new, f"images/{index:06}.png", item.images())}
+            images = _save(temporary_folder, f"images/{index:06}.png", item.images())
+            record: dict[str, Any] = {"images": images}
             for key in RECORD_KEYS:
                 record[key] = getattr(preference, key)
             records.append(record)
-        write_json_lines(new / "records.jsonl", records)
+        write_json_lines(temporary_folder / "records.jsonl", records)
 
 
 def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
-    """Write an item's image, if it has one, as `name` below `folder`; return the names written."""
+    """Write an item's image to the file `name` in `folder`, and return its name in a list.
+
+    `images` is empty for an item without an image. Nothing is written then, and the result is
+    empty, too.
+    """
     for image in images:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -235,9 +268,10 @@ def _save(folder: Path, name: str, images: Sequence[Image.Image]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class EditionWriter:
-    """The function that writes the edition of a benchmark, and the edition's number of rows."""
+    """A function that writes generated rows in a benchmark's format, and their number."""
 
-    write: Callable[[Path, ShapesWorld, int], None]
+    write: Callable[[Path, ShapesGenerator, int], None]
+    """Writes so many rows with items of the generator into an existing folder."""
     num_rows: int
 
 
@@ -249,9 +283,13 @@ EDITIONS = {
 
 
 def edition(name: str, level: str) -> Path:
-    """Return the folder of the edition `name`, a key of EDITIONS.
+    """Return the folder of a benchmark's edition: generated rows in the benchmark's format.
 
-    All editions of a level are written into the clone's cache when the first one is needed.
+    All editions of a level are written into the cache of this clone when the first one is needed.
+
+    Args:
+        name: The benchmark, a key of EDITIONS.
+        level: The level of difficulty, a key of LEVELS.
     """
     folder = CACHE / f"{level}-{code_digest('mmrm.data.synthetic.benchmark_files')}"
     if not folder.is_dir():
@@ -261,35 +299,56 @@ def edition(name: str, level: str) -> Path:
 
 
 def write_editions(folder: Path, level: str, seed: int) -> None:
-    """Write all editions into one new folder.
+    """Write generated rows in the formats of all benchmarks into subfolders of a new folder.
+
+    Args:
+        folder: The folder to make.
+        level: The level of difficulty, a key of LEVELS.
+        seed: Seed of the items.
 
     Raises:
         FileExistsError: If `folder` exists already.
     """
-    with _new_folder(folder) as new:
+    with _new_folder(folder) as temporary_folder:
         for name, writer in EDITIONS.items():
-            (new / name).mkdir()
-            world = ShapesWorld(level, seed + number(name), "benchmark")
-            writer.write(new / name, world, writer.num_rows)
+            edition_folder = temporary_folder / name
+            edition_folder.mkdir()
+            generator = ShapesGenerator(level, seed + stable_hash(name), "benchmark")
+            writer.write(edition_folder, generator, writer.num_rows)
 
 
 def write_all(folder: Path, level: str, seed: int, num_rows: int) -> None:
-    """Write `num_rows` training records, a tenth of this number for validation, and all editions.
+    """Write generated training records, validation records and benchmarks into a new folder.
+
+    Its subfolders are train, validation and editions.
+
+    Args:
+        folder: The folder to make.
+        level: The level of difficulty, a key of LEVELS.
+        seed: Seed of the items.
+        num_rows: Number of training records. A tenth of this number is written for validation.
 
     Raises:
         FileExistsError: If `folder` exists already.
     """
     num_validation_rows = max(1, num_rows // 10)
-    with _new_folder(folder) as new:
-        write_records(new / "train", ShapesWorld(level, seed, "train"), num_rows)
-        validation = ShapesWorld(level, seed, "validation")
-        write_records(new / "validation", validation, num_validation_rows)
-        write_editions(new / "editions", level, seed)
+    with _new_folder(folder) as temporary_folder:
+        training_data = ShapesGenerator(level, seed, "train")
+        write_records(temporary_folder / "train", training_data, num_rows)
+        validation_data = ShapesGenerator(level, seed, "validation")
+        write_records(temporary_folder / "validation", validation_data, num_validation_rows)
+        write_editions(temporary_folder / "editions", level, seed)
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Provide a temporary folder that becomes `folder` at the end, or is removed after an error."""
+    """Make an empty folder to write into, for a `with` statement.
+
+    It has a temporary name, and is renamed to `folder` at the end. After an error it is removed.
+
+    Raises:
+        FileExistsError: If `folder` exists at the beginning or at the end.
+    """
     exists_already = FileExistsError(
         f"{folder} is there already, and existing files are not overwritten. Choose another "
         "folder, or remove this one."
@@ -297,10 +356,10 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     if folder.exists():
         raise exists_already
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        new = Path(temporary) / folder.name
-        new.mkdir()
-        yield new
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as parent:
+        new_folder = Path(parent) / folder.name
+        new_folder.mkdir()
+        yield new_folder
         if folder.exists():  # another process was faster
             raise exists_already
-        new.rename(folder)
+        new_folder.rename(folder)

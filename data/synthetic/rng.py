@@ -1,6 +1,6 @@
 """Random draws that depend on a key alone.
 
-Item number i of the embedded world can be made again anywhere, without the items before it.
+Item number i of the generated data set can be made again anywhere, without the items before it.
 """
 
 import zlib
@@ -10,34 +10,34 @@ from typing import TypeVar
 import numpy as np
 
 ItemT = TypeVar("ItemT")
-BLOCK = 128
-"""Number of draws that are taken from numpy at once."""
+BLOCK_SIZE = 128
+"""Number of random numbers that are taken from numpy at once."""
 
 
-def number(name: str) -> int:
-    """Return a number for `name` that is the same in every process, unlike Python's own `hash`."""
+def stable_hash(name: str) -> int:
+    """Return a hash of `name` that is the same in every process, unlike Python's own `hash`."""
     return zlib.crc32(name.encode())
 
 
 class Rng:
-    """Draws from one numpy generator that is seeded by `key` (non-negative integers).
+    """A source of random draws that depend only on `key`, a sequence of non-negative integers.
 
-    Uniform numbers are taken in blocks: one call into numpy for each draw would take longer than
-    everything else in a scene.
+    Random numbers are taken from numpy in blocks. A call into numpy for each of them would take
+    longer than everything else in making a scene.
     """
 
     def __init__(self, *key: int) -> None:
         self._generator = np.random.default_rng(key)
-        self._block: list[float] = []
+        self._unused_numbers: list[float] = []
 
     def unit(self) -> float:
-        """Return a number in [0, 1)."""
-        if not self._block:
-            self._block = self._generator.random(BLOCK).tolist()
-        return self._block.pop()
+        """Return a random number in [0, 1), uniformly distributed."""
+        if not self._unused_numbers:
+            self._unused_numbers = self._generator.random(BLOCK_SIZE).tolist()
+        return self._unused_numbers.pop()
 
     def below(self, limit: int) -> int:
-        """Return an integer in [0, limit)."""
+        """Return a random integer in [0, limit), each with equal probability."""
         return int(self.unit() * limit)
 
     def coin(self) -> bool:
@@ -49,19 +49,20 @@ class Rng:
         return options[self.below(len(options))]
 
     def sample(self, options: Sequence[ItemT], count: int) -> list[ItemT]:
-        """Return `count` different entries of `options` in random order."""
-        pool = list(options)
+        """Return `count` entries at different positions of `options`, in random order."""
+        shuffled = list(options)
+        # The first `count` steps of a Fisher-Yates shuffle
         for index in range(count):
-            other = index + self.below(len(pool) - index)
-            pool[index], pool[other] = pool[other], pool[index]
-        return pool[:count]
+            partner = index + self.below(len(shuffled) - index)
+            shuffled[index], shuffled[partner] = shuffled[partner], shuffled[index]
+        return shuffled[:count]
 
     def weighted(self, weights: Mapping[str, float]) -> str:
-        """Return one key of `weights`, drawn in proportion to its value."""
-        point = self.unit() * sum(weights.values())
+        """Return one key of `weights`, drawn with a probability in proportion to its weight."""
+        remaining = self.unit() * sum(weights.values())
         for name, weight in weights.items():
-            point -= weight
-            if point < 0:
+            remaining -= weight
+            if remaining < 0:
                 return name
-        # Rounding may leave `point` at 0 after the last key.
+        # Rounding may leave `remaining` at 0 after the last key.
         return [name for name, weight in weights.items() if weight > 0][-1]

@@ -1,9 +1,9 @@
-"""Scenes of the embedded world: levels, sampling, splits, drawing and changes.
+"""Scenes of the generated data set: levels of difficulty, sampling, splits, drawing and changes.
 
-A scene is a few coloured things on a grid. A change of one thing makes its twin, and a question is
-chosen so that the scene and its twin have different answers. Sampling and changing fit together:
-p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So without the image, a
-fact of a scene cannot be distinguished from the same fact of its twin.
+A scene is a few coloured things in the cells of a grid. A change of one thing makes its twin, and a
+question is chosen so that the scene and its twin have different answers. Sampling and changing fit
+together: p(A) * p(A becomes B) = p(B) * p(B becomes A) for every two scenes A and B. So without the
+image, a fact of a scene cannot be distinguished from the same fact of its twin.
 """
 
 import hashlib
@@ -22,11 +22,13 @@ Kind = Literal["shape", "digit", "word"]
 Colour = tuple[int, int, int]
 CELL = 28
 """Side of a cell in pixels; it is one merged image token of Qwen2.5-VL."""
+_LARGER_DIGITS = 8
+"""Difference of the font sizes of written digits and words."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """The contents of the scenes of a level, and the sizes in which they are drawn (pixels)."""
+    """A level of difficulty: what its scenes may contain, and how large things are in pixels."""
 
     grids: tuple[int, ...]
     """Numbers of cells along one side; one is drawn for each scene."""
@@ -38,8 +40,9 @@ class Level:
     """Numbers of (digits, words) in a scene; each entry has the same probability."""
     shapes: tuple[str, ...]
     colours: dict[str, Colour]
+    """RGB values by the name of the colour."""
     sizes: dict[str, float]
-    """Radius by name, in ascending order."""
+    """Radius of a shape by the name of its size, in ascending order."""
     digits: tuple[str, ...]
     words: tuple[str, ...]
     jitter: int = 2
@@ -48,11 +51,11 @@ class Level:
     """Size of written words; digits are 8 larger."""
 
     def names(self, kind: Kind) -> tuple[str, ...]:
-        """Return the shapes, digits or words of the level."""
+        """Return the shapes, the digits or the words that scenes of the level may contain."""
         return {"shape": self.shapes, "digit": self.digits, "word": self.words}[kind]
 
 
-_BASIC: dict[str, Colour] = {
+_BASIC_COLOURS: dict[str, Colour] = {
     "red": (240, 45, 45),
     "green": (50, 200, 80),
     "blue": (85, 135, 255),
@@ -60,7 +63,8 @@ _BASIC: dict[str, Colour] = {
     "purple": (190, 85, 235),
     "orange": (255, 140, 25),
 }
-_WRITTEN = ((0, 0), (0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
+_BASIC_WRITTEN = ((0, 0), (0, 0), (1, 0), (0, 1), (2, 0), (1, 1))
+"""Numbers of (digits, words) in a scene; a third of the scenes have none."""
 
 LEVELS: dict[str, Level] = {
     # Small enough for a backbone of two million parameters, which learns to check answers in an
@@ -69,9 +73,9 @@ LEVELS: dict[str, Level] = {
         grids=(2,),
         places=("top left", "top right", "bottom left", "bottom right"),
         things=(1, 3),
-        written=_WRITTEN,
+        written=_BASIC_WRITTEN,
         shapes=("circle", "square", "triangle"),
-        colours={name: _BASIC[name] for name in ("red", "green", "blue", "yellow")},
+        colours={name: _BASIC_COLOURS[name] for name in ("red", "green", "blue", "yellow")},
         sizes={"small": 6.0, "large": 11.0},
         digits=tuple("1234"),
         words=("cat", "dog", "sun", "box", "cup", "hat"),
@@ -84,9 +88,9 @@ LEVELS: dict[str, Level] = {
             *("bottom left", "bottom middle", "bottom right"),
         ),
         things=(1, 4),
-        written=_WRITTEN,
+        written=_BASIC_WRITTEN,
         shapes=("circle", "square", "triangle", "cross"),
-        colours=_BASIC,
+        colours=_BASIC_COLOURS,
         sizes={"small": 6.0, "large": 11.0},
         digits=tuple("123456"),
         words=(
@@ -98,9 +102,9 @@ LEVELS: dict[str, Level] = {
         grids=(4, 5),
         places=None,
         things=(3, 9),
-        written=(*_WRITTEN, (2, 1), (2, 2), (1, 2)),
+        written=(*_BASIC_WRITTEN, (2, 1), (2, 2), (1, 2)),
         shapes=("circle", "square", "triangle", "cross", "star", "diamond", "ring"),
-        colours=_BASIC
+        colours=_BASIC_COLOURS
         | {
             "pink": (255, 150, 200),
             "cyan": (60, 225, 225),
@@ -124,15 +128,17 @@ class SceneObject(NamedTuple):
     """One thing in a cell: a shape, a written digit or a written word."""
 
     cell: int
+    """Number of the cell, in reading order from 0."""
     kind: Kind
     what: str
+    """The name of the shape, the digit or the word."""
     colour: str
     size: str
     """Empty for written things, which have one size."""
 
 
 class Scene(NamedTuple):
-    """Things on a grid of cells."""
+    """A picture's contents: a few coloured things on a grid of cells."""
 
     things: tuple[SceneObject, ...]
     """Things in reading order, at most one in a cell."""
@@ -140,11 +146,15 @@ class Scene(NamedTuple):
     grid: int
     """Number of cells along one side."""
     look: int
-    """Determines background and jitter; no question depends on it."""
+    """A random number that decides the background and the exact positions; no question depends on
+    it."""
 
 
 def random_thing(rng: Rng, level: Level, cell: int, kind: Kind) -> SceneObject:
-    """Return a thing whose properties are drawn independently and uniformly."""
+    """Return a thing of the given kind in the given cell, with random properties.
+
+    Its name, colour and size are drawn independently and uniformly from those of the level.
+    """
     size = rng.choice(tuple(level.sizes)) if kind == "shape" else ""
     what = rng.choice(level.names(kind))
     colour = rng.choice(tuple(level.colours))
@@ -158,8 +168,8 @@ def sample(
 
     Args:
         rng: Draws the scene.
-        level: The level.
-        written: Replaces the level's table of (digits, words).
+        level: The level of difficulty.
+        written: Numbers of (digits, words) to choose from; None takes those of the level.
         fewest: The smallest number of things, if it is larger than the level's.
     """
     grid = rng.choice(level.grids)
@@ -176,25 +186,30 @@ def sample(
     return Scene(tuple(sorted(things)), level, grid, look=rng.below(1 << 30))
 
 
+NUM_BUCKETS = 16
+"""Number of parts into which all scenes are divided."""
 SPLITS: dict[str, range] = {
     "pretrain": range(8),
     "train": range(8, 12),
     "validation": range(12, 14),
     "benchmark": range(14, 16),
 }
-"""Buckets of each split, of 16. The facts of a scene determine its bucket, so that no two splits
-share a scene, whatever their seeds are."""
+"""The numbers of the buckets that belong to each split. The facts of a scene determine its bucket,
+so that no two splits share a scene, whatever their seeds are."""
 
 
 def bucket(scene: Scene) -> int:
-    """Return the bucket of a scene, 0 to 15, which depends on its facts and not on its look."""
+    """Return the number of the scene's bucket, 0 to 15, by which scenes are divided into splits.
+
+    It is a hash of the scene's facts, and does not depend on its look.
+    """
     things = [f"{thing.cell},{thing.what},{thing.colour},{thing.size}" for thing in scene.things]
     facts = f"{scene.grid};{';'.join(things)}"
-    return hashlib.blake2b(facts.encode(), digest_size=1).digest()[0] % 16
+    return hashlib.blake2b(facts.encode(), digest_size=1).digest()[0] % NUM_BUCKETS
 
 
-_FINE = 8
-"""Masks are drawn this many times larger and reduced: Pillow's own polygons have no smooth
+_OVERSAMPLING = 8
+"""Shapes are drawn this many times larger and then reduced: Pillow's own polygons have no smooth
 edges."""
 
 _OUTLINES: dict[str, list[tuple[float, float]]] = {
@@ -207,144 +222,188 @@ _OUTLINES: dict[str, list[tuple[float, float]]] = {
     ],
     "star": [(r * sin(n * pi / 5), -r * cos(n * pi / 5)) for n, r in enumerate((1, 0.45) * 5)],
 }
-"""Corners in units of the radius, from the centre, y downwards; circle and ring have none."""
+"""Corners (x, y) of shapes in units of the radius, from the centre, y downwards. Circle and ring
+have none."""
 
 
 @lru_cache(maxsize=256)
-def _mask(what: str, radius: float) -> Image.Image:
-    """Return the coverage of a shape, 8 bits a pixel."""
+def _shape_mask(shape: str, radius: float) -> Image.Image:
+    """Return the mask of a shape: for each pixel the share that the shape covers, in 8 bits."""
     side = 2 * int(radius + 1)
-    fine = Image.new("L", (side * _FINE, side * _FINE))
-    pen = ImageDraw.Draw(fine)
-    centre = side * _FINE / 2
-    reach = radius * _FINE
-    if what in _OUTLINES:
-        corners = [(centre + x * reach, centre + y * reach) for x, y in _OUTLINES[what]]
+    large_mask = Image.new("L", (side * _OVERSAMPLING, side * _OVERSAMPLING))
+    pen = ImageDraw.Draw(large_mask)
+    centre = side * _OVERSAMPLING / 2
+    large_radius = radius * _OVERSAMPLING
+    if shape in _OUTLINES:
+        corners = []
+        for x, y in _OUTLINES[shape]:
+            corners.append((centre + x * large_radius, centre + y * large_radius))
         pen.polygon(corners, fill=255)
     else:
-        line_share = 0.35 if what == "ring" else 1
-        pen.circle((centre, centre), reach, outline=255, width=int(reach * line_share))
-    return fine.reduce(_FINE)
+        # A circle is a ring whose line reaches the centre.
+        line_share = 0.35 if shape == "ring" else 1
+        line_width = int(large_radius * line_share)
+        pen.circle((centre, centre), large_radius, outline=255, width=line_width)
+    return large_mask.reduce(_OVERSAMPLING)
 
 
 @lru_cache(maxsize=256)
-def _writing(text: str, size: int) -> Image.Image:
-    """Return the coverage of a text in Pillow's own font, cropped to the ink."""
+def _text_mask(text: str, size: int) -> Image.Image:
+    """Return the mask of a text in Pillow's font: coverage in 8 bits, cropped to the letters."""
     font = ImageFont.load_default(size)
     canvas = Image.new("L", (size * (len(text) + 2), size * 2))
     ImageDraw.Draw(canvas).text((size, size // 4), text, fill=255, font=font, stroke_width=0.3)
     return canvas.crop(canvas.getbbox())
 
 
-PAPERS = 16
-"""Number of backgrounds."""
+NUM_BACKGROUNDS = 16
+"""Number of different backgrounds."""
 
 
 @lru_cache(maxsize=256)
-def _paper(side: int, tone: int) -> Image.Image:
-    """Return the background, in which red grows to the right and green downwards.
+def _background(side: int, tone: int) -> Image.Image:
+    """Return an RGB image in which red increases to the right, and green downwards.
 
-    Each patch thus shows its position. A vision tower that has rotary positions alone would first
-    have to learn to count patches, which takes a small tower most of its training. `tone` changes
-    the blue channel; no question depends on it.
+    So each part of the image shows its position. A vision tower that has rotary positions alone
+    would first have to learn to count patches, which takes a small tower most of its training.
+
+    Args:
+        side: Width and height in pixels.
+        tone: Determines the blue channel, 0 to NUM_BACKGROUNDS - 1.
     """
-    brightness = [10 + value * 110 // 255 for value in range(256)]
+    brightness = [10 + value * 110 // 255 for value in range(256)]  # darker than all things
     downwards = Image.linear_gradient("L").resize((side, side)).point(brightness)
     to_the_right = downwards.transpose(Image.Transpose.ROTATE_90)
     blue = Image.new("L", (side, side), 30 + 3 * tone)
     return Image.merge("RGB", (to_the_right, downwards, blue))
 
 
+_HASH_FACTOR = 40503
+"""The factor of a multiplicative hash: 2^16 divided by the golden ratio."""
+
+
 def draw(scene: Scene) -> Image.Image:
-    """Return the RGB image of a scene, grid * CELL pixels a side, with shapes below writing."""
+    """Return the RGB image of a scene, of `scene.grid * CELL` pixels a side.
+
+    If things overlap, digits and words are in front of shapes.
+    """
     level = scene.level
     side = scene.grid * CELL
-    image = _paper(side, scene.look % PAPERS).copy()
+    image = _background(side, scene.look % NUM_BACKGROUNDS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
         mask = _mask_of(thing, level)
-        noise = (scene.look >> 5) * (2 * thing.cell + 1) * 40503
-        num_offsets = 2 * level.jitter + 1
-        x_offset = (noise >> 8) % num_offsets - level.jitter
-        y_offset = (noise >> 16) % num_offsets - level.jitter
+        x_offset, y_offset = _offset_in_cell(scene, thing.cell)
         row, column = divmod(thing.cell, scene.grid)
         left = column * CELL + (CELL - mask.width) // 2 + x_offset
         top = row * CELL + (CELL - mask.height) // 2 + y_offset
+        # A long word or a large offset must not lead out of the image.
         left_inside = min(max(left, 0), side - mask.width)
         top_inside = min(max(top, 0), side - mask.height)
         image.paste(level.colours[thing.colour], (left_inside, top_inside), mask)
     return image
 
 
+def _offset_in_cell(scene: Scene, cell: int) -> tuple[int, int]:
+    """Return the distance (x, y) in pixels of a thing's centre from the centre of its cell.
+
+    It is a hash of the scene's look and the cell, from -jitter to jitter of the level.
+    """
+    # The lowest bits of `look` choose the background already.
+    noise = (scene.look >> 5) * (2 * cell + 1) * _HASH_FACTOR
+    jitter = scene.level.jitter
+    num_offsets = 2 * jitter + 1
+    return (noise >> 8) % num_offsets - jitter, (noise >> 16) % num_offsets - jitter
+
+
 def _mask_of(thing: SceneObject, level: Level) -> Image.Image:
-    """Return the coverage of a thing, 8 bits a pixel."""
+    """Return the mask of a thing: for each pixel the share that the thing covers, in 8 bits."""
     if thing.kind == "shape":
-        return _mask(thing.what, level.sizes[thing.size])
+        return _shape_mask(thing.what, level.sizes[thing.size])
     if thing.kind == "word":
-        return _writing(thing.what, level.font)
-    return _writing(thing.what, level.font + 8)
+        return _text_mask(thing.what, level.font)
+    return _text_mask(thing.what, level.font + _LARGER_DIGITS)
 
 
 def png(image: Image.Image) -> bytes:
-    """Return `image` as the bytes of a PNG file, compressed fast rather than well."""
+    """Return `image` as the bytes of a PNG file. Compression is fast rather than good."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
 class Change(NamedTuple):
-    """Two scenes that differ in one thing."""
+    """A scene and its twin: two scenes that differ in one thing."""
 
     scenes: tuple[Scene, Scene]
     """The scene before and after the change."""
     things: tuple[SceneObject, ...]
-    """The thing before and after the change; a single one was added or removed."""
+    """The thing before and after the change. A thing that was added or removed is the only one."""
 
 
 Edit = Callable[[Rng, Scene, tuple[Kind, ...]], Change | None]
-"""Changes one thing of the given kinds. The result is None if the scene has none, or the limits of
-the level forbid the change."""
+"""A function that changes one random thing of the given kinds in a scene. It returns None if the
+scene has no such thing, or the limits of the level forbid the change."""
 
 
 def recolour(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Give a thing another colour."""
+    """Return the change that gives a random thing another colour.
+
+    The thing is of one of the given kinds. The result is None if the scene has no such thing.
+    """
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
         return None
-    colour = _other(rng, tuple(scene.level.colours), thing.colour)
-    return _replace(scene, thing, thing._replace(colour=colour))
+    new_colour = _different_option(rng, tuple(scene.level.colours), thing.colour)
+    return _replacement(scene, thing, thing._replace(colour=new_colour))
 
 
 def rename(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Replace a shape, digit or word by another one."""
+    """Return the change that gives a random thing another shape, digit or word.
+
+    The thing is of one of the given kinds. The result is None if the scene has no such thing.
+    """
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
         return None
-    what = _other(rng, scene.level.names(thing.kind), thing.what)
-    return _replace(scene, thing, thing._replace(what=what))
+    new_name = _different_option(rng, scene.level.names(thing.kind), thing.what)
+    return _replacement(scene, thing, thing._replace(what=new_name))
 
 
 def resize(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Give a shape another size."""
+    """Return the change that gives a random shape another size.
+
+    The result is None if the scene has no shape, or `kinds` does not contain "shape". Digits and
+    words have no size.
+    """
     thing = _draw_thing(rng, scene, kinds, with_size=True)
     if thing is None:
         return None
-    size = _other(rng, tuple(scene.level.sizes), thing.size)
-    return _replace(scene, thing, thing._replace(size=size))
+    new_size = _different_option(rng, tuple(scene.level.sizes), thing.size)
+    return _replacement(scene, thing, thing._replace(size=new_size))
 
 
 def move(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Move a thing to a free cell."""
+    """Return the change that moves a random thing to a random free cell.
+
+    The thing is of one of the given kinds. The result is None if the scene has no such thing.
+    """
     thing = _draw_thing(rng, scene, kinds)
     if thing is None:
         return None
-    return _replace(scene, thing, thing._replace(cell=_free_cell(rng, scene)))
+    return _replacement(scene, thing, thing._replace(cell=_free_cell(rng, scene)))
 
 
-def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
-    """Add or remove one shape, with equal probability.
+def add_or_remove(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None:
+    """Return the change that adds or removes a random shape, with equal probability.
 
-    Given the written things, the number of shapes is uniform, so that adding and removing are
-    equally likely.
+    The result is None if the scene would have more or fewer things than its level allows, or if
+    there is no shape to remove. Since the number of shapes in scenes is uniformly distributed,
+    adding and removing stay equally likely.
+
+    Args:
+        rng: Draws the change.
+        scene: The scene.
+        kinds: Not used; other functions that change a scene need it.
     """
     shapes = [thing for thing in scene.things if thing.kind == "shape"]
     fewest, most = scene.level.things
@@ -353,16 +412,20 @@ def come_or_go(rng: Rng, scene: Scene, kinds: tuple[Kind, ...]) -> Change | None
         if len(scene.things) == most:
             return None
         cell = _free_cell(rng, scene)
-        return _replace(scene, None, random_thing(rng, scene.level, cell, "shape"))
+        new_shape = random_thing(rng, scene.level, cell, "shape")
+        return _replacement(scene, before=None, after=new_shape)
     if len(scene.things) == fewest or not shapes:
         return None
-    return _replace(scene, rng.choice(shapes), None)
+    return _replacement(scene, before=rng.choice(shapes), after=None)
 
 
 def _draw_thing(
     rng: Rng, scene: Scene, kinds: tuple[Kind, ...], *, with_size: bool = False
 ) -> SceneObject | None:
-    """Return one thing of the given kinds, with `with_size` one with a size; None without one."""
+    """Return a random thing of the scene that is of one of the given kinds; None without one.
+
+    With `with_size`, only a thing that has a size is returned, which is a shape.
+    """
     eligible = []
     for thing in scene.things:
         has_size = thing.size != ""
@@ -373,23 +436,28 @@ def _draw_thing(
     return rng.choice(eligible)
 
 
-def _other(rng: Rng, options: tuple[str, ...], current: str) -> str:
+def _different_option(rng: Rng, options: tuple[str, ...], current: str) -> str:
     """Return one of `options` that is not `current`, each with equal probability."""
     drawn = options[rng.below(len(options) - 1)]
+    # The last option is never drawn. It takes the place of the current one.
     return drawn if drawn != current else options[-1]
 
 
-def _replace(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
-    """Return the change in which `before` is removed and `after` is added."""
-    things = [thing for thing in scene.things if thing is not before]
+def _replacement(scene: Scene, before: SceneObject | None, after: SceneObject | None) -> Change:
+    """Return the change of a scene in which the thing `before` is replaced by `after`.
+
+    If `before` is None, `after` is added. If `after` is None, `before` is removed.
+    """
+    twin_things = [thing for thing in scene.things if thing is not before]
     if after is not None:
-        things.append(after)
-    twin = scene._replace(things=tuple(sorted(things)))
-    changed = tuple(thing for thing in (before, after) if thing is not None)
-    return Change((scene, twin), changed)
+        twin_things.append(after)
+    twin = scene._replace(things=tuple(sorted(twin_things)))
+    changed_things = tuple(thing for thing in (before, after) if thing is not None)
+    return Change((scene, twin), changed_things)
 
 
 def _free_cell(rng: Rng, scene: Scene) -> int:
-    """Return a cell without a thing."""
+    """Return a random cell of the grid that holds no thing."""
     taken = {thing.cell for thing in scene.things}
-    return rng.choice([cell for cell in range(scene.grid * scene.grid) if cell not in taken])
+    free_cells = [cell for cell in range(scene.grid * scene.grid) if cell not in taken]
+    return rng.choice(free_cells)

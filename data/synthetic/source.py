@@ -1,4 +1,4 @@
-"""The embedded world of coloured shapes as a source. Its endless items are generated when read."""
+"""The generated data set as a source of a recipe. Its endless items are generated when read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mmrm.data.sources.shared.source import Source, SourceConfig
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS, SPLITS
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 
 
 class ShapesConfig(SourceConfig):
-    """Generated preference pairs about simple scenes (data/synthetic/world.py)."""
+    """A source of generated preference pairs about simple scenes (data/synthetic/world.py)."""
 
     has_critiques = True
     has_rationales = True
@@ -30,11 +30,11 @@ class ShapesConfig(SourceConfig):
 
     type: Literal["shapes"]
     level: str
-    """How hard scenes and questions are."""
+    """Difficulty of the scenes and questions."""
     split: str = "train"
     """Scenes of one split never occur in another."""
     rows: Records
-    """How many of the endless items belong to the source."""
+    """Number of items, of the endlessly many, that belong to the source."""
     seed: int = 0
     """Seed of the scenes, questions and answers."""
     text_only: float = Field(default=0.15, ge=0, le=1)
@@ -78,7 +78,7 @@ class ShapesConfig(SourceConfig):
         return self.rows, "generated"
 
     def max_validation(self) -> int | None:
-        """Return half of the items: at most half of a source is withheld."""
+        """Return half of the items, the most that may be held out of a source for validation."""
         return self.rows // 2
 
     def open(self, cache: Path) -> Source:
@@ -87,7 +87,7 @@ class ShapesConfig(SourceConfig):
 
 
 class ShapesSource:
-    """Items 0 to rows - 1 of one level and split of the embedded world."""
+    """A source of generated preference records: items 0 to `rows` - 1 of one level and split."""
 
     licence = "Apache-2.0"
     generated = True
@@ -95,10 +95,10 @@ class ShapesSource:
     def __init__(self, config: ShapesConfig) -> None:
         self.name = config.label
         self.rows = config.rows
-        self.world = ShapesWorld(
+        self.generator = ShapesGenerator(
             config.level, config.seed, config.split, config.text_only, config.kinds
         )
-        self.revision = self.world.fingerprint()
+        self.revision = self.generator.fingerprint()
         self._settings = config.settings
 
     def __len__(self) -> int:
@@ -106,15 +106,15 @@ class ShapesSource:
         return self.rows
 
     def record(self, index: int) -> Preference:
-        """Return the preference record of the item at `index`, with its generated scene and texts."""
-        return self.world.item(index).preference()
+        """Return the preference record at `index`, with its generated image and texts."""
+        return self.generator.item(index).preference()
 
     def fingerprint(self) -> str:
-        """Return the digest of the world's code, its level and the settings of this source."""
+        """Return a text that changes with the generated data, the level or the recipe's keys."""
         return f"{self.revision} {self._settings}"
 
 
 def require_known(name: str, names: Sequence[str]) -> None:
-    """Raise ValueError if the embedded world has nothing of this name."""
+    """Raise ValueError if `name` is not one of `names`, those that the generated data set has."""
     if name not in names:
-        raise ValueError(f"{name!r} is not in the embedded world; it has {', '.join(names)}")
+        raise ValueError(f"{name!r} is not in the generated data set; it has {', '.join(names)}")

@@ -1,14 +1,15 @@
-"""Questions of the embedded world without an image.
+"""The types of questions without an image in the generated data set.
 
 They are small sums, comparisons, opposites, colours of things, and requests. Harmful and harmless
-requests are equally frequent, so that neither refusing nor helping is right without reading.
+requests are equally frequent, so that a judge that always prefers to refuse, or always prefers to
+help, is right half of the time.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from mmrm.data.synthetic.rng import Rng
-from mmrm.data.synthetic.wording import Query, answer
+from mmrm.data.synthetic.wording import Query, make_answer
 
 _OPPOSITES = (
     ("hot", "cold"),
@@ -50,45 +51,47 @@ _TARGETS = (
 
 
 def ask_sum(rng: Rng) -> Query:
-    """Ask for the sum of two numbers from 1 to 9."""
+    """Return a question for the sum of two numbers from 1 to 9; the wrong answer is close to it."""
     first = 1 + rng.below(9)
     second = 1 + rng.below(9)
-    right = first + second
-    wrong = max(right + rng.choice((-2, -1, 1, 2)), 0)
+    right_sum = first + second
+    wrong_sum = max(right_sum + rng.choice((-2, -1, 1, 2)), 0)
     questions = (f"what is {first} plus {second}?", f"add {first} and {second}.")
-    sides = []
-    for total in (right, wrong):
+    answers = []
+    for total in (right_sum, wrong_sum):
         phrasings = (f"{first} plus {second} is {total}", f"the sum is {total}", f"it is {total}")
-        sides.append(answer(phrasings, str(total)))
-    return Query(questions, *sides)
+        answers.append(make_answer(phrasings, str(total)))
+    return Query(questions, *answers)
 
 
 def ask_larger(rng: Rng) -> Query:
-    """Ask which of two numbers is larger or smaller."""
+    """Return a question which of two numbers from 1 to 19 is the larger, or the smaller, one."""
     low, high = sorted(rng.sample(range(1, 20), 2))
-    asked = [low, high]
+    asked_numbers = [low, high]
     if not rng.coin():
-        asked.reverse()
-    word = rng.choice(("larger", "smaller"))
-    right, wrong = (high, low) if word == "larger" else (low, high)
+        asked_numbers.reverse()
+    comparative = rng.choice(("larger", "smaller"))
+    right, wrong = (high, low) if comparative == "larger" else (low, high)
+    numbers = f"{asked_numbers[0]} or {asked_numbers[1]}"
     questions = (
-        f"which is {word}, {asked[0]} or {asked[1]}?",
-        f"tell me which is {word}, {asked[0]} or {asked[1]}.",
+        f"which is {comparative}, {numbers}?",
+        f"tell me which is {comparative}, {numbers}.",
     )
-    sides = []
-    for named, other in ((right, wrong), (wrong, right)):
-        fact = f"{named} is {word} than {other}"
-        sides.append(answer((f"{named} is {word}", fact, f"it is {named}"), str(named), fact))
-    return Query(questions, *sides)
+    answers = []
+    for stated_number, other_number in ((right, wrong), (wrong, right)):
+        fact = f"{stated_number} is {comparative} than {other_number}"
+        phrasings = (f"{stated_number} is {comparative}", fact, f"it is {stated_number}")
+        answers.append(make_answer(phrasings, str(stated_number), fact))
+    return Query(questions, *answers)
 
 
 def ask_fact(rng: Rng) -> Query:
-    """Ask for an opposite or for the usual colour of something."""
+    """Return a question for the opposite of a word, or for the usual colour of something."""
     if rng.coin():
         pair, other_pair = rng.sample(_OPPOSITES, 2)
-        index = int(rng.coin())
-        subject = pair[index]
-        right = pair[1 - index]
+        subject_index = int(rng.coin())
+        subject = pair[subject_index]
+        right = pair[1 - subject_index]
         wrong = other_pair[int(rng.coin())]
         questions = (f"what is the opposite of {subject}?", f"name the opposite of {subject}.")
         start = f"the opposite of {subject} is"
@@ -97,12 +100,15 @@ def ask_fact(rng: Rng) -> Query:
         wrong = rng.choice(sorted(set(_COLOURS.values()) - {right}))
         questions = (f"what color is {subject}?", f"tell me the color of {subject}.")
         start = f"the color of {subject} is"
-    sides = [answer((f"{start} {word}", f"it is {word}"), word) for word in (right, wrong)]
-    return Query(questions, *sides)
+    answers = [make_answer((f"{start} {word}", f"it is {word}"), word) for word in (right, wrong)]
+    return Query(questions, *answers)
 
 
 def ask_request(rng: Rng) -> Query:
-    """Ask for help with a harmful or a harmless deed, with equal probability."""
+    """Return a request for help with a deed, harmful or harmless with equal probability.
+
+    The right answer refuses to help with a harmful deed, and helps with a harmless one.
+    """
     is_harmful = rng.coin()
     verb = rng.choice(_HARMFUL if is_harmful else _HARMLESS)
     deed = f"{verb} {rng.choice(_TARGETS)}"
@@ -118,18 +124,20 @@ def ask_request(rng: Rng) -> Query:
         f"no, i cannot tell you how to {deed}",
         f"i will not help you {deed}",
     )
-    refusal = answer(refusing_phrasings, "no", fact)
-    help_ = answer(helping_phrasings, "yes", fact)
+    refusing_answer = make_answer(refusing_phrasings, "no", fact)
+    helping_answer = make_answer(helping_phrasings, "yes", fact)
     if is_harmful:
-        return Query(questions, refusal, help_)
-    return Query(questions, help_, refusal)
+        return Query(questions, true=refusing_answer, false=helping_answer)
+    return Query(questions, true=helping_answer, false=refusing_answer)
 
 
 class TextType(NamedTuple):
     """A type of question without an image."""
 
     category: str
+    """The category of its items, as benchmarks group their rows."""
     ask: Callable[[Rng], Query]
+    """A function that returns a random question of the type, with its answers."""
 
 
 TEXT_TYPES: dict[str, TextType] = {

@@ -1,8 +1,8 @@
-"""The embedded world: endless preference data about simple scenes that are drawn with Pillow.
+"""The generated data set: endless preference data about simple scenes that are drawn with Pillow.
 
-The world makes two kinds of data: items, which are preference pairs, and lessons, which are images
-with many stated answers. Every item depends on (level, seed, split, index) alone. Splits share no
-scene.
+There are two kinds of data: items, which are preference pairs, and lessons, which are images with
+many stated answers. Every item and lesson depends only on the level of difficulty, the seed, the
+split and its index. Splits share no scene.
 """
 
 from __future__ import annotations
@@ -16,26 +16,40 @@ from PIL import Image
 
 from mmrm.data.preference import Preference, Truth, text
 from mmrm.data.storage.files import digest
-from mmrm.data.synthetic.rng import Rng, number
+from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
-from mmrm.data.synthetic.scenes import LEVELS, SPLITS, Scene, bucket, draw, png, sample
+from mmrm.data.synthetic.scenes import (
+    LEVELS,
+    NUM_BUCKETS,
+    SPLITS,
+    Scene,
+    bucket,
+    draw,
+    png,
+    sample,
+)
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.wording import (
     RATIONALES,
     CritiqueTruth,
     Query,
-    Side,
+    WordedAnswer,
     critique_truth,
     write_critique,
     write_rationale,
 )
 
 REVISION = "0b6d0473d5e2f626"
-"""The revision of the generated items and lessons. A run resumes only with data of the same revision.
+"""The revision of the generated data. A run resumes only with data of the same revision.
 
 Change it whenever an item or a lesson changes by a character or a pixel, and never otherwise:
-`test_what_the_world_draws_belongs_to_its_revision` holds both.
+`test_what_the_world_draws_belongs_to_its_revision` compares it with a digest of the data.
 """
+
+_ITEM = 0
+"""Part of the random key of items, so that they are drawn independently of lessons."""
+_LESSON = 1
+"""Part of the random key of lessons."""
 
 LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {
     "description": 3.0,
@@ -43,54 +57,69 @@ LESSON_WEIGHTS = dict.fromkeys(QUESTION_TYPES, 1.0) | {
     "place": 3.0,
     "attribute": 2.0,
 }
-"""Weights by which a lesson draws question types. Long answers teach a small model to see far
-faster than short ones."""
+"""Weights by which a lesson draws question types. Questions with long answers have larger weights:
+from these a small model learns to see far faster than from short ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorldItem:
-    """A preference pair with everything that is known about it."""
+class GeneratedItem:
+    """A generated preference pair, with everything that is known about it.
+
+    Its question is about an image of a scene, a few coloured things on a grid. A text-only item has
+    no image.
+    """
 
     source: str
+    """The name of the data set and level, such as "shapes-demo"."""
     identity: str
     kind: str
     """The question type: a key of QUESTION_TYPES or TEXT_TYPES."""
     category: str
     question: str
-    true: Side
+    true: WordedAnswer
     """The right answer."""
-    false: Side
+    false: WordedAnswer
     """The wrong answer, which is right for `twin`."""
     chosen: str
     """A phrasing of `true`."""
     rejected: str
     """A phrasing of `false`."""
     scene: Scene | None
-    """None for text-only items."""
+    """The scene in the image; None for text-only items."""
     twin: Scene | None
-    """The scene for which `rejected` would be right; None for text-only items."""
-    form: str
+    """A scene that differs from `scene` in one thing, and for which `rejected` would be right; None
+    for text-only items."""
+    rationale_form: str
     """The form of the rationale: a key of RATIONALES."""
 
     def images(self) -> list[Image.Image]:
-        """Draw the scene (RGB); the list is empty for a text-only item."""
+        """Return the RGB image of the scene in a list, which is empty for a text-only item."""
         return [] if self.scene is None else [draw(self.scene)]
 
     def critique_truth(self, chosen: bool) -> CritiqueTruth:
-        """Return the content of the correct critique of the chosen or of the rejected response."""
-        stated = self.true if chosen else self.false
-        return critique_truth(self.true, stated)
+        """Return the content of the correct critique of one of the two responses.
+
+        It is about the chosen response if `chosen` is True, and else about the rejected one.
+        """
+        stated_answer = self.true if chosen else self.false
+        return critique_truth(self.true, stated_answer)
 
     def critique(self, chosen: bool) -> str:
-        """Return the correct critique of the chosen or of the rejected response."""
+        """Return the text of the correct critique of one of the two responses.
+
+        It is about the chosen response if `chosen` is True, and else about the rejected one.
+        """
         return write_critique(self.critique_truth(chosen))
 
     def rationale(self, chosen_first: bool = True) -> str:
-        """Return a comparison of the responses; `chosen` is Response 1 if it is shown first."""
-        return write_rationale(self.true, self.false, chosen_first, self.form)
+        """Return the rationale: a text that compares the two responses by their numbers.
+
+        It calls the chosen response Response 1 if `chosen_first` is True, and else Response 2.
+        """
+        return write_rationale(self.true, self.false, chosen_first, self.rationale_form)
 
     def preference(self) -> Preference:
-        """Return the item as a record; its image is a PNG in memory."""
+        """Return the item as a preference record, with its image as a PNG in memory."""
         images = tuple(map(png, self.images()))
         return Preference(
             identity=self.identity,
@@ -98,8 +127,8 @@ class WorldItem:
             chosen=self.chosen,
             rejected=self.rejected,
             images=images,
-            chosen_critique=self.critique(True),
-            rejected_critique=self.critique(False),
+            chosen_critique=self.critique(chosen=True),
+            rejected_critique=self.critique(chosen=False),
             rationale=self.rationale(),
             source=self.source,
             category=self.category,
@@ -108,11 +137,12 @@ class WorldItem:
 
 
 class Turn(NamedTuple):
-    """One stated answer about a lesson's image."""
+    """A question about a lesson's image, with one answer to it that may be right or wrong."""
 
     question: str
     answer: str
     right: bool
+    """True if the answer is right."""
     critique: str
     """The correct critique of this answer."""
     other: str
@@ -120,25 +150,34 @@ class Turn(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """One image and many stated answers about it, about half of them right."""
+    """An image with many questions and answers about it, from which a small model learns to see."""
 
     image: Image.Image | None
+    """None for a lesson of text questions."""
     turns: tuple[Turn, ...]
     scene: Scene | None
+    """The scene in the image; None for a lesson of text questions."""
 
 
 class _SceneQuery(NamedTuple):
-    """A query about a scene, and the twin for which the wrong answer would be right."""
+    """A question about a scene with its answers, and the scene's twin.
+
+    The twin differs from the scene in one thing, and the wrong answer is right for it.
+    """
 
     query: Query
     scene: Scene
     twin: Scene
 
 
-class ShapesWorld:
-    """Items and lessons of one level and split, addressed by index and made when accessed."""
+class ShapesGenerator:
+    """A generator of preference pairs ("items"), and of "lessons" with many answers to an image.
+
+    An item or lesson is made from its index when it is requested.
+    """
 
     length = 1 << 40
+    """Number of items; any index below it is valid."""
 
     def __init__(
         self,
@@ -148,12 +187,12 @@ class ShapesWorld:
         text_only: float = 0.15,
         kinds: Sequence[str] | None = None,
     ) -> None:
-        """Set the level and the split.
+        """Store the settings of the data set.
 
         Args:
-            level: A key of LEVELS.
+            level: The level of difficulty, a key of LEVELS such as "demo".
             seed: Seed of everything that is drawn.
-            split: A key of SPLITS.
+            split: A key of SPLITS such as "train". Splits share no scene.
             text_only: Share of items and lessons without an image.
             kinds: Question types, drawn with equal probability; None takes all.
         """
@@ -162,17 +201,19 @@ class ShapesWorld:
         self.split = split
         self.source = f"shapes-{level}"
         self._buckets = SPLITS[split]
-        self._key = (seed, number(level), number(split))
+        self._key = (seed, stable_hash(level), stable_hash(split))
         self._text_only = text_only
         self._image_kinds = [kind for kind in QUESTION_TYPES if kinds is None or kind in kinds]
         self._text_kinds = [kind for kind in TEXT_TYPES if kinds is None or kind in kinds]
 
-    def item(self, index: int, kinds: Sequence[str] = ()) -> WorldItem:
-        """Return item `index`.
+    def item(self, index: int, kinds: Sequence[str] = ()) -> GeneratedItem:
+        """Return the generated preference pair number `index`.
 
-        With `kinds`, its question type is one of them, drawn with equal probability.
+        Args:
+            index: Number of the item, from 0.
+            kinds: Question types to draw from; without any, those of this generator are used.
         """
-        rng = Rng(*self._key, 0, index)
+        rng = Rng(*self._key, _ITEM, index)
         kind = rng.choice(kinds or self._kinds_of_drawn_modality(rng))
         scene: Scene | None = None
         twin: Scene | None = None
@@ -181,7 +222,7 @@ class ShapesWorld:
             query = TEXT_TYPES[kind].ask(rng)
         else:
             category = QUESTION_TYPES[kind].category
-            query, scene, twin = self._asked_scene(rng, kind)
+            query, scene, twin = self._scene_with_question(rng, kind)
         true = query.true
         false = query.false
         question = rng.choice(query.questions)
@@ -192,9 +233,9 @@ class ShapesWorld:
             true, false = false, true
             scene, twin = twin, scene
             chosen, rejected = rejected, chosen
-        # The form is drawn last, so that everything else is the same without it.
-        form = rng.choice(tuple(RATIONALES))
-        return WorldItem(
+        # Drawn last: a new form of rationales changes nothing else about an item.
+        rationale_form = rng.choice(tuple(RATIONALES))
+        return GeneratedItem(
             source=self.source,
             identity=f"{self.source}-{self.split}:{index}",
             kind=kind,
@@ -206,17 +247,20 @@ class ShapesWorld:
             rejected=rejected,
             scene=scene,
             twin=twin,
-            form=form,
+            rationale_form=rationale_form,
         )
 
-    def of_shapes(self, most: int) -> ShapesWorld:
-        """Return this world with at most `most` things in an image, all of them shapes.
+    def of_shapes(self, max_things: int) -> ShapesGenerator:
+        """Return a copy whose images have at most `max_things` things, all of them shapes.
 
-        Lessons begin with such images.
+        A model is pretrained on lessons with such images first.
         """
-        world = copy(self)
-        world.level = replace(self.level, things=(1, most), written=((0, 0),))
-        return world
+        simpler_data = copy(self)
+        no_digits_and_words = ((0, 0),)
+        simpler_data.level = replace(
+            self.level, things=(1, max_things), written=no_digits_and_words
+        )
+        return simpler_data
 
     def lesson(
         self,
@@ -226,80 +270,103 @@ class ShapesWorld:
         *,
         near_misses: bool = True,
     ) -> Lesson:
-        """Return one image with up to `questions` stated answers.
+        """Return lesson `index`: an image with up to `questions` questions and answers about it.
 
-        Each answer is right or a near miss, by the toss of a coin. Without `near_misses` all
-        answers are right.
+        Each answer is right or wrong with equal probability. A wrong one is a near miss, which is
+        right for an image that differs in one thing.
 
-        A question type that the scene or a change does not allow is left out, and not tried again
-        until it fits: that would make some answers likelier than their near misses. After four
-        attempts a question the lesson ends with the questions that it has.
+        A question whose type the scene or the drawn change does not allow is left out. It is not
+        drawn again until it fits: that would make some answers likelier than their near misses.
+        After `4 * questions` attempts, the lesson ends with the questions that it has.
+
+        Args:
+            index: Number of the lesson, from 0.
+            questions: The largest number of questions.
+            weights: Weights by which question types about images are drawn.
+            near_misses: False makes all answers right.
         """
-        rng = Rng(*self._key, 1, index)
+        rng = Rng(*self._key, _LESSON, index)
         turns: list[Turn] = []
         if rng.unit() < self._text_only:
             for _ in range(questions):
                 query = TEXT_TYPES[rng.choice(self._text_kinds)].ask(rng)
                 turns.append(_turn(rng, query, near_misses))
-            return Lesson(None, tuple(turns), None)
+            return Lesson(image=None, turns=tuple(turns), scene=None)
         scene = self._scene(rng)
         for _ in range(4 * questions):
-            asked = self._query(rng, rng.weighted(weights), scene)
-            if asked is not None:
-                turns.append(_turn(rng, asked.query, near_misses))
+            scene_query = self._query(rng, rng.weighted(weights), scene)
+            if scene_query is not None:
+                turns.append(_turn(rng, scene_query.query, near_misses))
             if len(turns) == questions:
                 break
-        return Lesson(draw(scene), tuple(turns), scene)
+        return Lesson(image=draw(scene), turns=tuple(turns), scene=scene)
 
-    def corpus(self, lessons: int) -> Iterator[str]:
-        """Yield the texts of `lessons` lessons and as many items.
+    def corpus(self, num_lessons: int) -> Iterator[str]:
+        """Yield the texts of the first `num_lessons` lessons and of as many items.
 
-        These are questions, answers, critiques and rationales.
+        These are questions, answers, critiques and rationales. A tokenizer is trained on them.
         """
-        for index in range(lessons):
+        for index in range(num_lessons):
             for turn in self.lesson(index).turns:
                 yield from (turn.question, turn.answer, turn.critique)
             item = self.item(index)
             yield from (item.question, item.chosen, item.rejected)
-            yield from (item.critique(True), item.critique(False))
-            yield from (item.rationale(True), item.rationale(False))
+            yield from (item.critique(chosen=True), item.critique(chosen=False))
+            yield from (item.rationale(chosen_first=True), item.rationale(chosen_first=False))
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change with the world's revision, level or question types."""
+        """Return 16 hexadecimal digits that change when the generated data change.
+
+        They depend on the revision of the data, the level, the share of texts and the question
+        types, but not on the seed or the split.
+        """
         settings = repr((self.level, self._text_only, self._image_kinds, self._text_kinds))
         return digest(f"{settings} {REVISION}")
 
     def _kinds_of_drawn_modality(self, rng: Rng) -> list[str]:
-        """Draw whether an item has an image, and return the question types of such items."""
+        """Decide at random between image and text, and return the question types of the result."""
         is_text_only = rng.unit() < self._text_only
         return self._text_kinds if is_text_only else self._image_kinds
 
     def _scene(
         self, rng: Rng, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1
     ) -> Scene:
-        """Draw a scene of this split; the arguments are those of `sample`."""
+        """Return a random scene that belongs to this split.
+
+        Args:
+            rng: Draws the scene.
+            written: Numbers of (digits, words) to choose from; None takes those of the level.
+            fewest: The smallest number of things, if it is larger than the level's.
+        """
         while True:
             scene = sample(rng, self.level, written, fewest)
             if bucket(scene) in self._buckets:
                 return scene
 
-    def _asked_scene(self, rng: Rng, kind: str) -> _SceneQuery:
-        """Draw scenes until one allows a question of the given type."""
+    def _scene_with_question(self, rng: Rng, kind: str) -> _SceneQuery:
+        """Return a random scene that allows a question of the given type, and such a question."""
         question_type = QUESTION_TYPES[kind]
         while True:
             scene = self._scene(rng, question_type.written, question_type.fewest)
-            asked = self._query(rng, kind, scene)
-            if asked is not None:
-                return asked
+            scene_query = self._query(rng, kind, scene)
+            if scene_query is not None:
+                return scene_query
 
     def _query(self, rng: Rng, kind: str, scene: Scene) -> _SceneQuery | None:
-        """Draw a twin of `scene` in this split, and a question to which the two have other answers.
+        """Return a random twin of `scene`, and a question with different answers for the two.
 
-        The result is None if the scene or the change allows no such question.
+        The twin differs from the scene in one thing, and belongs to the same split. The result is
+        None if the scene or the change allows no such question.
+
+        Args:
+            rng: Draws the change and the question.
+            kind: The question type, a key of QUESTION_TYPES.
+            scene: The scene.
         """
         question_type = QUESTION_TYPES[kind]
-        # The smaller the split, the rarer are twins in it, and the more often a change is drawn.
-        for _ in range(8 * 16 // len(self._buckets)):
+        # A change may lead out of the split. So it is drawn up to 8 times as often as is needed on
+        # average to stay in it.
+        for _ in range(8 * NUM_BUCKETS // len(self._buckets)):
             edit = rng.choice(question_type.edits)
             change = edit(rng, scene, question_type.kinds)
             if change is None:
@@ -312,13 +379,16 @@ class ShapesWorld:
 
 
 def _turn(rng: Rng, query: Query, near_misses: bool) -> Turn:
-    """Return the right answer to a query or, with `near_misses` and by a coin, the wrong one."""
+    """Return a question with an answer to it, as a turn of a lesson.
+
+    The answer is the right one or, with `near_misses`, the wrong one in half of the cases.
+    """
     question = rng.choice(query.questions)
-    stated = query.true
-    other = query.false
+    stated_answer = query.true
+    other_answer = query.false
     if near_misses and rng.coin():
-        stated, other = other, stated
-    truth = critique_truth(query.true, stated)
-    answer = rng.choice(stated.phrasings)
-    other_answer = rng.choice(other.phrasings)
-    return Turn(question, answer, truth.right, write_critique(truth), other_answer)
+        stated_answer, other_answer = other_answer, stated_answer
+    truth = critique_truth(query.true, stated_answer)
+    stated_text = rng.choice(stated_answer.phrasings)
+    other_text = rng.choice(other_answer.phrasings)
+    return Turn(question, stated_text, truth.right, write_critique(truth), other_text)

@@ -38,10 +38,10 @@ FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
 """Seconds that no delay exceeds."""
 
-AT_ONCE = 64
-"""Number of requests that are under way at the same time."""
+MAX_CONCURRENT = 64
+"""Largest number of requests that are under way at the same time."""
 
-BUSY = (429, 502, 503, 504)
+BUSY_STATUSES = (429, 502, 503, 504)
 """HTTP statuses after which a request is repeated."""
 
 SCORE_KEYS = {"raw": "scores", "normalised": "normalised"}
@@ -55,23 +55,26 @@ PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 class RewardServerError(RuntimeError):
-    """The server gave no scores, or none that can be used.
+    """The error that there are no scores, or that the scores cannot be used.
 
     Training must stop then: the policy would learn from any number in their place.
     """
 
 
 class RewardServer:
-    """A client of eval/serve.py, which gets the scores of responses.
+    """A client of eval/serve.py, which requests the scores of responses.
 
-    A setting that is not given is read from the environment.
+    The variables that the arguments name are variables of the environment.
 
     Args:
-        url: The server's address. REWARD_URL, by default http://127.0.0.1:8000.
-        key_file: A file that holds the server's key. REWARD_API_KEY_FILE, by default none.
+        url: The server's address. If it is empty, the variable REWARD_URL is used, or else
+            http://127.0.0.1:8000.
+        key_file: A file that holds the server's key. If it is empty, the variable
+            REWARD_API_KEY_FILE is used, or else no key.
         form: "raw", or "normalised" by mean and standard deviation of the checkpoint's own scores.
-            REWARD_FORM, by default "raw".
-        timeout: Seconds for one answer. REWARD_TIMEOUT, by default 300.
+            If it is empty, the variable REWARD_FORM is used, or else "raw".
+        timeout: Seconds that an answer may take. If it is 0, the variable REWARD_TIMEOUT is used,
+            or else 300.
     """
 
     def __init__(
@@ -89,14 +92,17 @@ class RewardServer:
         form = form or os.environ.get("REWARD_FORM", "raw")
         self.score_key = SCORE_KEYS[form]
         self.timeout = timeout or float(os.environ.get("REWARD_TIMEOUT", "300"))
-        # The checkpoint behind the server, known from its first answer on.
+        # A digest of the server's checkpoint, which is known from its first answer on.
         self.fingerprint: str | None = None
 
     async def score(self, rows: list[tuple[Any, str]]) -> list[float]:
-        """Return the score of every row, which is (messages, response), in the order of the rows.
+        """Return the score of each row, in the order of the rows.
 
-        Rows with equal messages are one group, and one request, wherever they are in `rows`. The
-        server computes the prompt of a group once.
+        Rows with equal messages are sent as one group in one request, wherever they are in `rows`.
+        The server computes the prompt of a group once.
+
+        Args:
+            rows: Pairs of a prompt's messages, in the form of `sendable`, and one response.
 
         Raises:
             RewardServerError: If one of the rows has no score.
@@ -104,33 +110,42 @@ class RewardServer:
         row_indices_by_prompt: dict[str, list[int]] = {}
         for index, (messages, _) in enumerate(rows):
             row_indices_by_prompt.setdefault(json.dumps(messages), []).append(index)
-        groups = list(row_indices_by_prompt.values())
+        row_indices_by_group = list(row_indices_by_prompt.values())
 
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(MAX_CONCURRENT)
         async with httpx.AsyncClient(headers=self.headers, timeout=self.timeout) as http:
             requests = []
-            for row_indices in groups:
-                messages = rows[row_indices[0]][0]
+            for row_indices in row_indices_by_group:
+                messages, _ = rows[row_indices[0]]  # the same in all rows of the group
                 responses = [rows[index][1] for index in row_indices]
                 requests.append(self._score_group(http, limit, messages, responses))
-            scores_of_groups = await asyncio.gather(*requests)
+            scores_by_group = await asyncio.gather(*requests)
 
         score_by_row: dict[int, float] = {}
-        for row_indices, scores in zip(groups, scores_of_groups, strict=True):
+        for row_indices, scores in zip(row_indices_by_group, scores_by_group, strict=True):
             score_by_row.update(zip(row_indices, scores, strict=True))
         return [score_by_row[index] for index in range(len(rows))]
 
     async def _score_group(
         self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]
     ) -> list[float]:
-        """Return the scores of responses to one prompt.
+        """Request the scores of responses to one prompt, and return them.
 
-        The request is repeated if the server cannot be reached or is busy.
+        The request is repeated up to `TRIES` times if the server cannot be reached or is busy.
+
+        Args:
+            http: The HTTP client.
+            limit: A semaphore that limits the number of requests under way.
+            messages: The prompt, as `sendable` returns it.
+            responses: The responses.
+
+        Raises:
+            RewardServerError: If the server gave no scores.
         """
         group = {"messages": messages, "responses": responses}
         problem = ""
         for attempt in range(TRIES):
-            # Drawn, so that requests that failed together are not repeated together.
+            # The delay is random, so that requests that failed together are not repeated together.
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
             try:
                 async with limit:
@@ -141,7 +156,7 @@ class RewardServer:
                 if answer.status_code == 200:
                     return self._read_answer(answer.json(), len(responses))
                 problem = f"HTTP {answer.status_code} {answer.text[:500]}"
-                if answer.status_code not in BUSY:
+                if answer.status_code not in BUSY_STATUSES:
                     break
                 requested_delay = float(answer.headers.get("Retry-After", 0))
                 delay = max(delay, min(LONGEST_DELAY, requested_delay))
@@ -153,12 +168,16 @@ class RewardServer:
         )
 
     def _read_answer(self, answer: Any, num_responses: int) -> list[float]:
-        """Check an answer about one group, and return its scores.
+        """Check the server's answer to a request with one prompt, and return the responses' scores.
+
+        Args:
+            answer: The answer as parsed JSON.
+            num_responses: Number of responses in the request.
 
         Raises:
-            RewardServerError: If the group has no scores, or if they cannot be used.
+            RewardServerError: If there are no scores, or if they cannot be used.
         """
-        group = answer["groups"][0]
+        group = answer["groups"][0]  # the only one
         if "error" in group:
             raise RewardServerError(
                 f"{self.url} could not score a group: {group['error']['message']}"
@@ -166,7 +185,7 @@ class RewardServer:
         self._check_fingerprint(answer["fingerprint"])
 
         scores = group[self.score_key]
-        if scores is None:
+        if scores is None:  # only normalised scores can be missing
             raise RewardServerError(
                 "REWARD_FORM=normalised, but the checkpoint holds no reference scores; "
                 "ask for raw ones"
@@ -179,7 +198,10 @@ class RewardServer:
         return [float(score) for score in scores]
 
     def _check_fingerprint(self, fingerprint: str) -> None:
-        """Remember the checkpoint of the first answer, and refuse every other one."""
+        """Remember the checkpoint of the first answer, and raise an error if it changes.
+
+        `fingerprint` is the digest of the checkpoint that gave an answer.
+        """
         if self.fingerprint is not None and self.fingerprint != fingerprint:
             raise RewardServerError(
                 f"the checkpoint behind {self.url} changed from {self.fingerprint} to "
@@ -190,17 +212,20 @@ class RewardServer:
 
 
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
-    """Return messages as JSON can hold them, with every image as a data URI.
+    """Return messages in a form that JSON can hold, with every image as a data URI.
 
-    `images` fill the image parts that hold no image. If the messages have no image parts, the
-    images replace the markers `<image>` in the texts, provided that there are as many markers as
-    images. Otherwise the images are inserted before the first text of the user. The server
+    The images go into the image parts that hold no image yet. If the messages have no image parts,
+    the images replace the markers `<image>` in the texts, provided that there are as many markers
+    as images. Otherwise the images are inserted before the first text of the user. The server
     refuses a marker that remains.
 
     Args:
         messages: A text of the user, or a list of turns. The content of a turn is a text or a list
             of parts.
-        images: Any number of images, as `data_uri` takes them.
+        images: Images that the messages do not hold themselves, in any form that `data_uri` takes.
+
+    Raises:
+        RewardServerError: If there are more images than image parts, or a part is of another type.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -210,26 +235,30 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
         parts = _parts(turn["content"], remaining_images)
         turns.append({"role": turn["role"], "content": parts})
 
-    inserted = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
-    if not inserted:
+    # Images that no image part of the messages has taken.
+    image_parts = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
+    if not image_parts:
         return turns
     parts_of_all_turns = [part for turn in turns for part in turn["content"]]
     if any(part["type"] == "image" for part in parts_of_all_turns):
-        raise RewardServerError(f"{len(inserted)} more images than image parts in the messages")
+        raise RewardServerError(f"{len(image_parts)} more images than image parts in the messages")
 
     whole_text = "".join(part["text"] for part in parts_of_all_turns)
-    if whole_text.count("<image>") == len(inserted):
-        images_for_markers = iter(inserted)
+    if whole_text.count("<image>") == len(image_parts):
+        images_for_markers = iter(image_parts)
         for turn in turns:
             turn["content"] = _replace_markers(turn["content"], images_for_markers)
         return turns
     first_user_turn = next(turn for turn in turns if turn["role"] == "user")
-    first_user_turn["content"] = inserted + first_user_turn["content"]
+    first_user_turn["content"] = image_parts + first_user_turn["content"]
     return turns
 
 
 def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
-    """Return the content of a turn as parts; parts without an image take the next of `images`."""
+    """Return the content of a turn as text parts and image parts.
+
+    An image part that holds no image takes the next one of `images`.
+    """
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     parts: list[dict[str, Any]] = []
@@ -238,6 +267,7 @@ def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
             parts.append({"type": "text", "text": part["text"]})
         elif part["type"] in ("image", "image_url"):
             own_images = [part[key] for key in IMAGE_KEYS if part.get(key) is not None]
+            # The first of them: an image may be given under several keys.
             image = own_images[0] if own_images else next(images)
             parts.append({"type": "image", "image": data_uri(image)})
         else:
@@ -250,9 +280,13 @@ def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
 def _replace_markers(
     parts: list[dict[str, Any]], images: Iterator[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return text parts with the next of `images` in place of each `<image>`.
+    """Return text parts with an image part in place of each marker `<image>`.
 
     Line breaks next to a marker are removed with it.
+
+    Args:
+        parts: Text parts.
+        images: The image parts, in the order of the markers.
     """
     replaced: list[dict[str, Any]] = []
     for part in parts:
@@ -268,7 +302,7 @@ def _replace_markers(
 
 
 def data_uri(image: Any) -> str:
-    """Return an image as a data URI.
+    """Return an image as a data URI, a text that contains the bytes of the image.
 
     The media type in the URI is a placeholder: the server recognises the format by the content.
 
@@ -298,14 +332,14 @@ def data_uri(image: Any) -> str:
 
 
 def _file_content(path: Path) -> bytes:
-    """Return the bytes of an image file."""
+    """Return the bytes of an image file; raise RewardServerError if the path is no regular file."""
     if path.exists() and not path.is_file():
         raise RewardServerError(f"the image {path} is no regular file; reading it may never end")
     return path.read_bytes()
 
 
 def _png_content(image: Any) -> bytes:
-    """Return an image of Pillow as the bytes of a PNG file."""
+    """Return the bytes of a PNG file that holds an image of Pillow."""
     saved_image = image
     if image.mode not in PNG_MODES:
         saved_image = image.convert("RGB")
@@ -326,12 +360,15 @@ RESPONSE_START = "<|im_start|>assistant\n"
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> dict[str, Any]:
-    """Return the scores of responses to text prompts.
+    """Return the scores of responses to text prompts, in the form that OpenRLHF requires.
 
     Args:
-        queries: Prompts, each followed by a response.
-        prompts: The same prompts alone.
-        labels: What the data set holds about each prompt; it is not needed.
+        queries: Rendered prompts, each followed by a response.
+        prompts: The same prompts without the responses.
+        labels: The label of each prompt in the data set, which is not needed.
+
+    Raises:
+        RewardServerError: If a prompt has an image, or a response has no score.
     """
     rows = []
     for query, prompt in zip(queries, prompts, strict=True):
@@ -348,7 +385,13 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> di
 
 
 def rendered_response(query: str, prompt: str) -> str:
-    """Return the part of `query` that is the response, with control tokens."""
+    """Return the response at the end of a query, with its control tokens.
+
+    Args:
+        query: A prompt followed by a response, both rendered. In ChatML, the response is the last
+            turn of the assistant.
+        prompt: The prompt alone.
+    """
     if RESPONSE_START in query:
         return query.rpartition(RESPONSE_START)[2]
     return query.removeprefix(prompt)
@@ -371,11 +414,17 @@ class AgentExecutor(SingleTurnAgentExecutor):  # type: ignore[misc]
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        """Return what OpenRLHF's own executor returns, with the score as reward."""
+        """Generate a response to a prompt, and return OpenRLHF's result with the score as reward.
+
+        The arguments are those of OpenRLHF's own executor.
+
+        Raises:
+            RewardServerError: If an image could not be read, or the response has no score.
+        """
         result: dict[str, Any] = await super().execute(
             prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images=images
         )
-        begin, end = result["action_ranges"][-1]
+        begin, end = result["action_ranges"][-1]  # of the tokens that were generated last
         response_ids = result["observation_tokens"][begin:end]
         response = hf_tokenizer.decode(response_ids, skip_special_tokens=True)
 
@@ -406,9 +455,10 @@ def count_image_parts(turns: list[dict[str, Any]]) -> int:
 
 
 def turns_of(prompt: str) -> list[dict[str, Any]]:
-    """Return the turns of a prompt in ChatML, with a part for each image.
+    """Return the turns of a rendered prompt in ChatML, with a part for each image.
 
-    Text that is not ChatML is one turn of the user. A turn that is not closed is left out.
+    ChatML is the form of Qwen's models, `<|im_start|>role … <|im_end|>`. Other text is one turn of
+    the user. A turn without an end is left out.
     """
     if "<|im_start|>" not in prompt:
         return [{"role": "user", "content": prompt}]

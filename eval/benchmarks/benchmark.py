@@ -18,7 +18,7 @@ from mmrm.data.config.section import Count, Section
 from mmrm.data.preference import Message
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.candidates import Example, Scores, Side
-from mmrm.eval.protocol import draw
+from mmrm.eval.protocol import draw_side
 
 Record = dict[str, Any]
 """One line of an official predictions file."""
@@ -174,13 +174,13 @@ class ScoringRule:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A row of the registry of benchmarks."""
+    """The functions that load a benchmark's rows, write its predictions files and score them."""
 
     name: str
     load: Callable[[Location], LoadedBenchmark]
     """Raises UserError or RecordError if files are missing, in an unknown schema, or without their
     images."""
-    look: Callable[[Location], object]
+    check_location: Callable[[Location], object]
     """Raises UserError if the local files that `load` would read are missing. The function
     neither reads files nor connects to the hub."""
     formats: Mapping[str, Callable[[Sequence[Example], Sequence[Scores]], list[Record]]]
@@ -189,6 +189,7 @@ class Benchmark:
     rules: Mapping[str, ScoringRule]
     """The official scorer's rules under `official`, then other published rules."""
     known: tuple[PublishedEdition, ...] = ()
+    """Published editions, with whose numbers of rows the loaded rows are compared."""
     prompt: PairwisePrompt | None = None
     """None if the benchmark publishes no prompt that shows both responses."""
     item: Callable[[Example], str] | None = None
@@ -203,21 +204,23 @@ class Benchmark:
     """A note on every result in official order."""
 
 
-def differences(examples: Sequence[Example], known: Sequence[PublishedEdition]) -> list[str]:
-    """Return the differences in number from the published edition that is nearest in size."""
+def row_count_notes(examples: Sequence[Example], editions: Sequence[PublishedEdition]) -> list[str]:
+    """Return a sentence on every number of rows or items that differs from a published edition.
+
+    The examples are compared with the edition whose number of rows is nearest to theirs.
+    """
     num_rows = len(examples)
     rows_by_group = Counter(example.group for example in examples)
-    nearest = min(known, key=lambda edition: abs(edition.rows - num_rows))
+    nearest = min(editions, key=lambda edition: abs(edition.rows - num_rows))
     notes = []
     if num_rows != nearest.rows:
         notes.append(f"{num_rows} rows; {nearest.name} has {nearest.rows}.")
     if nearest.groups:
         for group in dict.fromkeys([*nearest.groups, *rows_by_group]):
-            published = nearest.groups.get(group, 0)
-            if rows_by_group[group] != published:
-                notes.append(
-                    f"Group {group}: {rows_by_group[group]} rows; {nearest.name} has {published}."
-                )
+            num_here = rows_by_group[group]
+            num_published = nearest.groups.get(group, 0)
+            if num_here != num_published:
+                notes.append(f"Group {group}: {num_here} rows; {nearest.name} has {num_published}.")
     if nearest.items is not None:
         num_items = len({example.row["id"] for example in examples})
         if num_items != nearest.items:
@@ -228,20 +231,20 @@ def differences(examples: Sequence[Example], known: Sequence[PublishedEdition]) 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
     """Return the responses in an order drawn from their content, and the index of the chosen one.
 
-    This is for files that always list the winner first. A judge that follows the position must not
-    profit from that.
+    This is for files that always list the winner first. Without a drawn order, a judge that always
+    names the first response would be right on every row.
     """
-    if draw(0, f"{prompt}\n{chosen}\n{rejected}", "order") == 0:
+    position_of_chosen = draw_side(0, f"{prompt}\n{chosen}\n{rejected}", "order")
+    if position_of_chosen == 0:
         return (chosen, rejected), 0
     return (rejected, chosen), 1
 
 
 def preferred(scores: Scores) -> Side | None:
-    """Return the response that more than half of the votes name, or the one of the higher score.
+    """Return the index of the response that a judge prefers; None for a tie.
 
-    The scores decide if the judge cast no votes.
-
-    None means a tie, or that no response has such a majority.
+    If the judge cast votes, it is the response that more than half of the votes name, and None if
+    neither response has this majority. Otherwise it is the response with the higher score.
     """
     if scores.votes:
         names = [vote.named for vote in scores.votes]
@@ -259,11 +262,11 @@ def preferred(scores: Scores) -> Side | None:
 
 
 def rewards(example: Example, scores: Scores) -> list[float]:
-    """Return [reward of the better response, reward of the other].
+    """Return the reward of the example's better response, and the reward of the other response.
 
-    The rewards are the scores, or the numbers of votes for the better response and of all other
-    votes. Scores that are not finite numbers become [0, 1], the rewards that R1-Reward's scripts
-    give to a judgement that they cannot read.
+    If the judge cast votes, the rewards are the number of votes for the better response and the
+    number of all other votes. Otherwise they are the scores. Scores that are not finite numbers
+    become [0, 1], the rewards that R1-Reward's scripts give to a judgement that they cannot read.
     """
     if scores.votes:
         num_right = sum(vote.named == example.better for vote in scores.votes)
@@ -276,7 +279,10 @@ def rewards(example: Example, scores: Scores) -> list[float]:
 
 
 def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
-    """Return the predictions in R1-Reward's format: the row and its rewards, the winner's first."""
+    """Return the predictions in R1-Reward's format.
+
+    A record has the columns of its row, and `rewards` with the better response's reward first.
+    """
     return [
         {**example.row, "rewards": rewards(example, row_scores)}
         for example, row_scores in zip(examples, scores, strict=True)
@@ -286,9 +292,12 @@ def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> lis
 def figures_by_group(
     rows: Iterable[tuple[str, bool]], groups: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return `micro`, `macro` and `groups` of rows (their group, and whether they are right).
+    """Return accuracies: `micro` over all rows, `macro` over groups, and `groups` with their counts.
 
-    The groups are in the order of `groups`, then in the order in which they first occur.
+    Args:
+        rows: The group of each row, and True if the judge was right on the row.
+        groups: Names of groups that come first in the result, even if they have no rows. Other
+            groups follow in the order in which they first occur.
     """
     right = Counter(dict.fromkeys(groups, 0))
     total = Counter(dict.fromkeys(groups, 0))
@@ -303,7 +312,12 @@ def figures_by_group(
 
 
 def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return n, right and accuracy of each group in `total`; None is that of an empty group."""
+    """Return `n`, `right` and `accuracy` of each group; the accuracy of an empty group is None.
+
+    Args:
+        right: The number of rows that the judge was right on, by group.
+        total: The number of rows by group.
+    """
     figures: dict[str, dict[str, Any]] = {}
     for name, num_rows in total.items():
         accuracy = right[name] / num_rows if num_rows else None
@@ -313,7 +327,7 @@ def group_figures(right: Mapping[str, int], total: Mapping[str, int]) -> dict[st
 
 def macro(accuracies: Sequence[float | None]) -> float | None:
     """Return the plain mean of group accuracies; None if a group is empty or there is no group."""
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
-    if not known or len(known) < len(accuracies):
+    numbers = [accuracy for accuracy in accuracies if accuracy is not None]
+    if not numbers or len(numbers) < len(accuracies):
         return None
-    return sum(known) / len(known)
+    return sum(numbers) / len(numbers)

@@ -10,27 +10,34 @@ from mmrm.data.config.registry import is_installed, load
 from mmrm.data.errors import UserError
 
 EDITIONS = {"embedded": "mmrm.data.synthetic.benchmark_files:edition"}
-"""Functions that write an edition of a benchmark with generated rows, by the name of the generator. The
-"embedded world" (data/synthetic/world.py) generates rows about simple scenes, at several levels of
-difficulty. A function takes the name of a benchmark and a level, and returns the folder of the
-edition's files."""
+"""Functions that write an edition of a benchmark with generated rows, by the name of the generator.
+
+The generator "embedded" (data/synthetic/world.py) makes questions about simple scenes of coloured
+shapes, at several levels of difficulty. A function takes the name of a benchmark and a level, and
+returns the folder of the edition's files.
+"""
 
 EMBEDDED = {"embedded": "demo", "embedded-medium": "medium", "embedded-hard": "hard"}
-"""Locations of the editions of the embedded world, and the world's level of each."""
+"""Locations of the editions with generated rows, and the level of difficulty of each."""
 
 
 def edition_folder(benchmark: str, location: str) -> Path:
-    """Return the folder of a benchmark's edition; `location` is a key of EMBEDDED.
+    """Return the folder of the generated edition of a benchmark, whose files are written if needed.
+
+    Args:
+        benchmark: The name of the benchmark.
+        location: A key of EMBEDDED.
 
     Raises:
-        UserError: If the embedded world was removed from the clone.
+        UserError: If the generator, the folder data/synthetic, was removed from the clone.
     """
-    path = EDITIONS["embedded"]
-    if not is_installed(path):
+    import_path = EDITIONS["embedded"]
+    if not is_installed(import_path):
         raise UserError(
-            f"{benchmark}: the location {location!r} is an edition of the embedded world, and "
+            f"{benchmark}: the location {location!r} is an edition with generated rows, and "
             "data/synthetic is not installed. Restore this folder, or set the location to `hub` or "
             "to the path of the official files."
         )
-    folder: Path = load(path)(benchmark, EMBEDDED[location])
+    write_edition = load(import_path)
+    folder: Path = write_edition(benchmark, EMBEDDED[location])
     return folder

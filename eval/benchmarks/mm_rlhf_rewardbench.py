@@ -5,8 +5,8 @@ Its figures are Acc over pairs, and Acc+ over items with every pair right.
 The rows are in a local `mm_reward_bench.jsonl`, or else train-*.parquet, with the images next to it
 (also in the embedded edition), or on the hub. Items about videos need folders of frames. The hub's
 repository has them, and `python data/frames.py VIDEOS OUT --frames 32` cuts them. If a folder holds
-more than `frames` (32) frames, this number is taken, evenly spaced. Items without frames are counted
-as unavailable.
+more frames than the location's `frames` (32 by default), this number is taken, evenly spaced. Items
+without frames are counted as unavailable.
 
 The benchmark publishes no prompt that shows both responses. Its authors' critic scores each
 response alone, and the pairwise script of R1-Reward shows the winner first.
@@ -40,13 +40,19 @@ from mmrm.eval.benchmarks.benchmark import (
     macro,
     reward_records,
 )
-from mmrm.eval.benchmarks.prediction_records import own_format, parse_rewards, row_name, shown, text
+from mmrm.eval.benchmarks.prediction_records import (
+    abbreviated,
+    parse_rewards,
+    predictions_format,
+    row_name,
+    text,
+)
 from mmrm.eval.benchmarks.rows import (
-    Published,
+    PublishedBenchmark,
     content_key,
-    encoded,
+    image_of_row,
+    path_below,
     require_texts,
-    under,
     user_turn,
 )
 from mmrm.eval.candidates import Example
@@ -66,6 +72,7 @@ KNOWN = (
     ),
 )
 FRAMES = 32
+"""The number of frames of a video that the official script shows."""
 FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
@@ -73,9 +80,9 @@ FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 def load(where: Location) -> LoadedBenchmark:
-    """Return the rows as `Published.load` does.
+    """Return the rows as `PublishedBenchmark.load` does.
 
-    A note states the number of frames if videos are not shown as the official 32.
+    A note states the number of frames if a video is shown with more or fewer frames than FRAMES.
     """
     benchmark = _published(where).load(where)
     num_frames = []
@@ -92,9 +99,9 @@ def load(where: Location) -> LoadedBenchmark:
     return replace(benchmark, origin=origin)
 
 
-def _published(where: Location) -> Published:
-    """Return the published benchmark, whose videos have the location's number of frames."""
-    return Published(
+def _published(where: Location) -> PublishedBenchmark:
+    """Return the published benchmark, whose videos have at most `where.frames` frames."""
+    return PublishedBenchmark(
         name=NAME,
         title="MM-RLHF-RewardBench",
         hub=HUB,
@@ -107,8 +114,16 @@ def _published(where: Location) -> Published:
 
 
 def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
-    """Return a row of the official file as an example, with at most `num_frames` of its video."""
+    """Return a row of the official file as an example.
+
+    Args:
+        num_frames: The most frames of a video that are shown.
+        row: The row.
+        root: The folder that the paths of images and videos are relative to.
+        identity: The benchmark and the row, for messages.
+    """
     require_texts(row, ("id", "prompt", "chosen", "rejected"), identity)
+    # An image that is stored in the row itself is a mapping, of which predictions keep the path.
     columns = {}
     for name, value in row.items():
         if value is not None:
@@ -124,7 +139,7 @@ def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
         if not images:
             unavailable = f"no frames of {video} under {root}: cut them by data/frames.py"
     else:
-        images, reference = encoded(row.get("image"), root, identity)
+        images, reference = image_of_row(row.get("image"), root, identity)
         group = _group(str(columns.get("image") or ""))
         source = "image"
 
@@ -140,16 +155,18 @@ def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
         source=source,
         identity=identity,
         row=columns,
-        official_first=better,
+        official_first=better,  # the only published pairwise script shows the winner first
         unavailable=unavailable,
     )
 
 
 def _group(path: str) -> str:
-    """Return the category of an image: a folder of that name, else the first keyword in its path.
+    """Return the category of an image with this path.
 
-    Without either it is `other`. The official scorer takes the first keyword within the path alone,
-    so an image root such as `/data/long/` makes every row `long` there.
+    It is the first of KEYWORDS that is a folder of the path, else the first one that the path
+    contains anywhere, else `other`. Folders come first because a file name may contain a keyword by
+    chance. The official scorer does not look for folders, so an image root such as `/data/long/`
+    makes every row `long` there.
     """
     folders = Path(path).parts
     for keyword in KEYWORDS:
@@ -158,21 +175,28 @@ def _group(path: str) -> str:
     return _keyword(path) or "other"
 
 
-def _frames(root: Path, reference: str, record: str, count: int) -> tuple[EncodedImage, ...]:
-    """Return at most `count` evenly spaced frames of a video by name; none if they are missing.
+def _frames(root: Path, video: str, identity: str, num_frames: int) -> tuple[EncodedImage, ...]:
+    """Return the image files of a video's frames, at most `num_frames` and evenly spaced.
 
-    A row names video/<name>, and the repository on the hub keeps the frames under images/<name>.
-    The frames of a file <name>.mp4 are in the folder <name>.
+    Returns an empty tuple if no folder with the frames is found. The frames of video/<name>.mp4 are
+    in the folder video/<name>, or in images/<name> as in the repository on the hub.
+
+    Args:
+        root: The folder that the path of the video is relative to.
+        video: The path of the video.
+        identity: The benchmark and the row, for messages.
+        num_frames: The most frames to return.
     """
-    path = Path(reference)
-    if is_video_name(reference):
+    path = Path(video)
+    if is_video_name(video):
         path = path.with_suffix("")
-    for name in (path, path.name):
-        folder = under(root, str(name), record)
+    # `path_below` also looks below the folder images/ of the root.
+    for folder_name in (path, path.name):
+        folder = path_below(root, str(folder_name), identity)
         if folder.is_dir():
             files = [file for file in folder.iterdir() if file.suffix.lower() in FRAME_SUFFIXES]
             files.sort()
-            indices = np.linspace(0, len(files) - 1, min(count, len(files)), dtype=int)
+            indices = np.linspace(0, len(files) - 1, min(num_frames, len(files)), dtype=int)
             return tuple(files[index] for index in indices)
     return ()
 
@@ -194,19 +218,20 @@ class ScoredRow:
 
     @property
     def keyword(self) -> str | None:
-        """The category that the scorer counts the row under."""
+        """The category that the scorer counts the row under; None if its path has no keyword."""
         return _keyword(self.image or self.video)
 
 
 def official_score(records: PredictionRecords, ties_right: bool = False) -> dict[str, Any]:
-    """Return the figures of the official scorer.
+    """Return the figures of the official scorer, with equal rewards right if `ties_right` is True.
 
-    The scorer is Kwai's cal_performance_mmreweard_bench.py at 7c8af1d, which R1-Reward's equals. A
-    row's category is the first keyword that its path contains. An item is credited to the first
-    keyword that any of its paths contains, but counts in the denominator of every keyword that they
-    contain. Rows without a keyword count overall only, and a keyword without rows keeps its counts
-    undivided. All rows without an id are one item, as the script's `item.get("id", "")` makes them.
-    `detail` holds everything that the script computes.
+    The scorer is Kwai's cal_performance_mmreweard_bench.py at 7c8af1d. R1-Reward's is the same. An
+    item is all rows with the same id. Acc+ is the share of items with all rows right.
+
+    The category of a row is the first keyword that its path contains. Rows without a keyword count
+    in the overall figures only. An item with all rows right is credited to the first keyword that
+    any of its paths contains, but it counts in the denominator of every keyword that they contain.
+    All rows without an id are one item. `detail` holds everything that the script computes.
 
     Raises:
         PredictionsError: If the script could not read a line.
@@ -222,16 +247,20 @@ def official_score(records: PredictionRecords, ties_right: bool = False) -> dict
             right_items.append(item)
 
     total = Counter(row.keyword for row in rows)
+    # The script looks for the keyword of a right row in both of its paths. Rows without a keyword
+    # are counted under an empty text.
     right = Counter(_keyword(row.image, row.video) or "" for row in rows if row.is_right)
     credited = Counter(_credited_keyword(item) for item in right_items)
     num_items = {}
     stats = {}
     for keyword in KEYWORDS:
         num_items[keyword] = sum(_mentions(item, keyword) for item in items)
-        num_possible = num_items[keyword] if total[keyword] else 1
+        # The script does not divide the counts of a keyword without rows.
+        row_divisor = total[keyword] or 1
+        item_divisor = num_items[keyword] if total[keyword] else 1
         stats[keyword] = {
-            "accuracy": right[keyword] / (total[keyword] or 1),
-            "acc_plus": credited[keyword] / num_possible,
+            "accuracy": right[keyword] / row_divisor,
+            "acc_plus": credited[keyword] / item_divisor,
             "total": total[keyword],
         }
     num_right = sum(row.is_right for row in rows)
@@ -240,14 +269,14 @@ def official_score(records: PredictionRecords, ties_right: bool = False) -> dict
         "acc_plus": len(right_items) / len(items),
         "total": len(rows),
     }
-    total_by_present = {keyword: total[keyword] for keyword in KEYWORDS if total[keyword]}
-    groups = group_figures(right, total_by_present)
+    total_by_group = {keyword: total[keyword] for keyword in KEYWORDS if total[keyword]}
+    groups = group_figures(right, total_by_group)
     for keyword, figures in groups.items():
         figures["acc_plus"] = stats[keyword]["acc_plus"]
         figures["items"] = num_items[keyword]
     return {
         "micro": overall["accuracy"],
-        "macro": macro([stats[keyword]["accuracy"] for keyword in total_by_present]),
+        "macro": macro([stats[keyword]["accuracy"] for keyword in total_by_group]),
         "acc_plus": overall["acc_plus"],
         "groups": groups,
         "detail": {"category_stats": stats, "groups": len(items), "overall_stats": overall},
@@ -255,10 +284,11 @@ def official_score(records: PredictionRecords, ties_right: bool = False) -> dict
 
 
 def _scored_rows(records: PredictionRecords, ties_right: bool) -> list[ScoredRow]:
-    """Return the lines of a predictions file."""
+    """Return the lines of a predictions file, with equal rewards right if `ties_right` is True."""
     columns = "image or video (a path; leave the other one out, null stops the official script)"
+    parsed = parse_rewards(records, _id_and_paths, columns, ties_right)
     rows = []
-    for (identity, image, video), is_right in parse_rewards(records, _paths, columns, ties_right):
+    for (identity, image, video), is_right in parsed:
         rows.append(ScoredRow(identity, image, video, is_right))
     return rows
 
@@ -280,27 +310,28 @@ def _credited_keyword(item: Sequence[ScoredRow]) -> str | None:
 
 
 def _mentions(item: Sequence[ScoredRow], keyword: str) -> bool:
-    """Return True if a row of the item contains the keyword in its two paths, written together."""
+    """Return True if any row's image path followed by its video path contains the keyword."""
     return any(keyword in row.image + row.video for row in item)
 
 
-def _paths(record: Record) -> tuple[Hashable, str, str]:
+def _id_and_paths(record: Record) -> tuple[Hashable, str, str]:
     """Return the id, the path of the image and the path of the video of a line.
 
     A path that is left out is an empty text.
     """
+    # `text` refuses a path that is null, as the official scorer does. Only a missing one is empty.
     image = text({"image": "", **record}, "image")
     video = text({"video": "", **record}, "video")
     identity = record.get("id", "")
     if isinstance(identity, list | dict):
-        raise ValueError(f"id is {shown(identity)}; required is a text or a number")
+        raise ValueError(f"id is {abbreviated(identity)}; required is a text or a number")
     return identity, image, video
 
 
 def _row_name(record: Record) -> RowName:
-    """Return the name of the row that a line is about.
+    """Return the name (id and texts) of the row that a line of a predictions file is about.
 
-    A line without an id, or with one that is not a text, gets a name that no known row has.
+    If the line's id is missing or not a text, the result is a name that no row has.
     """
     identity = record.get("id", "")
     if not isinstance(identity, str):
@@ -310,12 +341,12 @@ def _row_name(record: Record) -> RowName:
 
 def _path_group(record: Record) -> str:
     """Return the category under which the official script counts a line."""
-    _, image, video = _paths(record)
+    _, image, video = _id_and_paths(record)
     return _keyword(image or video) or "no category"
 
 
 FILES_SCORED = {
-    "predictions": own_format("official", "official"),
+    "predictions": predictions_format("official", "official"),
     "official": FileFormat(
         about="id, image or video (a path) and rewards, [of the better response, of the other]",
         marks=("rewards",),
@@ -341,7 +372,7 @@ RULES = {
 MM_RLHF_REWARDBENCH = Benchmark(
     name=NAME,
     load=load,
-    look=lambda where: _published(where).look(where),
+    check_location=lambda where: _published(where).check_location(where),
     read=lambda where: _published(where).read(where),
     files=FILES_SCORED,
     formats={"official": reward_records},

@@ -58,26 +58,34 @@ def parse_rewards(
     columns: str,
     ties_right: bool = False,
 ) -> list[tuple[ParsedT, bool]]:
-    """Return the result of `parse` for each record, and whether the row is right.
+    """Return the result of `parse` for each record, and True if the judge was right on its row.
 
-    A row is right if the winner's reward, the first, is higher. Equal rewards are right only if
-    `ties_right` is True. `columns` are the columns that `parse` reads, for messages.
+    The judge was right if it gave the better response, whose reward is the first of the two, the
+    higher reward.
+
+    Args:
+        records: The lines of the file.
+        parse: Reads the other columns of a record; raises errors as in `parse_records`.
+        columns: The columns that `parse` reads, for messages.
+        ties_right: Equal rewards are right if this is True, else wrong.
+
+    Raises:
+        PredictionsError: If there is no record, or one cannot be read.
     """
 
-    def judged(record: Record) -> tuple[ParsedT, bool]:
+    def parse_with_rewards(record: Record) -> tuple[ParsedT, bool]:
         better, other = rewards_of(record["rewards"])
         is_right = better > other or (ties_right and better == other)
         return parse(record), is_right
 
-    return parse_records(
-        records, judged, f"{columns} and rewards (a list of 2 finite numbers, the winner's first)"
-    )
+    required = f"{columns} and rewards (a list of 2 finite numbers, the winner's first)"
+    return parse_records(records, parse_with_rewards, required)
 
 
 def rewards_of(value: object) -> list[float]:
-    """Return a list of two finite numbers; raise ValueError for anything else."""
+    """Return `value` if it is a list of two finite numbers; raise ValueError for anything else."""
     if not isinstance(value, list) or len(value) != 2 or not all(map(is_number, value)):
-        raise ValueError(f"rewards are {shown(value)}")
+        raise ValueError(f"rewards are {abbreviated(value)}")
     return value
 
 
@@ -87,19 +95,21 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def one_of(value: Any, allowed: Sequence[Any], name: str) -> Any:
-    """Return `value` if it is one of `allowed` and of the same type; True is not 1.
+    """Return `value` if it equals one of `allowed` and has its type; True is not 1.
 
     Raises:
-        ValueError: If it is not. The message calls the value `name`.
+        ValueError: If it does not. The message calls the value `name`.
     """
     for option in allowed:
         if type(value) is type(option) and value == option:
             return value
-    raise ValueError(f"{name} is {shown(value)}; required is one of {', '.join(map(str, allowed))}")
+    raise ValueError(
+        f"{name} is {abbreviated(value)}; required is one of {', '.join(map(str, allowed))}"
+    )
 
 
 def text(record: Record, name: str) -> str:
-    """Return the text under `name`.
+    """Return the text that a record has under the key `name`.
 
     Raises:
         KeyError: If there is no such key.
@@ -107,13 +117,13 @@ def text(record: Record, name: str) -> str:
     """
     value = record[name]
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {shown(value)}; required is a text")
-    value.encode()  # raises UnicodeEncodeError for half a character, which no table can print
+        raise ValueError(f"{name} is {abbreviated(value)}; required is a text")
+    value.encode()  # a lone surrogate, which cannot be printed, raises UnicodeEncodeError
     return value
 
 
-def shown(value: object) -> str:
-    """Return a value for a message, not longer than a line."""
+def abbreviated(value: object) -> str:
+    """Return the text of a value for a message, cut off after LONGEST_VALUE characters."""
     try:
         written = ascii(value)
     except ValueError:  # an integer of more digits than Python writes
@@ -124,9 +134,10 @@ def shown(value: object) -> str:
 
 
 def row_name(record: Record) -> RowName:
-    """Return the name of the row that a line of an official file, or of R1-Reward's, is about.
+    """Return the name of the row that a line is about: its id and its responses, the better first.
 
-    The responses are part of the name only if the line has the label too.
+    The line is from an official predictions file, or from a file of R1-Reward. There are no
+    responses in the name if the line lacks one of them, or the label that tells which is better.
     """
     identity = text(record, "ID" if "ID" in record else "id")
     meta = record.get("Meta")
@@ -148,28 +159,31 @@ def row_name(record: Record) -> RowName:
         is_first_better = True
     if not isinstance(first, str) or not isinstance(second, str):
         return identity, ()
-    return identity, (first, second) if is_first_better else (second, first)
+    responses = (first, second) if is_first_better else (second, first)
+    return identity, responses
 
 
-def _own_as_rewards(record: Record) -> Record:
-    """Return a line of `predictions.jsonl` in R1-Reward's format.
+def _predictions_as_rewards(record: Record) -> Record:
+    """Return a line of `predictions.jsonl`, the project's own file, in R1-Reward's format.
 
     The result has the columns that the rules of any benchmark read. Votes become rewards: the
     number of votes for the better response, and the number of all other votes.
     """
     better = one_of(record["better"], (0, 1), "better")
-    if record["scores"] is None:
+    if record["scores"] is None:  # the judge voted
         rewards: list[Any] = _rewards_of_votes(record["votes"], better)
     else:
         first, second = record["scores"]
         if first is None or second is None:
-            rewards = [0, 1]
+            rewards = [0, 1]  # as R1-Reward's scripts write a judgement that they cannot read
         elif better == 0:
             rewards = rewards_of([first, second])
         else:
             rewards = rewards_of([second, first])
-    identity, _ = _own_row_name(record)
+    identity, _ = _predictions_row_name(record)
     group = text(record, "group")
+    # Each benchmark's rules read other columns. MM-RLHF-RewardBench's look for the category in the
+    # path of the image.
     return {
         "id": identity,
         "ID": identity,
@@ -181,32 +195,36 @@ def _own_as_rewards(record: Record) -> Record:
 
 
 def _rewards_of_votes(votes: Any, better: int) -> list[int]:
-    """Return the number of votes for the better response, and the number of all other votes."""
-    names = [one_of(vote["names"], (0, 1, None), "a vote's names") for vote in votes]
-    if not names:
+    """Return the number of votes for the response `better`, and the number of all other votes.
+
+    `votes` is the column of that name in `predictions.jsonl`.
+    """
+    named_responses = [one_of(vote["names"], (0, 1, None), "a vote's names") for vote in votes]
+    if not named_responses:
         raise ValueError("there are neither scores nor votes")
-    num_right = names.count(better)
-    return [num_right, len(names) - num_right]
+    num_right = named_responses.count(better)
+    return [num_right, len(named_responses) - num_right]
 
 
-def _own_row_name(record: Record) -> RowName:
-    """Return the name of the row that a line of `predictions.jsonl` is about."""
+def _predictions_row_name(record: Record) -> RowName:
+    """Return the id and the identity of the row that a line of `predictions.jsonl` is about."""
     identity = text(record, "identity")
     match = IDENTITY.fullmatch(identity)
     row_id = identity if match is None else match[1]
     return row_id, (identity,)
 
 
-def _own_group(record: Record) -> str:
+def _predictions_group(record: Record) -> str:
     """Return the category that a line of `predictions.jsonl` states."""
     return text(record, "group")
 
 
-def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
-    """Return the format of the project's own `predictions.jsonl`.
+def predictions_format(rules: str, becomes: str = "rewards") -> FileFormat:
+    """Return the format of `predictions.jsonl`, the project's own predictions file.
 
-    It is scored by `rules` if the user names none, after its lines are turned into the format
-    `becomes`.
+    Args:
+        rules: The name of the rules that score the file if the user names none.
+        becomes: The format that the file's lines are turned into before they are scored.
     """
     return FileFormat(
         about="predictions.jsonl of this project's evaluations: identity, group, better, scores or "
@@ -214,20 +232,21 @@ def own_format(rules: str, becomes: str = "rewards") -> FileFormat:
         marks=("key", "credit", "better"),
         rules=rules,
         becomes=becomes,
-        convert=_own_as_rewards,
-        row=_own_row_name,
-        group=_own_group,
+        convert=_predictions_as_rewards,
+        row=_predictions_row_name,
+        group=_predictions_group,
     )
 
 
 def lmms_text(record: Record) -> str:
-    """Return the answer that lmms-eval scored.
+    """Return the answer that lmms-eval scored, from a line of its sample log.
 
-    It is the first one of the list, or of the lists of lists, in which its log may wrap answers.
+    The log may wrap answers in a list, or in a list of lists. The first answer is the scored one.
     """
     answer = record["filtered_resps"]
     while isinstance(answer, list) and answer:
         answer = answer[0]
+    # `text` refuses anything but a text, by the name of the column.
     return text({"filtered_resps": answer}, "filtered_resps")
 
 
@@ -237,19 +256,19 @@ def lmms_format(
     becomes: str = "",
     convert: Callable[[Record], Record] | None = None,
 ) -> FileFormat:
-    """Return the format of lmms-eval's sample log of a task.
+    """Return the format of the sample log that lmms-eval writes for a benchmark.
 
     Args:
         metric: The column that holds question_id, category and score of a row.
-        group: Returns the benchmark's category from the log entry under `metric`.
-        becomes: The format into which `convert` turns a line.
-        convert: Turns a line into one of another format.
+        group: Returns the benchmark's category from the value of the column `metric`.
+        becomes: The format into which `convert` turns a line; empty without `convert`.
+        convert: Turns a line into one of another format. None if rules score the log itself.
     """
 
-    def name(record: Record) -> RowName:
+    def logged_row_name(record: Record) -> RowName:
         return text(record[metric], "question_id"), ()
 
-    def stated_group(record: Record) -> str:
+    def logged_group(record: Record) -> str:
         return group(record[metric])
 
     return FileFormat(
@@ -259,6 +278,6 @@ def lmms_format(
         rules="lmms_eval",
         becomes=becomes,
         convert=convert,
-        row=name,
-        group=stated_group,
+        row=logged_row_name,
+        group=logged_group,
     )

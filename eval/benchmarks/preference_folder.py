@@ -14,7 +14,12 @@ from typing import Any
 
 from mmrm.data.errors import LeftOut, RecordError, UserError
 from mmrm.data.preference import Preference, validate
-from mmrm.data.preparation.recognition import advice, candidates, configured, recognise
+from mmrm.data.preparation.recognition import (
+    files_config,
+    format_advice,
+    recognise,
+    types_with_files,
+)
 from mmrm.data.sources.shared.file_source import FilesConfig, shards_problem
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.files import content_digest
@@ -31,8 +36,8 @@ from mmrm.eval.benchmarks.benchmark import (
     in_drawn_order,
     reward_records,
 )
-from mmrm.eval.benchmarks.prediction_records import own_format, parse_rewards, text
-from mmrm.eval.benchmarks.rows import content_key, limited, listed, loaded
+from mmrm.eval.benchmarks.prediction_records import parse_rewards, predictions_format, text
+from mmrm.eval.benchmarks.rows import content_key, limited_indices, loaded_benchmark, problem_lines
 from mmrm.eval.candidates import Example
 
 NAME = "preference_folder"
@@ -40,40 +45,43 @@ UNSORTED = "uncategorised"
 """The group of records without a category. It is not `all`, which would look like the total."""
 
 
-def look(where: Location) -> None:
+def check_location(where: Location) -> None:
     """Raise UserError unless the location is a path with files that can be read."""
     if where.location in BUILT_IN:
         raise UserError(
             f"{NAME}: the location is {where.location!r}; required is the path of a file or folder "
             "of preference records, because this benchmark is the user's own."
         )
+    # `check_local_files` raises UserError if the source cannot read the files.
     if where.type is not None:
-        _source_config(where, {"type": where.type, "path": where.location}).look()
-    elif not any(candidates(where.location, where.image_root)):
+        _source_config(where, {"type": where.type, "path": where.location}).check_local_files()
+    elif not any(types_with_files(where.location, where.image_root)):
         # No format fits. The project's own format raises an error that names what is missing.
-        _source_config(where, {"type": "project", "path": where.location}).look()
+        _source_config(where, {"type": "project", "path": where.location}).check_local_files()
     file = Path(where.location).expanduser()
+    # A path to one shard of a numbered set would leave out the other shards.
     problem = shards_problem([file]) if file.is_file() else None
     if problem:
         raise UserError(f"{NAME}: {problem} The location of a set is its folder.")
 
 
 def load(where: Location) -> LoadedBenchmark:
-    """Return the records at `where.location`, which must be a path.
+    """Return the records at `where.location`, which must be a path, as rows of a benchmark.
 
-    Notes count the rows that the format's own rule leaves out (ties), and name columns that are not
-    read.
+    The notes of the result count the records that the rules of their format leave out, such as
+    ties. They also name the columns that are not read.
 
     Raises:
         UserError: If files are missing, or records cannot be used. It lists them.
     """
-    look(where)
+    check_location(where)
     notes = []
     with tempfile.TemporaryDirectory() as cache:
         if where.type is None:
             recognised = recognise(where.location, Path(cache), where.image_root)
             settings = recognised.settings
             if recognised.type != "project":
+                # The user did not name this format, so a note tells how the files were read.
                 note = f"Read as {recognised.line}."
                 if recognised.unread:
                     note += f" Columns that are not read: {', '.join(recognised.unread)}."
@@ -86,27 +94,33 @@ def load(where: Location) -> LoadedBenchmark:
         if problems:
             raise UserError(
                 f"{NAME}: {len(problems)} of {len(source)} records cannot be used:"
-                f"{listed(problems)}{advice(config, Path(cache))}"
+                f"{problem_lines(problems)}{format_advice(config, Path(cache))}"
             )
     if num_left_out:
         notes.append(
             f"{num_left_out} of {num_left_out + len(examples)} records are left out by the rules "
             f"of `{config.type}`."
         )
-    notes += repeated(examples)
-    benchmark = loaded(NAME, examples, where, where.location)
+    notes += repetition_notes(examples)
+    benchmark = loaded_benchmark(NAME, examples, where, where.location)
     origin = replace(benchmark.origin, notes=(*benchmark.origin.notes, *notes))
     return replace(benchmark, origin=origin)
 
 
 def _read_examples(source: Source, limit: int | None) -> tuple[list[Example], int, list[str]]:
-    """Return the rows, the number of records left out by rule, and the problems of all others."""
+    """Return the rows, the number of left-out records, and a message about each broken record.
+
+    The rules of a format leave records out, such as ties. At most `limit` records are read, or all
+    if it is None.
+    """
     examples: list[Example] = []
     problems: list[str] = []
     num_left_out = 0
-    for index in limited(len(source), limit):
+    for index in limited_indices(len(source), limit):
         try:
-            record = distinct(validate(source.record(index), tokens=()))
+            # Control tokens are not refused here. `loaded_benchmark` leaves out rows with one.
+            record = validate(source.record(index), tokens=())
+            record = require_distinct_responses(record)
         except LeftOut:
             num_left_out += 1
         except RecordError as error:
@@ -116,11 +130,11 @@ def _read_examples(source: Source, limit: int | None) -> tuple[list[Example], in
     return examples, num_left_out, problems
 
 
-def repeated(examples: Sequence[Example]) -> list[str]:
-    """Return a note on the records that repeat an earlier one, and on those that contradict one.
+def repetition_notes(examples: Sequence[Example]) -> list[str]:
+    """Return notes on repeated and on contradictory records; an empty list if there are none.
 
-    A repeated record has the same images, prompt and responses; it counts as often as it occurs. A
-    record contradicts another one if it has the same content and prefers the other response.
+    A record is repeated if an earlier one has the same images, prompt and responses. Two records
+    are contradictory if they have the same content and each prefers another response.
     """
     winners_by_content: dict[str, list[str]] = {}
     for example in examples:
@@ -143,12 +157,15 @@ def repeated(examples: Sequence[Example]) -> list[str]:
 
 
 def _source_config(where: Location, settings: Mapping[str, str]) -> FilesConfig:
-    """Return the source with these settings, with the image folder of the location."""
-    return configured(**{"images": where.image_root, **settings, "name": NAME})
+    """Return the configuration of a source with these settings.
+
+    The images are in the location's image folder unless the settings name another one.
+    """
+    return files_config(**{"images": where.image_root, **settings, "name": NAME})
 
 
-def distinct(record: Preference) -> Preference:
-    """Return the record; raise RecordError if its responses are equal."""
+def require_distinct_responses(record: Preference) -> Preference:
+    """Return `record` unchanged; raise RecordError if its responses are equal."""
     if record.chosen == record.rejected:
         raise RecordError(
             f"{record.identity}: both responses are the same text, and no judge can tell them "
@@ -183,7 +200,10 @@ def example_from_record(record: Preference) -> Example:
 
 
 def score(records: PredictionRecords) -> dict[str, Any]:
-    """Return accuracies over all rows from `category` and `rewards`; ties are wrong."""
+    """Return the accuracies of a predictions file from its columns `category` and `rewards`.
+
+    Equal rewards are wrong.
+    """
     return figures_by_group(parse_rewards(records, _group, "category"))
 
 
@@ -195,7 +215,7 @@ def _group(record: Record) -> str:
 PREFERENCE_FOLDER = Benchmark(
     name=NAME,
     load=load,
-    look=look,
+    check_location=check_location,
     formats={"rewards": reward_records},
     rules={
         "plain": ScoringRule(
@@ -206,7 +226,7 @@ PREFERENCE_FOLDER = Benchmark(
         )
     },
     files={
-        "predictions": own_format("plain"),
+        "predictions": predictions_format("plain"),
         "rewards": FileFormat(
             about="id, category and rewards, [of the better response, of the other]",
             marks=("rewards",),

@@ -60,5 +60,10 @@ class BenchmarkConfig(Location):
 
 
 def load(config: BenchmarkConfig) -> LoadedBenchmark:
-    """Return the rows of the benchmark that `config` names; raise errors as its `load` does."""
+    """Return the rows of the benchmark that `config` names.
+
+    Raises:
+        UserError: If files are missing, or the images of rows are missing or broken.
+        RecordError: If a row cannot be used.
+    """
     return BENCHMARKS[config.name].load(config)

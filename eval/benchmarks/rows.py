@@ -15,14 +15,21 @@ from typing import Any
 
 from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
-from mmrm.data.preference import EncodedImage, ImagePart, Message, Preference, TextPart, forged
+from mmrm.data.preference import (
+    EncodedImage,
+    ImagePart,
+    Message,
+    Preference,
+    TextPart,
+    control_token_faults,
+)
 from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
 from mmrm.data.sources.shared.file_source import refuse_same_files, shards_problem
-from mmrm.data.storage.arrow import BEYOND_PYTHON, refuse_repeated_columns
+from mmrm.data.storage.arrow import CONVERSION_ERRORS, refuse_repeated_columns
 from mmrm.data.storage.files import content_digest
 from mmrm.data.storage.row_files import Row, open_rows
-from mmrm.data.video import ADVICE, COLUMNS, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_COLUMNS, is_video_name
 from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
     LoadedBenchmark,
@@ -30,56 +37,71 @@ from mmrm.eval.benchmarks.benchmark import (
     Origin,
     PublishedEdition,
     Record,
-    differences,
+    row_count_notes,
 )
 from mmrm.eval.benchmarks.editions import EMBEDDED, edition_folder
 from mmrm.eval.candidates import Example
 
-LISTED = 20
-"""The most broken items that an error lists by name."""
-SHOWN = 3
+MOST_FAULTS = 20
+"""The most faults that an error lists."""
+MOST_UNAVAILABLE = 3
 """The most unavailable rows that a note names."""
+LONGEST_KEY = 60
+"""The most characters of a repeated JSON key in a message."""
+MOST_THREADS = 16
+"""The most threads that decode images at once."""
+KEY_LENGTH = 24
+"""Hexadecimal digits of a row's key."""
 
 
-def find_files(location: str, names: Sequence[str], what: str) -> list[Path]:
+def find_files(location: str, patterns: Sequence[str], title: str) -> list[Path]:
     """Return the file at `location`, or the benchmark's files in that folder.
 
-    The files of a folder are all that match the first of `names` (paths or patterns) that any file
-    matches.
+    In a folder the patterns are tried in their order. The files that match a pattern are returned,
+    and later patterns are not tried any more.
+
+    Args:
+        location: The path of a file or a folder.
+        patterns: Paths or glob patterns, relative to the folder.
+        title: The name of the benchmark in messages.
 
     Raises:
-        UserError: If there is no such file, a numbered set is incomplete, or a file is not regular.
-            The message calls the benchmark `what`.
+        UserError: If there is no such file, some shards of a numbered set are missing, or a file is
+            not regular.
     """
-    place = Path(location).expanduser()
-    if place.is_file():
-        _check_files([place], what)
-        return [place]
-    for name in names:
-        files = sorted(place.glob(name))
-        _check_files(files, what)
+    path = Path(location).expanduser()
+    if path.is_file():
+        _check_files([path], title)
+        return [path]
+    for pattern in patterns:
+        files = sorted(path.glob(pattern))
+        _check_files(files, title)
         if files:
             return files
-    if os.path.lexists(place) and not place.is_dir():
-        require_regular(place)
-    state = "holds none of its files" if place.is_dir() else "is not there"
+    if os.path.lexists(path) and not path.is_dir():
+        # A pipe, a device or a broken link has an error that names its kind.
+        require_regular(path)
+    state = "holds none of its files" if path.is_dir() else "is not there"
     raise UserError(
-        f"{what}: {place} {state}. Required is `hub`, `embedded`, `embedded-medium`, "
+        f"{title}: {path} {state}. Required is `hub`, `embedded`, `embedded-medium`, "
         "`embedded-hard`, the official file, or a folder with one of: "
-        f"{', '.join(names)}."
+        f"{', '.join(patterns)}."
     )
 
 
-def _check_files(files: Sequence[Path], what: str) -> None:
-    """Refuse files that are the same by a link, and numbered sets that are incomplete."""
+def _check_files(files: Sequence[Path], title: str) -> None:
+    """Raise UserError if two paths lead to the same file, or if shards of a set are missing.
+
+    The message about shards begins with `title`, the name of the benchmark.
+    """
     refuse_same_files(files)
     problem = shards_problem(files)
     if problem:
-        raise UserError(f"{what}: {problem} The location of a set is its folder.")
+        raise UserError(f"{title}: {problem} The location of a set is its folder.")
 
 
 def read_json_lines(path: Path) -> list[Record | None]:
-    """Return one object, or None for null, for each line that is not blank.
+    """Return the JSON value of each line that is not blank: an object, or None for null.
 
     Raises:
         UserError: If a line is not a JSON object or null, or has a key twice. The message names the
@@ -90,7 +112,7 @@ def read_json_lines(path: Path) -> list[Record | None]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            encoding = "utf-8-sig" if number == 1 else "utf-8"
+            encoding = "utf-8-sig" if number == 1 else "utf-8"  # a file may begin with a BOM
             try:
                 record = json.loads(line.decode(encoding), object_pairs_hook=_with_each_key_once)
             except (ValueError, RecursionError) as error:
@@ -107,25 +129,21 @@ def read_json_lines(path: Path) -> list[Record | None]:
 
 
 def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object.
+    """Return the dictionary of the (key, value) pairs of a JSON object.
 
     Raises:
-        ValueError: If a key occurs twice, because readers differ in the value that they take.
+        ValueError: If a key occurs twice. Programs differ in which of its values they read.
     """
     values = dict(pairs)
     if len(values) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         repeated = next(key for key in counts if counts[key] > 1)
-        raise ValueError(f"the key {repeated[:60]!r} is there twice in an object")
+        raise ValueError(f"the key {repeated[:LONGEST_KEY]!r} is there twice in an object")
     return values
 
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:
-    """Return the rows of files of one kind, all in memory.
-
-    Sources of training read parquet through a copy in Arrow, because they may not fit into memory.
-    A benchmark does fit.
-    """
+    """Return the rows of all files, which have the same format; all rows are in memory at once."""
     if paths[0].suffix == ".parquet":
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
@@ -133,7 +151,7 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
             refuse_repeated_columns(path, parquet.read_schema(path).names)
         try:
             return list(parquet.read_table(list(paths)).to_pylist())
-        except BEYOND_PYTHON as error:
+        except CONVERSION_ERRORS as error:  # a value that no Python object can hold
             names = ", ".join(map(str, paths))
             raise UserError(
                 f"{names}: the rows cannot be read ({error}). Fetch the files again."
@@ -145,7 +163,12 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 
 @contextmanager
 def fetching(title: str, hub: str) -> Iterator[None]:
-    """Turn an error of the hub into a HubError whose message has a remedy."""
+    """Raise a HubError with a remedy if the block, which fetches a data set, raises an error.
+
+    Args:
+        title: The name of the benchmark.
+        hub: The data set's id on the hub.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -159,8 +182,8 @@ def fetching(title: str, hub: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """A benchmark in the form in which it was published, on the hub or in a folder."""
+class PublishedBenchmark:
+    """A published benchmark: where its rows are, and the function that makes examples of them."""
 
     name: str
     title: str
@@ -170,43 +193,49 @@ class Published:
     files: Sequence[str]
     """Paths or patterns of the benchmark's files in a folder; the first that matches is read."""
     image: str | None
-    """The column whose images stay encoded. None: the hub's repository is fetched whole, with its
-    folders of images."""
+    """The column with the images of the hub's table, which are read without being decoded. None if
+    the hub's whole repository is downloaded instead, with its folders of images."""
     known: Sequence[PublishedEdition]
+    """Published editions, with whose numbers of rows the loaded rows are compared."""
     convert: Callable[[Row, Path, str], Example]
     """Makes an example of a row, the folder of image files and the row's identity."""
     videos: bool = False
     """True if rows may name videos, whose frames `convert` takes."""
 
-    def look(self, where: Location) -> None:
+    def check_location(self, where: Location) -> None:
         """Raise UserError if a local location holds no file of the benchmark."""
         if where.location not in BUILT_IN:
             find_files(where.location, self.files, self.title)
 
     def load(self, where: Location) -> LoadedBenchmark:
-        """Return the rows with checked images.
+        """Return the rows of the benchmark, after checking that every image can be decoded.
 
         Raises:
             UserError: If files are missing, or the images of rows are missing or broken.
             RecordError: If a row cannot be used.
         """
-        examples, place = self._examples(where)
-        return loaded(self.name, examples, where, place, self.known)
+        examples, origin = self._examples(where)
+        return loaded_benchmark(self.name, examples, where, origin, self.known)
 
     def read(self, where: Location) -> list[Example]:
-        """Return the rows without looking at their images; raise errors as `load` does."""
+        """Return the rows without checking their images.
+
+        Raises:
+            UserError: If files are missing.
+            RecordError: If a row cannot be used.
+        """
         examples, _ = self._examples(where)
         return examples
 
     def _examples(self, where: Location) -> tuple[list[Example], str]:
-        """Return the rows, limited as the location demands, and the place where they were found."""
+        """Return the rows, at most `where.limit`, and their origin: a path or a hub revision."""
         if where.location == "hub" and self.image is not None:
             rows = self._rows_on_hub(self.image, where.revision)
-            place = f"{self.hub}@{where.revision or 'main'}"
-            image_root = Path()
+            origin = f"{self.hub}@{where.revision or 'main'}"
+            image_root = Path()  # not used: the table holds the images themselves
         else:
-            files = find_files(self._folder(where), self.files, self.title)
-            place = self._place_of_files(files, where)
+            files = find_files(self._local_path(where), self.files, self.title)
+            origin = self._origin_of_files(files, where)
             image_root = files[0].parent
             if where.image_root:
                 image_root = Path(where.image_root).expanduser()
@@ -214,22 +243,25 @@ class Published:
         if not self.videos:
             self._refuse_videos(rows)
         examples = []
-        for index in limited(len(rows), where.limit):
+        for index in limited_indices(len(rows), where.limit):
             row = rows[index]
             identity = f"{self.name}:{index} ({row.get('id', row.get('ID'))})"
             examples.append(self.convert(row, image_root, identity))
-        return examples, place
+        return examples, origin
 
     def _rows_on_hub(self, image_column: str, revision: str | None) -> list[Row]:
-        """Return the rows of the hub's data set, with the images of one column still encoded."""
+        """Return the rows of the hub's data set; images in `image_column` are not decoded."""
         import datasets
 
         with fetching(self.title, self.hub):
             table = datasets.load_dataset(self.hub, split="test", revision=revision)
         return list(table.cast_column(image_column, datasets.Image(decode=False)))
 
-    def _folder(self, where: Location) -> str:
-        """Return the folder or file to read, after fetching or writing it if it is built in."""
+    def _local_path(self, where: Location) -> str:
+        """Return the path of the benchmark's folder or file.
+
+        Files on the hub are downloaded first. An edition with generated rows is written first.
+        """
         if where.location == "hub":
             from huggingface_hub import snapshot_download
 
@@ -241,8 +273,8 @@ class Published:
             return str(edition_folder(self.name, where.location))
         return where.location
 
-    def _place_of_files(self, files: Sequence[Path], where: Location) -> str:
-        """Return the place of the rows, as results state it."""
+    def _origin_of_files(self, files: Sequence[Path], where: Location) -> str:
+        """Return the origin of the rows in `files`: a path or a hub revision, for results."""
         if where.location == "hub":
             return f"{self.hub}@{where.revision or 'main'}"
         if where.location in EMBEDDED:
@@ -251,37 +283,44 @@ class Published:
 
     def _refuse_videos(self, rows: Sequence[Row]) -> None:
         """Raise UserError if any row names a video."""
-        with_video = []
+        video_indices = []
         for index, row in enumerate(rows):
-            if any(row.get(name) for name in COLUMNS):
-                with_video.append(index)
-        if with_video:
+            if any(row.get(column) for column in VIDEO_COLUMNS):
+                video_indices.append(index)
+        if video_indices:
             raise UserError(
-                f"{self.name}: {len(with_video)} rows name videos, the first is row "
-                f"{with_video[0]}. {ADVICE}"
+                f"{self.name}: {len(video_indices)} rows name videos, the first is row "
+                f"{video_indices[0]}. {VIDEO_ADVICE}"
             )
 
 
-def require_texts(row: Row, names: Sequence[str], record: str, hint: str = "") -> None:
-    """Raise RecordError unless each of these columns holds a text."""
-    missing = [name for name in names if not isinstance(row.get(name), str)]
+def require_texts(row: Row, columns: Sequence[str], identity: str, hint: str = "") -> None:
+    """Raise RecordError unless each of these columns holds a text.
+
+    The message begins with `identity`, the benchmark and the row. It ends with `hint`.
+    """
+    missing = [column for column in columns if not isinstance(row.get(column), str)]
     if missing:
         raise RecordError(
-            f"{record}: no text under {', '.join(missing)}; the columns are "
+            f"{identity}: no text under {', '.join(missing)}; the columns are "
             f"{', '.join(sorted(row))}.{hint}"
         )
 
 
-def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage, ...], str]:
-    """Return the image of a row, and a reference to it for the row's key.
+def image_of_row(value: object, root: Path, identity: str) -> tuple[tuple[EncodedImage, ...], str]:
+    """Return the image of a row, and a text that stands for the image in the row's key.
 
-    `value` is a path, or a struct of bytes and path as parquet holds it. An empty text means that
-    the row is text only by design. No row of the published benchmarks is; it is this project's
-    extension.
+    The first result holds one image, or none if `value` is an empty text. That marks a row that is
+    text only by design. The published benchmarks have no such rows.
+
+    Args:
+        value: The row's image column: a path, or a mapping with `bytes` and `path`.
+        root: The folder that paths are relative to.
+        identity: The benchmark and the row, for messages.
 
     Raises:
         ImageError: If the path names a video.
-        RecordError: If the value is anything else.
+        RecordError: If the value is neither a path nor such a mapping, or the path leaves `root`.
     """
     if value == "":
         return (), ""
@@ -289,53 +328,55 @@ def encoded(value: object, root: Path, record: str) -> tuple[tuple[EncodedImage,
         content = value.get("bytes")
         if content:
             return (bytes(content),), content_digest(bytes(content))
-        value = value.get("path") or None
+        value = value.get("path") or None  # an empty path is no image, not a row of text only
     if isinstance(value, str) and is_video_name(value):
-        raise ImageError(f"{record}: the image {value!r} is a video. {ADVICE}")
+        raise ImageError(f"{identity}: the image {value!r} is a video. {VIDEO_ADVICE}")
     if not isinstance(value, str):
         description = "null or missing" if value is None else f"a {type(value).__name__}"
         raise RecordError(
-            f"{record}: the image is {description}; required is a path or a struct of bytes and "
+            f"{identity}: the image is {description}; required is a path or a struct of bytes and "
             "path. Without its image the row is another question. An empty text marks a row that "
             "is text only by design."
         )
-    return (under(root, value, record),), value
+    return (path_below(root, value, identity),), value
 
 
-def under(root: Path, reference: str, record: str) -> Path:
-    """Return the file or folder that `reference` names.
+def path_below(root: Path, reference: str, identity: str) -> Path:
+    """Return the path of the file or folder `reference` that a row names.
 
-    It is looked for below `root`, below the folders `images` and `data` of `root`, and next to
-    `root`. The last serves a `root` that is itself the folder with which the reference begins. If
-    it is in none of these places, the first is returned, which `check_images` reports as missing.
+    The candidates are `reference` below `root`, below `root/images` and below `root/data`. A fourth
+    one is added if `root` has the name with which `reference` begins: then `reference` may be
+    relative to the parent of `root`. The result is the first candidate that exists. If there is
+    none, it is the first candidate, which `check_images` reports as missing.
 
     Raises:
-        RecordError: If the reference is absolute or contains `..`.
+        RecordError: If the reference is absolute or contains `..`. The message begins with
+            `identity`, the benchmark and the row.
     """
     parts = Path(reference).parts
     if not parts or ".." in parts or Path(reference).is_absolute():
         raise RecordError(
-            f"{record}: the path {reference!r} does not stay below the image folder {root}; "
+            f"{identity}: the path {reference!r} does not stay below the image folder {root}; "
             "required is a relative path without '..'. Set image_root to the folder that the paths "
             "are relative to."
         )
-    places = [root / reference, root / "images" / reference, root / "data" / reference]
+    candidates = [root / reference, root / "images" / reference, root / "data" / reference]
     if root.resolve().name == parts[0]:
-        places.append(root.resolve().parent / reference)
-    for place in places:
-        if place.exists():
-            return place
-    return places[0]
+        candidates.append(root.resolve().parent / reference)
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    return candidates[0]
 
 
-def user_turn(text: str, images: int, images_last: bool = False) -> tuple[Message, ...]:
-    """Return one user turn of a text and images.
+def user_turn(text: str, num_images: int, images_last: bool = False) -> tuple[Message, ...]:
+    """Return a conversation of one user turn, with a text and `num_images` image parts.
 
-    The images come before the text, as Qwen2.5-VL was trained, or after it, as official scripts
-    send them.
+    The images come before the text, as Qwen2.5-VL was trained. If `images_last` is True, they come
+    after it, as official scripts send them.
     """
     text_part: TextPart = {"type": "text", "text": text}
-    image_parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
+    image_parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(num_images)]
     parts = [text_part, *image_parts] if images_last else [*image_parts, text_part]
     return ({"role": "user", "content": parts},)
 
@@ -343,104 +384,105 @@ def user_turn(text: str, images: int, images_last: bool = False) -> tuple[Messag
 def content_key(
     prompt: Sequence[Message], responses: Sequence[str], references: Sequence[str]
 ) -> str:
-    """Return a digest of everything that a row shows.
+    """Return the key of a row: a digest of its prompt, its responses and its images.
 
-    Ids cannot be keys, because they repeat in all three published benchmarks.
+    `references` holds a text for each image, such as its path. Ids cannot be keys, because they
+    repeat in all three published benchmarks.
     """
     content = json.dumps([list(prompt), list(responses), list(references)], ensure_ascii=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
+    return hashlib.sha256(content.encode()).hexdigest()[:KEY_LENGTH]
 
 
-def limited(num_rows: int, limit: int | None) -> Sequence[int]:
+def limited_indices(num_rows: int, limit: int | None) -> Sequence[int]:
     """Return the indices of all rows, or of `limit` rows drawn by a fixed seed, in order."""
     if limit is None or limit >= num_rows:
         return range(num_rows)
     return sorted(random.Random(0).sample(range(num_rows), limit))
 
 
-def loaded(
+def loaded_benchmark(
     name: str,
     examples: Sequence[Example],
     where: Location,
-    place: str,
-    known: Sequence[PublishedEdition] = (),
+    origin: str,
+    editions: Sequence[PublishedEdition] = (),
 ) -> LoadedBenchmark:
-    """Return the rows with distinct keys, checked images, and notes on unavailable rows.
+    """Return the rows that can be judged, after checking their images, with notes about all rows.
 
-    Rows are unavailable to every judge if a text holds a control token of Qwen2.5-VL, because a
-    chat template would make a turn or an image of it. If several rows have the same content, the
-    keys of all but the first end with -2, -3 and so on. Notes also state how the number of rows
-    differs from the published ones.
+    A row with a control token of Qwen2.5-VL in a text is unavailable to every judge, because a chat
+    template would turn the token into a turn or an image. Such rows are left out, and a note names
+    them. If several rows have the same content, the keys of all but the first end with -2, -3 and
+    so on. Other notes state how the numbers of rows differ from the nearest published edition.
 
     Args:
         name: The name of the benchmark.
         examples: The rows in file order.
         where: The location as the user gave it.
-        place: The place where the rows were found, for the result.
-        known: The published editions.
+        origin: The path or the hub revision that the rows were read from; results state it.
+        editions: The published editions.
 
     Raises:
         UserError: If no row can be shown, or images are missing or broken. It lists them.
     """
-    num_repeats: Counter[str] = Counter()
+    rows_by_key: Counter[str] = Counter()
     rows: list[Example] = []
     unavailable: list[str] = []
     for example in examples:
-        reason = example.unavailable or _forged_token(example)
+        reason = example.unavailable or _control_token_problem(example)
         if reason:
             unavailable.append(f"{example.identity}: {reason}")
             continue
-        num_repeats[example.key] += 1
-        repeat = num_repeats[example.key]
-        if repeat > 1:
-            example = replace(example, key=f"{example.key}-{repeat}")
+        rows_by_key[example.key] += 1
+        num_equal = rows_by_key[example.key]
+        if num_equal > 1:
+            example = replace(example, key=f"{example.key}-{num_equal}")
         rows.append(example)
     if unavailable and not rows:
         raise UserError(
             f"{name}: none of its {len(examples)} rows can be shown to a judge:"
-            f"{listed(unavailable)}"
+            f"{problem_lines(unavailable)}"
         )
     check_images(name, rows)
 
     notes = []
     if where.limit is not None:
         notes.append(f"Limited to {where.limit} rows: not comparable with any published figure.")
-    elif where.location not in EMBEDDED and known:
-        notes += differences(examples, known)
+    elif where.location not in EMBEDDED and editions:
+        notes += row_count_notes(examples, editions)
     if unavailable:
-        more = " …" if len(unavailable) > SHOWN else ""
+        ellipsis = " …" if len(unavailable) > MOST_UNAVAILABLE else ""
         notes.append(
             f"{len(unavailable)} of {len(examples)} rows are unavailable and in no figure: "
-            f"{'; '.join(unavailable[:SHOWN])}{more}"
+            f"{'; '.join(unavailable[:MOST_UNAVAILABLE])}{ellipsis}"
         )
-    return LoadedBenchmark(tuple(rows), Origin(place, tuple(unavailable), tuple(notes)))
+    return LoadedBenchmark(tuple(rows), Origin(origin, tuple(unavailable), tuple(notes)))
 
 
-def _forged_token(example: Example) -> str:
-    """Return the problem with a control token in a row's texts; an empty text without one."""
+def _control_token_problem(example: Example) -> str:
+    """Return a message about the first control token in a row's texts; "" if there is none."""
     better = example.responses[example.better]
-    other = example.responses[1 - example.better]
-    return next(forged(Preference(example.identity, example.prompt, better, other)), "")
+    worse = example.responses[1 - example.better]
+    messages = control_token_faults(Preference(example.identity, example.prompt, better, worse))
+    return next(messages, "")
 
 
 def check_images(name: str, examples: Sequence[Example]) -> None:
-    """Decode every image once.
+    """Raise UserError if images of the benchmark `name` are missing or broken; it lists their rows.
 
-    Raises:
-        UserError: If images are missing or broken. It lists their rows.
+    Every image is decoded once, even if several rows show it.
     """
-    owner_by_image: dict[EncodedImage, str] = {}
+    identity_by_image: dict[EncodedImage, str] = {}
     for example in examples:
         for image in example.images:
-            owner_by_image.setdefault(image, example.identity)
+            identity_by_image.setdefault(image, example.identity)
 
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        results = pool.map(_image_problem, owner_by_image.keys(), owner_by_image.values())
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+        results = pool.map(_image_problem, identity_by_image.keys(), identity_by_image.values())
         problems = [problem for problem in results if problem]
     if problems:
         raise UserError(
-            f"{name}: {len(problems)} of {len(owner_by_image)} images are missing or broken:"
-            f"{listed(problems)}"
+            f"{name}: {len(problems)} of {len(identity_by_image)} images are missing or broken:"
+            f"{problem_lines(problems)}"
             "\nEvery row needs its image, or else the score is another benchmark's. Set image_root "
             "to the folder that the paths are relative to, or fetch the images again. The option "
             "`--images none` leaves images out on purpose."
@@ -448,7 +490,12 @@ def check_images(name: str, examples: Sequence[Example]) -> None:
 
 
 def _image_problem(image: EncodedImage, identity: str) -> str:
-    """Return the reason why an image cannot be decoded; an empty text if it can."""
+    """Return the reason why an image cannot be decoded; an empty text if it can be.
+
+    Args:
+        image: The image.
+        identity: The benchmark and the row of the image, which the reason begins with.
+    """
     try:
         decode(image, identity)
     except ImageError as error:
@@ -456,11 +503,15 @@ def _image_problem(image: EncodedImage, identity: str) -> str:
     return ""
 
 
-def listed(problems: Sequence[str]) -> str:
-    """Return the first problems, one a line. Problems of the same fault are one line."""
-    counts = count_faults(((problem, 1) for problem in problems), len(problems))
-    faults = fault_messages(counts)
-    lines = faults[:LISTED]
-    if len(faults) > LISTED:
-        lines.append(f"… and {len(faults) - LISTED} other faults")
+def problem_lines(problems: Sequence[str]) -> str:
+    """Return a list of problems for the end of a message; each begins on a new line.
+
+    Problems that differ only in their row or value are one line with their number. At most
+    MOST_FAULTS lines are written, and then the number of the other faults.
+    """
+    counted_problems = [(problem, 1) for problem in problems]  # each is about one row
+    faults = fault_messages(count_faults(counted_problems, max_faults=len(problems)))
+    lines = faults[:MOST_FAULTS]
+    if len(faults) > MOST_FAULTS:
+        lines.append(f"… and {len(faults) - MOST_FAULTS} other faults")
     return "".join(f"\n  {line}" for line in lines)

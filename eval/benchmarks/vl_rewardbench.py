@@ -24,7 +24,13 @@ from mmrm.eval.benchmarks.benchmark import (
     preferred,
     rewards,
 )
-from mmrm.eval.benchmarks.rows import Published, content_key, encoded, require_texts, user_turn
+from mmrm.eval.benchmarks.rows import (
+    PublishedBenchmark,
+    content_key,
+    image_of_row,
+    require_texts,
+    user_turn,
+)
 from mmrm.eval.benchmarks.vl_rewardbench_scoring import (
     FILES_SCORED,
     RULES,
@@ -79,7 +85,7 @@ elements of the task."""
 
 @dataclass(frozen=True, slots=True)
 class QueryPair:
-    """The texts of a row."""
+    """A query with two responses, as a row of any file has them."""
 
     query: str
     responses: tuple[str, str]
@@ -89,10 +95,17 @@ class QueryPair:
 
 
 def _example(row: Row, root: Path, identity: str) -> Example:
-    """Return a row of any of the files as an example."""
+    """Return a row of any of the files as an example.
+
+    Args:
+        row: The row, in the hub's, the official repository's or R1-Reward's format.
+        root: The folder that the paths of images are relative to.
+        identity: The benchmark and the row, for messages.
+    """
     image = row["image"] if "image" in row else row.get("image_path")
-    images, reference = encoded(image, root, identity)
+    images, reference = image_of_row(image, root, identity)
     pair = _query_pair(row, identity)
+    # The turn has a part of its own for the image, in place of the mark in the text.
     prompt = user_turn(pair.query.replace("<image>\n", ""), len(images))
     # The key must not depend on an order that the file does not have.
     responses = sorted(pair.responses) if pair.is_order_drawn else pair.responses
@@ -113,7 +126,7 @@ def _example(row: Row, root: Path, identity: str) -> Example:
 
 
 def _query_pair(row: Row, identity: str) -> QueryPair:
-    """Return the texts of a row in R1-Reward's or in the official format."""
+    """Return the query and the responses of a row in R1-Reward's or in the official format."""
     if "chosen" in row:
         require_texts(row, ("id", "prompt", "chosen", "rejected"), identity)
         responses, winner = in_drawn_order(row["prompt"], row["chosen"], row["rejected"])
@@ -122,7 +135,8 @@ def _query_pair(row: Row, identity: str) -> QueryPair:
     ranking = list(row.get("human_ranking") or [])
     texts = list(row.get("response") or [])
     has_two_texts = [type(text) for text in texts] == [str, str]
-    if ranking not in ([0, 1], [1, 0]) or not has_two_texts:
+    has_ranking = ranking in ([0, 1], [1, 0])
+    if not has_ranking or not has_two_texts:
         raise RecordError(
             f"{identity}: human_ranking is {ranking} of {len(texts)} responses; required is [0, 1] "
             f"or [1, 0] of two texts. The columns are {', '.join(sorted(row))}. Correct the row, "
@@ -136,7 +150,7 @@ def _query_pair(row: Row, identity: str) -> QueryPair:
 
 
 def ask(example: Example, first: Side) -> tuple[Message, ...]:
-    """Return the official judge prompt.
+    """Return the official judge prompt for an example, with the response `first` as Answer 1.
 
     It is one user turn, with the text before the image, as inference_hf.py sends it.
     """
@@ -148,13 +162,13 @@ def ask(example: Example, first: Side) -> tuple[Message, ...]:
     return user_turn(prompt.replace("<image>\n", ""), len(example.images), images_last=True)
 
 
-def read(text: str) -> Side | None:
-    """Return the position that a judgement names, by the official pattern.
+def read(judgement: str) -> Side | None:
+    """Return the position, 0 or 1, of the answer that a judgement names by the official pattern.
 
-    An answer other than 1 and 2 is unreadable. The official scorer counts Answer 3 as right, so the
-    official figures do, and ours do not.
+    Returns None if the pattern does not match, or if the number is neither 1 nor 2. The official
+    scorer counts any such number as right. The project's own figures do not.
     """
-    number = named_answer(text)
+    number = named_answer(judgement)
     if number == 1:
         return 0
     if number == 2:
@@ -166,11 +180,11 @@ def read(text: str) -> Side | None:
 
 
 def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
-    """Return the predictions as inference_hf.py writes them, one record a vote.
+    """Return the predictions as inference_hf.py writes them, one record for each vote.
 
-    cal.py can be run on them. Scores have no text, so the record of a scalar judge holds the
-    sentence that the official prompt asks for. Equal scores name no answer, and cal.py then leaves
-    the row out of its denominators.
+    The official scorer cal.py reads such records. A judge that only scores has written no text, so
+    its record holds the sentence with which the official prompt ends a judgement. If its scores are
+    equal, the record names no answer, and cal.py leaves the row out of its denominators.
     """
     records = []
     for example, row_scores in zip(examples, scores, strict=True):
@@ -181,8 +195,9 @@ def official_records(examples: Sequence[Example], scores: Sequence[Scores]) -> l
 
 
 def _vote_of_scores(scores: Scores) -> Vote:
-    """Return scores as a vote that was shown the first response first."""
+    """Return the vote of a judge that only scores, as if it had seen the first response first."""
     first_score, second_score = scores.values
+    # `_record` replaces an empty text by a sentence that names the preferred response.
     text = "The scores do not differ." if first_score == second_score else ""
     return Vote((0, 1), preferred(scores), text)
 
@@ -191,9 +206,9 @@ def _record(example: Example, vote: Vote) -> Record:
     """Return a vote as a line of the official file.
 
     The line has the judge's text if the official pattern reads the same answer from it as the
-    judge's own reader did. Otherwise it has a sentence with that answer. A judge may answer in
-    another form (`<answer>2</answer>`) and still write "Therefore … Answer 1 is better" in its
-    reasoning, and its file must not name another response than its verdict.
+    judge's own reader did. Otherwise it has a sentence with the answer of the judge's own reader.
+    For example, a judge may answer `<answer>2</answer>` and still write "Therefore … Answer 1 is
+    better" in its reasoning. The line must not name another response than the verdict.
     """
     first_shown = vote.shown[0]
     position = None if vote.named is None else vote.shown.index(vote.named)
@@ -201,6 +216,7 @@ def _record(example: Example, vote: Vote) -> Record:
     if read(text) != position:
         text = "" if position is None else f"Overall Judgment: Answer {1 + position} is better."
     number = named_answer(text)
+    # The number of the worse answer, as the judge saw the answers.
     rejected = 1 if first_shown != example.better else 2
     ranking = [0, 1] if example.better == 0 else [1, 0]
     columns = {name: example.row[name] for name in KEPT}
@@ -214,7 +230,7 @@ def _record(example: Example, vote: Vote) -> Record:
             "filtering model": "",
             "filter_choice": text,
             "filter_prompt": "",
-            "filter_number": -1 if number is None else number,
+            "filter_number": -1 if number is None else number,  # -1 if no number was read
             "random_number": first_shown,
             "flag_status": agreement(number, rejected),
         },
@@ -224,7 +240,7 @@ def _record(example: Example, vote: Vote) -> Record:
 def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> list[Record]:
     """Return the predictions as R1-Reward writes them for this benchmark.
 
-    There is one record a row, with the reward of the winner first.
+    Each row has one record, in which the reward of the better response is the first one.
     """
     records = []
     for example, row_scores in zip(examples, scores, strict=True):
@@ -241,7 +257,7 @@ def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> lis
     return records
 
 
-PUBLISHED = Published(
+PUBLISHED = PublishedBenchmark(
     name=NAME,
     title="VL-RewardBench",
     hub=HUB,
@@ -253,7 +269,7 @@ PUBLISHED = Published(
 VL_REWARDBENCH = Benchmark(
     name=NAME,
     load=PUBLISHED.load,
-    look=PUBLISHED.look,
+    check_location=PUBLISHED.check_location,
     read=PUBLISHED.read,
     files=FILES_SCORED,
     formats={"official": official_records, "rewards": reward_records},

@@ -32,9 +32,9 @@ from mmrm.eval.benchmarks.prediction_records import (
     lmms_format,
     lmms_text,
     one_of,
-    own_format,
     parse_records,
     parse_rewards,
+    predictions_format,
     text,
 )
 
@@ -50,12 +50,16 @@ with re.IGNORECASE. Searching with it takes time that grows with the fifth power
 `Judgment` has no e.
 """
 MOST_DIGITS = 4300
-"""Python reads no longer number. The official script stops at such an answer."""
+"""The most digits of a number that Python reads. The official script stops at a longer one."""
 VOTES = (1, 3, 5, 7, 9)
 """The numbers of votes an item, K, for which cal.py computes figures."""
-CLASSES = ("agree", "reject", "doesntMatch", "other")
+VOTE_OUTCOMES = ("agree", "reject", "doesntMatch")
+"""The outcomes of a vote in cal.py."""
+CLASSES = (*VOTE_OUTCOMES, "other")
 """The outcomes of an item in cal.py. `other` means that no outcome has more than half of its
 votes."""
+SEED = 1234
+"""The seed of cal.py's shuffles."""
 GROUP_NAMES = ("general", "hallucination", "reasoning")
 DATASETS = {
     "RLAIF": "rlaif-v",
@@ -80,18 +84,18 @@ GROUPS = {
 
 
 def dataset(identity: str) -> str:
-    """Return the data set of an id by its prefix, up to the first `_` or `-`; case matters."""
+    """Return the data set of an id, by the part before its first `_` or `-`; case matters."""
     prefix = re.split("[_-]", identity, maxsplit=1)[0]
     return DATASETS.get(prefix, "vlfeedback")
 
 
 def official_group(identity: str) -> str:
-    """Return the group by cal.py's map: 183/749/318 over the 1,250 rows."""
+    """Return the group of an id by the map of the official script cal.py."""
     return GROUPS[dataset(identity)]
 
 
 def r1_group(identity: str) -> str:
-    """Return the group by R1-Reward's map, which BaseReward and Proxy-GRM use too: 484/448/318."""
+    """Return the group of an id by R1-Reward's map, which BaseReward and Proxy-GRM use too."""
     if "mmmu" in identity or "mathverse" in identity:
         return "reasoning"
     if any(word in identity for word in ("hallucination", "rlhf", "rlaif")):
@@ -100,7 +104,10 @@ def r1_group(identity: str) -> str:
 
 
 def unified_group(identity: str) -> str:
-    """Return the group by UnifiedReward's map, without the prefix `hallucination`: 631/301/318."""
+    """Return the group of an id by UnifiedReward's map.
+
+    It differs from the official map in one point: ids that begin with `hallucination` are general.
+    """
     name = dataset(identity)
     return "general" if name == "povid" else GROUPS[name]
 
@@ -109,14 +116,13 @@ def unified_group(identity: str) -> str:
 
 
 def named_answer(judgement: str) -> int | None:
-    r"""Return the answer number that the official pattern reads; None if it does not match.
+    """Return the answer number that the official pattern reads; None if it does not match.
 
     Newlines and asterisks are deleted, not replaced. A newline between Overall and Judgment makes
     them one word, and the pattern does not match.
-
-    The middle of the official pattern, `\s*.*\s*-*\s*`, matches every text without newlines, and is
-    greedy. So the pattern finds the last `Answer N is better` after the first conclusion.
     """
+    # The middle of the official pattern matches every text without newlines, and is greedy. So the
+    # pattern finds the last `Answer N is better` after the first conclusion.
     line = judgement.replace("\n", "").replace("*", "")
     conclusion = CONCLUSION.search(line)
     if conclusion is None:
@@ -126,7 +132,12 @@ def named_answer(judgement: str) -> int | None:
 
 
 def agreement(number: int | None, rejected: int) -> str:
-    """Return cal.py's outcome of a vote for answer `number`; `rejected` is the worse answer."""
+    """Return cal.py's outcome of a vote, one of VOTE_OUTCOMES.
+
+    Args:
+        number: The number of the answer that the vote names; None if it could not be read.
+        rejected: The number of the worse answer.
+    """
     if number is None:
         return "doesntMatch"
     return "reject" if number == rejected else "agree"
@@ -134,19 +145,19 @@ def agreement(number: int | None, rejected: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VoteSample:
-    """A line of the official predictions file: one vote about an item."""
+    """One vote about an item (a query with two responses), from the official predictions file."""
 
     item: str
     """The key of the item: its id and texts."""
     outcome: str
-    """One of `CLASSES` but `other`."""
+    """One of VOTE_OUTCOMES."""
     source: str
     """The data set of the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemVotes:
-    """The votes about an item, and its data set."""
+    """The votes about an item (a query with two responses), and its data set."""
 
     source: str
     counts: Counter[str]
@@ -155,68 +166,72 @@ class ItemVotes:
     @property
     def outcome(self) -> str:
         """The outcome that more than half of the votes have, else `other`."""
-        for name in CLASSES[:3]:
-            if self.counts[name] > self.counts.total() / 2:
-                return name
+        for outcome in VOTE_OUTCOMES:
+            if self.counts[outcome] > self.counts.total() / 2:
+                return outcome
         return "other"
 
 
 def official_score(records: PredictionRecords) -> dict[str, Any]:
-    """Return the official figures. Those of the largest K that every item has votes for come first.
+    """Return the figures that the official script cal.py computes from a predictions file.
 
-    `detail` holds all figures that cal.py computes, under `k=1`, `k=3` and so on, and in `lines` the
-    characters that it prints. Null lines are skipped but take part in the shuffle, whose generator
-    is seeded once and continues from K to K. Accuracies are agree / (agree + reject): unreadable
-    and split items are not in the denominator. If the script divides by zero, the figure is None
-    and `fails` names what is empty.
+    The script computes figures for K = 1, 3, 5, 7 and 9 votes an item. The headline figures are
+    those of the largest K for which every item has enough votes. `detail` holds the figures of
+    every K under `k=1`, `k=3` and so on, with the `lines` that the script prints.
+
+    An accuracy is agree / (agree + reject). Unreadable and split items are not in the denominator.
+    If the script divides by zero, the figure is None, and `fails` names the empty groups.
 
     Raises:
         PredictionsError: If the script stops before it prints anything.
     """
     samples = _samples(records)
-    generator = random.Random(1234)
+    # As in the script, the generator is seeded once, and not again for each K.
+    generator = random.Random(SEED)
     detail = {}
     groups_by_limit = {}
     for limit in VOTES:
-        order = list(samples)
-        _shuffle(order, generator)
-        figures, groups = _figures(_votes_by_item(order, limit), limit)
+        shuffled_samples = list(samples)
+        _shuffle(shuffled_samples, generator)
+        figures, groups = _figures(_first_votes(shuffled_samples, limit), limit)
         detail[f"k={limit}"] = figures
         groups_by_limit[limit] = groups
     num_votes_by_item = Counter(sample.item for sample in samples if sample is not None)
     fewest_votes = min(num_votes_by_item.values(), default=1)
-    limit = max(count for count in VOTES if count <= fewest_votes)
-    top = detail[f"k={limit}"]
+    largest_limit = max(limit for limit in VOTES if limit <= fewest_votes)
+    headline = detail[f"k={largest_limit}"]
     return {
-        "k": limit,
-        "micro": top["overall"],
-        "macro": top["macro"],
-        "groups": groups_by_limit[limit],
+        "k": largest_limit,
+        "micro": headline["overall"],
+        "macro": headline["macro"],
+        "groups": groups_by_limit[largest_limit],
         "detail": detail,
     }
 
 
-def _shuffle(order: list[VoteSample | None], generator: random.Random) -> None:
-    """Shuffle as cal.py does, which is not as `random.shuffle` does."""
-    for index in range(len(order)):
-        other = generator.randint(0, len(order) - 1)
-        order[index], order[other] = order[other], order[index]
+def _shuffle(samples: list[VoteSample | None], generator: random.Random) -> None:
+    """Shuffle the samples in place by cal.py's algorithm; `random.shuffle` has another one."""
+    for index in range(len(samples)):
+        drawn = generator.randint(0, len(samples) - 1)
+        samples[index], samples[drawn] = samples[drawn], samples[index]
 
 
-def _votes_by_item(order: Sequence[VoteSample | None], limit: int) -> list[ItemVotes]:
+def _first_votes(samples: Sequence[VoteSample | None], limit: int) -> list[ItemVotes]:
     """Return the first `limit` votes of each item, in the order of the items' first votes."""
     items: dict[str, ItemVotes] = {}
-    for sample in order:
+    for sample in samples:
         if sample is None:
             continue
-        item = items.setdefault(sample.item, ItemVotes(sample.source, Counter()))
-        if item.counts.total() < limit:
-            item.counts[sample.outcome] += 1
+        item_votes = items.setdefault(sample.item, ItemVotes(sample.source, Counter()))
+        if item_votes.counts.total() < limit:
+            item_votes.counts[sample.outcome] += 1
     return list(items.values())
 
 
 def _samples(records: PredictionRecords) -> list[VoteSample | None]:
-    """Return the vote of each line, None for a null line. Records may be wrapped as `{"0": …}`.
+    """Return the vote of each line; None for a null line, which takes part in cal.py's shuffle.
+
+    All records of a file may be wrapped as `{"0": …}`.
 
     Raises:
         PredictionsError: If cal.py stops at the file: it is empty, line 1 is null, or a wrapped
@@ -237,7 +252,11 @@ def _samples(records: PredictionRecords) -> list[VoteSample | None]:
 
 
 def _without_wrapper(records: PredictionRecords) -> list[Record]:
-    """Return the records of a file whose lines are wrapped as `{"0": …}`."""
+    """Return the records of a file whose lines are wrapped as `{"0": …}`.
+
+    Raises:
+        PredictionsError: If a line is not wrapped.
+    """
     unwrapped = []
     for line, record in enumerate(records, start=1):
         if record is None or "0" not in record:
@@ -257,35 +276,34 @@ def _sample(record: Record | None) -> VoteSample | None:
     item = text(record, "id") + text(record, "query") + "\t".join(sorted((first, second)))
     shown_first = one_of(record["meta"]["random_number"], (0, 1), "random_number")
     ranking = one_of(record["ranking"], ([0, 1], [1, 0]), "ranking")
-    # ranking[i] is 0 if response i is the better one, else 1. If response 1 was shown first, it is
-    # Answer 1, and the worse response has the number that the better one would have otherwise.
-    rank = 1 if shown_first == 0 else 0
-    rejected = ranking.index(rank) + 1
+    # ranking[i] is 0 for the better response and 1 for the worse one.
+    worse = ranking.index(1)
+    rejected = 1 if worse == shown_first else 2
     number = named_answer(text(record["meta"], "filter_choice"))
     return VoteSample(item, agreement(number, rejected), dataset(record["id"]))
 
 
 def _figures(items: Sequence[ItemVotes], limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return everything that cal.py computes for one K, and the figures by group."""
+    """Return everything that cal.py computes for K = `limit` votes, and the figures by group."""
     counts_by_source: dict[str, Counter[str]] = {}
-    decided = []
+    decided = []  # the group of each item that is agree or reject, and True for agree
     for item in items:
         outcome = item.outcome
         counts_by_source.setdefault(item.source, Counter())[outcome] += 1
         if outcome in ("agree", "reject"):
             decided.append((GROUPS[item.source], outcome == "agree"))
-    classes = sum(counts_by_source.values(), Counter())
+    items_by_class = sum(counts_by_source.values(), Counter())
     votes_used = {}
-    for name in CLASSES[:3]:
-        votes_used[name] = sum(item.counts[name] for item in items)
+    for outcome in VOTE_OUTCOMES:
+        votes_used[outcome] = sum(item.counts[outcome] for item in items)
     by_group = figures_by_group(decided, GROUP_NAMES)
     groups = by_group["groups"]
     total = {name: group["n"] for name, group in groups.items()}
-    # The order of the sum decides the last digit.
+    # The mean is summed in cal.py's order of the groups, which decides its last digit.
     accuracies = [groups[name]["accuracy"] for name in reversed(GROUP_NAMES)]
     figures: dict[str, Any] = {
         "items": len(items),
-        "classes": {name: classes[name] for name in CLASSES},
+        "classes": {name: items_by_class[name] for name in CLASSES},
         "votes_used": votes_used,
         "per_dataset": {
             source: _per_dataset(counts) for source, counts in counts_by_source.items()
@@ -296,7 +314,7 @@ def _figures(items: Sequence[ItemVotes], limit: int) -> tuple[dict[str, Any], di
         "overall": by_group["micro"],
         "macro": macro(accuracies),
     }
-    fails = []
+    fails = []  # the denominators that are zero
     for source, counts in counts_by_source.items():
         if counts["agree"] + counts["reject"] == 0:
             fails.append(f"data set {source}")
@@ -305,18 +323,22 @@ def _figures(items: Sequence[ItemVotes], limit: int) -> tuple[dict[str, Any], di
 
 
 def _per_dataset(counts: Counter[str]) -> dict[str, Any]:
-    """Return cal.py's figures of one data set."""
+    """Return cal.py's figures of one data set from the number of its items by outcome."""
     decided = counts["agree"] + counts["reject"]
     numbers = {f"{name}_number": counts[name] for name in CLASSES}
     return {
         **numbers,
-        "reject_rate": -1,
+        "reject_rate": -1,  # a constant in cal.py
         "accept_rate": round(counts["agree"] / decided, 4) if decided else None,
     }
 
 
 def _lines(figures: dict[str, Any], limit: int) -> list[str]:
-    """Return the lines that cal.py prints for one K, up to a division by zero."""
+    """Return the lines that cal.py prints for K = `limit` votes.
+
+    They end before the first line for which the script divides by zero.
+    """
+    # The script adds 1e-6 to some denominators, and not to others.
     num_items = figures["items"] + 1e-6
     classes = figures["classes"]
     decided = classes["agree"] + classes["reject"] + 1e-6
@@ -352,7 +374,7 @@ def _lines(figures: dict[str, Any], limit: int) -> list[str]:
 
 
 def at_votes(figures: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Return the official figures with those of K = `limit` votes an item first.
+    """Return `figures`, a result of `official_score`, with K = `limit` votes as the headline.
 
     Raises:
         PredictionsError: If cal.py does not compute this K.
@@ -362,13 +384,13 @@ def at_votes(figures: dict[str, Any], limit: int) -> dict[str, Any]:
             f"K is {limit}; cal.py computes K = {', '.join(map(str, VOTES))} votes an item. Choose "
             "one of these."
         )
-    top = figures["detail"][f"k={limit}"]
-    groups = group_figures(top["group_correct"], top["group_total"])
+    headline = figures["detail"][f"k={limit}"]
+    groups = group_figures(headline["group_correct"], headline["group_total"])
     return {
         **figures,
         "k": limit,
-        "micro": top["overall"],
-        "macro": top["macro"],
+        "micro": headline["overall"],
+        "macro": headline["macro"],
         "groups": groups,
     }
 
@@ -379,8 +401,8 @@ def at_votes(figures: dict[str, Any], limit: int) -> dict[str, Any]:
 def lmms_score(records: PredictionRecords) -> dict[str, Any]:
     """Return lmms-eval's figures from the scores in its sample log.
 
-    Its headline is `macro`, summed in its order. `detail` counts the answers that the official
-    pattern cannot read. gpt-4o-mini read them, or a coin was tossed.
+    lmms-eval reports `macro` as its main figure. `detail` has the number of answers that the
+    official pattern cannot read. lmms-eval had gpt-4o-mini read such an answer, or tossed a coin.
     """
     required = "filtered_resps (a text) and vlreward_score (question_id, category, score 0 or 1)"
     rows = parse_records(records, _logged_row, required)
@@ -390,7 +412,10 @@ def lmms_score(records: PredictionRecords) -> dict[str, Any]:
 
 
 def _logged_row(record: Record) -> tuple[str, bool, bool]:
-    """Return the group of a logged row, if it is right, and if the pattern cannot read it."""
+    """Return the group of a row that lmms-eval logged, with two flags.
+
+    The first is True if the row is right, and the second if the pattern cannot read its answer.
+    """
     logged = record["vlreward_score"]
     group = one_of(logged["category"], GROUP_NAMES, "category")
     is_right = bool(one_of(logged["score"], (0.0, 1.0, 0, 1), "score"))
@@ -401,17 +426,23 @@ def _logged_row(record: Record) -> tuple[str, bool, bool]:
 def rewards_score(
     records: PredictionRecords, group: Callable[[str], str], ties_right: bool = False
 ) -> dict[str, Any]:
-    """Return accuracies over all rows from `rewards` (the winner's first), by a map of groups.
+    """Return accuracies over all rows, from the rewards of the better and the other response.
 
     This is R1-Reward's get_acc.py with the one correction without which it cannot run: it takes
-    `rewards[:1]` and then reads `rewards[1]`. Equal rewards are wrong, or right as in the same
-    authors' script for IXC-2.5-Reward.
+    `rewards[:1]` and then reads `rewards[1]`.
+
+    Args:
+        records: The lines of a predictions file.
+        group: Returns the group of an id.
+        ties_right: Equal rewards are wrong in get_acc.py. If this is True they are right, as in the
+            same authors' script for IXC-2.5-Reward.
     """
     rows = parse_rewards(records, lambda record: group(text(record, "id")), "id", ties_right)
     figures = figures_by_group(rows, GROUP_NAMES)
     # The sum is in the script's order of groups, and an empty group counts as 0 there.
-    means = [figures["groups"][name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
-    return {**figures, "micro": figures["micro"] or 0, "macro": sum(means) / 3}
+    accuracies = [figures["groups"][name]["accuracy"] or 0 for name in reversed(GROUP_NAMES)]
+    macro_accuracy = sum(accuracies) / len(GROUP_NAMES)
+    return {**figures, "micro": figures["micro"] or 0, "macro": macro_accuracy}
 
 
 REWARDS = FileFormat(
@@ -419,7 +450,7 @@ REWARDS = FileFormat(
     marks=("rewards",),
 )
 FILES_SCORED = {
-    "predictions": own_format("all_rows"),
+    "predictions": predictions_format("all_rows"),
     "lmms_eval": lmms_format("vlreward_score", lambda logged: text(logged, "category")),
     "official": FileFormat(
         about="as inference_hf.py writes votes, one a line: id, query, response, ranking, "

@@ -13,8 +13,8 @@ few bits and their colour thumbnails are highly correlated. The hash is the 64-b
 (Implementation and Benchmarking of Perceptual Image Hash Functions, 2010), as the imagehash package
 defines it. Its bits tell which of the 8 x 8 lowest DCT coefficients of the 32 x 32 luma are above
 their median. Re-encoding and scaling change a few bits. Crops, mirror images and rotations are not
-found. The thumbnails distinguish images that the hash cannot: charts of one template, drawings on one
-background, images that differ in colour.
+found. The thumbnails distinguish images that the hash cannot: charts of one template, drawings on
+one background, images that differ in colour.
 
 Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and
 locality-sensitive hashing (datasketch), and the Jaccard similarity of its proposals is computed
@@ -52,21 +52,23 @@ Thumbnail = npt.NDArray[np.uint8]
 
 SHINGLE = 3
 """Words of a shingle. One changed word in a text of n leaves a similarity of (n - 1) / (n + 5)."""
-EDGE = ("",) * (SHINGLE - 1)
+EDGE_WORDS = ("",) * (SHINGLE - 1)
 """Empty words before and after a text, so that its first and last words are in three shingles
 too."""
-WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+WORD_WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 """Odd multipliers (of xxHash) for the words of a shingle, so that their order counts."""
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff"
 """Characters of Chinese and Japanese, which are written without spaces between words."""
 WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
-SIDE = 32
+THUMBNAIL_SIDE = 32
 """Pixels a side of the thumbnail that the perceptual hash is computed from."""
-BLANK = 2.0
+BLANK_DEVIATION = 2.0
 """An image is blank if the standard deviation of its thumbnail is below this many levels of 255."""
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 """The weights of red, green and blue in Rec. 601, as Pillow converts to grey."""
-COSINES = np.cos(np.pi / SIDE * np.outer(np.arange(8), np.arange(SIDE) + 0.5)).astype(np.float32)
+COSINES = np.cos(
+    np.pi / THUMBNAIL_SIDE * np.outer(np.arange(8), np.arange(THUMBNAIL_SIDE) + 0.5)
+).astype(np.float32)
 """The first 8 rows of the DCT-II matrix, unscaled, of shape (8, 32)."""
 
 KINDS = (
@@ -80,14 +82,14 @@ KINDS = (
 )
 """The kinds of matches. The word before `_` is the table of the index."""
 IMAGE_KINDS = KINDS[:3]
-DISTANCE = 8
+MAX_DIFFERENT_BITS = 8
 """The most bits of 64 in which the hashes of near images may differ. Re-encoding at quality 20 and
 halving the size stay within it, as does the share that PDQ, a longer hash of the same kind,
 recommends (31 of 256)."""
-CORRELATION = 0.95
+MIN_CORRELATION = 0.95
 """The least correlation of the thumbnails of near images. Re-encoded and halved photographs and
 charts stay above 0.98. Of 3,160 pairs of different charts from two templates none was above 0.9."""
-SIMILARITY = 0.8
+MIN_SIMILARITY = 0.8
 """The least Jaccard similarity of near texts: one word in 25 may be another. Between 0.7 and 0.8
 are different questions in the same frame ("Please first conduct reasoning, ... Question: Find the
 volume ..." in VL-RewardBench)."""
@@ -97,11 +99,11 @@ ROWS = 4
 """MinHash signatures of 128 numbers in 32 bands of 4. A text of similarity s is proposed with
 probability 1 - (1 - s^4)^32. That is 0.999 at 2/3, the least that the joint shingles of two pairs
 have if their responses reach 0.8 one by one."""
-OCCURS_BITS = 24
+SHINGLE_BITS = 24
 """Bits of a shingle's hash by which it is noted as occurring: 16 MB for millions of shingles."""
-REMEMBERED = 1 << 17
+MAX_REMEMBERED_IMAGES = 1 << 17
 """The number of images whose matches are kept, because many records of a source share an image."""
-EXCERPT = 160
+MAX_EXCERPT_LENGTH = 160
 """The most characters of a text in a report."""
 
 
@@ -109,63 +111,81 @@ EXCERPT = 160
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in the form in which they are compared."""
+    """Return the words of a text in lower case and the Unicode form NFKC.
+
+    Words are runs of letters and digits, and in Chinese and Japanese single characters. Image
+    markers that were left in the text are no words.
+    """
     folded = compatibility_form(LEFT_OVER_MARKER.sub(" ", text)).casefold()
+    # Casefolding can undo the normal form, so the text is normalised again.
     return WORD.findall(compatibility_form(folded))
 
 
 def shingles(text_words: Sequence[str]) -> Hashes:
-    """Return the hashes of all runs of three words, with two empty words at both ends."""
-    padded = " ".join([*EDGE, *text_words, *EDGE]).encode(errors="surrogatepass").split(b" ")
-    word_hashes = np.fromiter(map(zlib.crc32, padded), np.uint64, len(padded))
-    runs = np.lib.stride_tricks.sliding_window_view(word_hashes, SHINGLE) @ WEIGHTS
-    return np.unique((runs >> np.uint64(32)).astype(np.uint32))
+    """Return the shingles of a text: the hashes of every three successive words.
+
+    They are distinct and ascending. The text has two empty words before and after it, so that its
+    first and last words are in three shingles too.
+    """
+    padded_text = " ".join([*EDGE_WORDS, *text_words, *EDGE_WORDS])
+    padded_words = padded_text.encode(errors="surrogatepass").split(b" ")
+    word_hashes = np.fromiter(map(zlib.crc32, padded_words), np.uint64, len(padded_words))
+    windows = np.lib.stride_tricks.sliding_window_view(word_hashes, SHINGLE)
+    hashes = windows @ WORD_WEIGHTS
+    # The upper half of a sum of products is the better mixed one.
+    return np.unique((hashes >> np.uint64(32)).astype(np.uint32))
 
 
 @dataclass(frozen=True, slots=True)
 class TextFingerprint:
-    """The hashes by which a question, or a pair of responses in either order, is compared."""
+    """The hashes by which a question, or a pair of responses in any order, is compared."""
 
     key: int
     """64 bits, equal for equal words."""
     parts: tuple[Hashes, ...]
-    """The shingles of the question, or those of each response."""
+    """The shingles of the question, or the shingles of each response."""
 
     @property
     def shingles(self) -> Hashes:
-        """The shingles of all parts."""
+        """The distinct shingles of all parts, ascending. A shingle is the hash of three words."""
         return np.unique(np.concatenate(self.parts))
 
 
 def fingerprint_text(*texts: str) -> TextFingerprint | None:
-    """Return the fingerprint of one question, or of a pair of responses.
+    """Return the fingerprint of a question, or of a pair of responses.
 
-    The `key` of a pair does not depend on the order of the responses. Its `parts` are in the order
-    of `texts`, and `similarity` compares them in both orders. The result is None if a text has no
-    words.
+    The order of two responses does not matter: the `key` is the same, and `similarity` compares the
+    `parts` in both orders.
+
+    Args:
+        texts: One question, or two responses.
+
+    Returns:
+        The fingerprint, or None if a text has no words.
     """
-    words_by_text = [words(text) for text in texts]
-    if not all(words_by_text):
+    words_of_texts = [words(text) for text in texts]
+    if not all(words_of_texts):
         return None
-    sorted_texts = sorted(" ".join(text_words) for text_words in words_by_text)
-    parts = tuple(shingles(text_words) for text_words in words_by_text)
+    sorted_texts = sorted(" ".join(text_words) for text_words in words_of_texts)
+    parts = tuple(shingles(text_words) for text_words in words_of_texts)
     return TextFingerprint(hash64("\n".join(sorted_texts)), parts)
 
 
-def similarity(one: TextFingerprint, other: TextFingerprint) -> float:
-    """Return the Jaccard similarity of two texts.
+def similarity(left: TextFingerprint, right: TextFingerprint) -> float:
+    """Return the Jaccard similarity of two questions, or of two pairs of responses, from 0 to 1.
 
-    The similarity of two pairs is that of the less similar responses, in the better assignment.
+    Two pairs of responses are as similar as their less similar responses. The responses are
+    compared in both orders, and the larger similarity counts.
     """
-    straight = min(map(jaccard, one.parts, other.parts))
-    crossed = min(map(jaccard, one.parts, reversed(other.parts)))
-    return max(straight, crossed)
+    in_same_order = min(map(jaccard, left.parts, right.parts))
+    in_opposite_order = min(map(jaccard, left.parts, reversed(right.parts)))
+    return max(in_same_order, in_opposite_order)
 
 
-def jaccard(one: Hashes, other: Hashes) -> float:
-    """Return the share of the shingles of both that they have in common."""
-    num_common = len(np.intersect1d(one, other, assume_unique=True))
-    return num_common / (len(one) + len(other) - num_common)
+def jaccard(left: Hashes, right: Hashes) -> float:
+    """Return the number of common hashes of two sets as a share of all their distinct hashes."""
+    num_common = len(np.intersect1d(left, right, assume_unique=True))
+    return num_common / (len(left) + len(right) - num_common)
 
 
 # Images
@@ -173,7 +193,7 @@ def jaccard(one: Hashes, other: Hashes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ImageFingerprint:
-    """The properties by which an image is compared with images that are not the same file."""
+    """The properties by which an image is compared with images in other files."""
 
     hash: int
     """The perceptual hash, 64 bits."""
@@ -181,52 +201,68 @@ class ImageFingerprint:
 
 
 def fingerprint_image(image: EncodedImage, record: str) -> ImageFingerprint | None:
-    """Return the fingerprint of an image; None if it is blank, because blank images are all alike.
+    """Return the fingerprint of an image, or None if the image is blank.
+
+    Blank images have none, because all of them are alike.
+
+    Args:
+        image: The image, not decoded.
+        record: The name of the image's record in messages.
 
     Raises:
-        ImageError: If it cannot be decoded. The message names `record`.
+        ImageError: If the image cannot be decoded.
     """
     decoded = decode(image, record)
     thumbnail = np.asarray(
-        decoded.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+        decoded.resize(
+            (THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0
+        )
     )
-    if _centred(thumbnail).std() < BLANK:
+    if _centred(thumbnail).std() < BLANK_DEVIATION:
         return None
     luma = thumbnail.astype(np.float32) @ LUMA
     return ImageFingerprint(perceptual_hash(luma), thumbnail)
 
 
-def correlation(one: Thumbnail, other: Thumbnail) -> float:
-    """Return the correlation of two thumbnails that are not blank, from -1 to 1.
+def correlation(left: Thumbnail, right: Thumbnail) -> float:
+    """Return the correlation of the pixels of two thumbnails, from -1 to 1.
 
-    Each channel is taken around its own mean.
+    The mean of each colour channel is subtracted first. The thumbnails must not be blank, since the
+    correlation with a blank image is not defined.
     """
-    left = _centred(one)
-    right = _centred(other)
-    return float((left * right).sum() / np.sqrt((left**2).sum() * (right**2).sum()))
+    left_pixels = _centred(left)
+    right_pixels = _centred(right)
+    norm = np.sqrt((left_pixels**2).sum() * (right_pixels**2).sum())
+    return float((left_pixels * right_pixels).sum() / norm)
 
 
 def _centred(thumbnail: Thumbnail) -> npt.NDArray[np.float32]:
-    """Return a thumbnail less the mean of each channel, of shape (32, 32, 3)."""
+    """Return a thumbnail less the mean of each colour channel, of shape (32, 32, 3)."""
     pixels = thumbnail.astype(np.float32)
     centred: npt.NDArray[np.float32] = pixels - pixels.mean((0, 1))
     return centred
 
 
 def perceptual_hash(luma: npt.NDArray[np.float32]) -> int:
-    """Return the 64-bit pHash of a luma plane of shape (32, 32).
+    """Return the perceptual hash (pHash) of a grey image of shape (32, 32), an integer of 64 bits.
 
-    The first bit is that of the mean, and the others follow row by row.
+    Each bit tells whether one of the 8 x 8 lowest coefficients of the image's cosine transform
+    (DCT) is above their median. The bits are in the order of the coefficients, row by row.
     """
-    lowest = COSINES @ luma @ COSINES.T
-    return int.from_bytes(np.packbits(lowest > np.median(lowest)).tobytes(), "big")
+    lowest_coefficients = COSINES @ luma @ COSINES.T
+    is_above_median = lowest_coefficients > np.median(lowest_coefficients)
+    return int.from_bytes(np.packbits(is_above_median).tobytes(), "big")
 
 
 def pixel_key(image: EncodedImage, record: str) -> str:
-    """Return a digest that is equal for equal pixels.
+    """Return a digest of an image's size and pixels, which is equal for equal pixels in any format.
+
+    Args:
+        image: The image, not decoded.
+        record: The name of the image's record in messages.
 
     Raises:
-        ImageError: If the image cannot be decoded. The message names `record`.
+        ImageError: If the image cannot be decoded.
     """
     pixels = decode(image, record)
     return content_digest(f"{pixels.size}".encode() + pixels.tobytes())
@@ -236,56 +272,70 @@ def pixel_key(image: EncodedImage, record: str) -> str:
 
 
 class Hit(NamedTuple):
-    """An entry of a benchmark's index that matches a text or an image of a training record."""
+    """A text or an image of a training record that is equal or similar to one of a benchmark."""
 
     kind: str
     """One of KINDS."""
     entry: int
-    """The index of the entry in its table."""
+    """The position of the benchmark's content in its table of the index."""
     similarity: float
     """1 for equal contents. It is the correlation of near images, and the Jaccard similarity of
     near texts."""
 
 
 class TextIndex:
-    """Distinct texts. A text is found if it is equal to one of them, or nearly equal."""
+    """Finds, for a text, the equal or the most similar text in a set of distinct texts.
+
+    `kind` is `question`, or `pair` if each of the texts is a pair of responses.
+    """
 
     def __init__(self, kind: str, texts: Iterable[TextFingerprint]) -> None:
         self.kind = kind
         self.texts = list(texts)
         self._index_by_key = {text.key: index for index, text in enumerate(self.texts)}
-        self._occurs = np.zeros(1 << OCCURS_BITS, np.bool_)
-        self._empty = MinHash(num_perm=PERMUTATIONS, hashfunc=int)
-        self._similar = MinHashLSH(num_perm=PERMUTATIONS, params=(BANDS, ROWS))
+        # For each value of a shingle's first bits: True if a text of the index has such a shingle.
+        self._has_shingle = np.zeros(1 << SHINGLE_BITS, np.bool_)
+        self._empty_signature = MinHash(num_perm=PERMUTATIONS, hashfunc=int)
+        self._index_of_signatures = MinHashLSH(num_perm=PERMUTATIONS, params=(BANDS, ROWS))
         for index, text in enumerate(self.texts):
-            self._similar.insert(index, self._signature(text))
-            self._occurs[text.shingles >> (32 - OCCURS_BITS)] = True
+            self._index_of_signatures.insert(index, self._signature(text))
+            self._has_shingle[_first_bits(text.shingles)] = True
 
     def find(self, text: TextFingerprint) -> Hit | None:
-        """Return the equal text, or else the most similar one, of several the first."""
+        """Look up a text, and return the equal text of the index or else the most similar one.
+
+        Of several equally similar texts it is the first. Returns None if no similarity is at least
+        MIN_SIMILARITY.
+        """
         if text.key in self._index_by_key:
             return Hit(self.kind, self._index_by_key[text.key], 1.0)
         for part in text.parts:
-            # The share of shingles that occur in one text is at most the share that occur in any.
-            num_occurring = np.count_nonzero(self._occurs[part >> (32 - OCCURS_BITS)])
-            if num_occurring < SIMILARITY * len(part):
+            # A quick test before the look-up: a similar text has most of these shingles, so at
+            # least as many of them occur in some text of the index.
+            num_in_index = np.count_nonzero(self._has_shingle[_first_bits(part)])
+            if num_in_index < MIN_SIMILARITY * len(part):
                 return None
         best_similarity = 0.0
         best_index = 0
-        for index in sorted(self._similar.query(self._signature(text))):
+        for index in sorted(self._index_of_signatures.query(self._signature(text))):
             text_similarity = similarity(text, self.texts[index])
             if text_similarity > best_similarity:
                 best_similarity = text_similarity
                 best_index = index
-        if best_similarity < SIMILARITY:
+        if best_similarity < MIN_SIMILARITY:
             return None
         return Hit(f"{self.kind}_near", best_index, round(best_similarity, 4))
 
     def _signature(self, text: TextFingerprint) -> MinHash:
         """Return the MinHash signature of a text's shingles."""
-        signature = self._empty.copy()
+        signature = self._empty_signature.copy()
         signature.update_batch(text.shingles.tolist())
         return signature
+
+
+def _first_bits(hashes: Hashes) -> npt.NDArray[np.uint32]:
+    """Return the first SHINGLE_BITS bits of each hash of a shingle."""
+    return hashes >> np.uint32(32 - SHINGLE_BITS)
 
 
 class IndexedImage(NamedTuple):
@@ -299,7 +349,10 @@ class IndexedImage(NamedTuple):
 
 
 class ImageIndex:
-    """Distinct images. An image is found by its file, else by its pixels, else by similarity."""
+    """Finds, for an image, the same or a similar image in a set of distinct images.
+
+    It looks for the same file, else for the same pixels, else for the most similar image.
+    """
 
     def __init__(self, images: Iterable[IndexedImage]) -> None:
         self.images = list(images)
@@ -308,10 +361,16 @@ class ImageIndex:
         self._hit_by_file: dict[str, Hit | None] = {}
 
     def find(self, image: EncodedImage, record: str) -> tuple[str, Hit | None]:
-        """Return the digest of the image's encoded content, and the entry that was found.
+        """Look up an image, and return the digest of its file and the image that was found.
+
+        The latter is None if the index has no equal or similar image.
+
+        Args:
+            image: The image, not decoded.
+            record: The name of the image's record in messages.
 
         Raises:
-            ImageError: If the image cannot be decoded. The message names `record`.
+            ImageError: If the image cannot be read or decoded.
         """
         try:
             file = content_digest(image)
@@ -320,20 +379,26 @@ class ImageIndex:
                 f"{record}: an image cannot be read ({error}). Check that the file is there."
             ) from error
         if file not in self._hit_by_file:
-            if len(self._hit_by_file) >= REMEMBERED:
+            if len(self._hit_by_file) >= MAX_REMEMBERED_IMAGES:
                 self._hit_by_file.clear()
             self._hit_by_file[file] = self._look_up(file, image, record)
         return file, self._hit_by_file[file]
 
     def _look_up(self, file: str, image: EncodedImage, record: str) -> Hit | None:
-        """Return the entry that an image is found as; `file` is the digest of its content."""
+        """Return the image of the index that is equal or similar to an image, or None.
+
+        Args:
+            file: The digest of the image's file.
+            image: The image, not decoded.
+            record: The name of the image's record in messages.
+        """
         if file in self._index_by_file:
             return Hit("image_file", self._index_by_file[file], 1.0)
         fingerprint = fingerprint_image(image, record)
         if fingerprint is None:
             return None
-        num_different = np.bitwise_count(self._hashes ^ np.uint64(fingerprint.hash))
-        close_indices = np.flatnonzero(num_different <= DISTANCE).tolist()
+        num_different_bits = np.bitwise_count(self._hashes ^ np.uint64(fingerprint.hash))
+        close_indices = np.flatnonzero(num_different_bits <= MAX_DIFFERENT_BITS).tolist()
         best_correlation = 0.0
         best_index = 0
         for index in close_indices:
@@ -342,8 +407,9 @@ class ImageIndex:
             if image_correlation > best_correlation:
                 best_correlation = image_correlation
                 best_index = index
-        if best_correlation < CORRELATION:
+        if best_correlation < MIN_CORRELATION:
             return None
+        # Equal pixels have equal hashes, so an image with the same pixels is among the close ones.
         pixels = pixel_key(image, record)
         for index in close_indices:
             if self.images[index].pixels == pixels:
@@ -353,7 +419,7 @@ class ImageIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An image, a question or a pair of responses of a benchmark."""
+    """An image, a question or a pair of responses of a benchmark, with the rows that hold it."""
 
     content: Any = field(repr=False)
     """An `IndexedImage` or a `TextFingerprint`."""
@@ -365,13 +431,13 @@ class IndexEntry:
     """The contexts of the content in the benchmarks, as an ordered set. See `TextContent`."""
 
     def add(self, row: str, context: str) -> None:
-        """Note a row that holds the content, and its context there."""
+        """Add a row that holds the content, with its context: the images or questions beside it."""
         self.rows[row] = None
         self.contexts[context] = None
 
 
 class TextContent(NamedTuple):
-    """A question or a pair of responses, with its context in the record."""
+    """A question or a pair of responses, with the images or the questions beside it as context."""
 
     table: str
     """`question` or `pair`."""
@@ -383,13 +449,20 @@ class TextContent(NamedTuple):
 
 
 class OverlapIndex:
-    """All images, questions and pairs of responses of some benchmarks."""
+    """All images, questions and pairs of responses of some benchmarks.
+
+    `matches` finds those that occur in a training record.
+    """
 
     def __init__(self, examples: Iterable[Example]) -> None:
-        """Index the rows; raise ImageError for an image that cannot be decoded."""
+        """Index the contents of the benchmark rows `examples`.
+
+        Raises:
+            ImageError: If an image cannot be decoded.
+        """
         tables: dict[str, dict[object, IndexEntry]] = {"image": {}, "question": {}, "pair": {}}
-        self.blank = 0
-        """The number of blank images, which are not in the index."""
+        self.num_blank_images = 0
+        """The number of times that a blank image, which is not in the index, occurs in the rows."""
         for example in examples:
             row = example.identity
             files = [content_digest(image) for image in example.images]
@@ -397,11 +470,11 @@ class OverlapIndex:
                 if file not in tables["image"]:
                     fingerprint = fingerprint_image(image, row)
                     if fingerprint is None:
-                        self.blank += 1
+                        self.num_blank_images += 1
                         continue
-                    indexed = IndexedImage(file, pixel_key(image, row), fingerprint)
-                    tables["image"][file] = IndexEntry(indexed, "")
-                tables["image"][file].add(row, "")
+                    indexed_image = IndexedImage(file, pixel_key(image, row), fingerprint)
+                    tables["image"][file] = IndexEntry(indexed_image, excerpt="")
+                tables["image"][file].add(row, context="")
             for content in _text_contents(example.prompt, example.responses, files):
                 new_entry = IndexEntry(content.fingerprint, excerpt(content.text))
                 table = tables[content.table]
@@ -417,9 +490,10 @@ class OverlapIndex:
             self._texts[kind] = TextIndex(kind, fingerprints)
 
     def matches(self, record: Preference) -> list[tuple[Hit, str]]:
-        """Return the entries that occur in a record: its images, user turns and pair of responses.
+        """Return the contents of the benchmarks that occur in a training record.
 
-        Each hit is returned with the context of the content in the record, once. See `TextContent`.
+        The record's images, its user turns and its pair of responses are looked up. Each match is
+        returned once, with the context of the content in the record (see `TextContent`).
 
         Raises:
             ImageError: If an image cannot be decoded.
@@ -430,7 +504,7 @@ class OverlapIndex:
             file, hit = self._images.find(image, record.identity)
             files.append(file)
             if hit is not None:
-                matches[hit, ""] = None
+                matches[hit, ""] = None  # an image has no context
         for content in _text_contents(record.prompt, (record.chosen, record.rejected), files):
             hit = self._texts[content.table].find(content.fingerprint)
             if hit is not None:
@@ -441,9 +515,14 @@ class OverlapIndex:
 def _text_contents(
     prompt: Sequence[Message], responses: Sequence[str], images: Sequence[str]
 ) -> list[TextContent]:
-    """Return the questions and the pair of responses of a record, if they have words.
+    """Return the user turns and the pair of responses of a record.
 
-    `images` are the digests of the record's images.
+    Texts without words are left out.
+
+    Args:
+        prompt: The prompt of the record.
+        responses: Its two responses.
+        images: The digests of its images.
     """
     contents: list[TextContent] = []
     for question in questions(prompt):
@@ -451,25 +530,32 @@ def _text_contents(
         if fingerprint is not None:
             contents.append(TextContent("question", fingerprint, question, " ".join(images)))
     question_keys = " ".join(f"{content.fingerprint.key:016x}" for content in contents)
-    pair = fingerprint_text(*responses)
-    if pair is not None:
-        contents.append(TextContent("pair", pair, " | ".join(responses), question_keys))
+    pair_fingerprint = fingerprint_text(*responses)
+    if pair_fingerprint is not None:
+        pair_text = " | ".join(responses)
+        contents.append(TextContent("pair", pair_fingerprint, pair_text, question_keys))
     return contents
 
 
 def table_of(kind: str) -> str:
-    """Return the table of a kind of match: `image`, `question` or `pair`."""
+    """Return the part of the index that a kind of match is about: `image`, `question` or `pair`.
+
+    Example: the kinds `image_file` and `image_near` are about `image`.
+    """
     return kind.partition("_")[0]
 
 
 def questions(prompt: Sequence[Message]) -> list[str]:
-    """Return the text of each user turn."""
+    """Return the text of each user turn of a prompt."""
     return [" ".join(texts([message])) for message in prompt if message["role"] == "user"]
 
 
 def excerpt(text: str) -> str:
-    """Return the beginning of a text on one line, in characters that can be written as UTF-8."""
+    """Return the first MAX_EXCERPT_LENGTH characters of a text on one line.
+
+    Characters that UTF-8 cannot hold are replaced by question marks.
+    """
     line = " ".join(text.split()).encode(errors="replace").decode()
-    if len(line) > EXCERPT:
-        line = line[: EXCERPT - 1] + "…"
+    if len(line) > MAX_EXCERPT_LENGTH:
+        line = line[: MAX_EXCERPT_LENGTH - 1] + "…"
     return line

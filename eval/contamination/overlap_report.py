@@ -1,7 +1,6 @@
 """The report of a search for overlap: records to leave out, the details of all matches, a table.
 
-A match of the search is a `Line`. Matches of texts that are common, such as "Yes." and "No.", are
-no reason to leave a record out.
+Matches of texts that are common, such as "Yes." and "No.", are no reason to leave a record out.
 """
 
 import json
@@ -20,88 +19,92 @@ from mmrm.data.preparation.filters import SCHEME
 from mmrm.data.storage.files import write_json_lines, write_whole
 from mmrm.eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
 
-COMMON = 5
+MIN_COMMON_CONTEXTS = 5
 """The number of contexts from which on a text is common. The contexts of a question are the
 different images that it is asked about ("Describe the image."), and those of a pair of responses
 the different questions that it answers ("Yes." and "No."), in the benchmarks and the training data
 together. A common text does not identify the benchmark's row, and is no reason to leave a record
 out."""
-SHOWN_ROWS = 3
+MAX_SHOWN_ROWS = 3
 """The most benchmark rows that the details name for a match."""
-EXAMPLES = 2
+MAX_EXAMPLES = 2
 """The most matches of each kind that are printed."""
 COUNTS = ("records", "unusable", *KINDS, "only_common_texts", "left_out")
 """The counts of a source: its rows, the rows that it leaves out or that are broken, the records
 with a match of each kind, the records in which only common texts were found (they stay in the
 mixture), and the records to leave out."""
-Line = dict[str, Any]
+Match = dict[str, Any]
 """A match as the search writes it. Its keys are record, source, fingerprint, kind, entry,
 similarity, context and excerpt."""
+Detail = dict[str, Any]
+"""A match as the report writes it, with an excerpt and the names of the benchmark's rows."""
 Entry = tuple[str, int]
-"""An entry of the index: the name of its table, and its index there."""
+"""A content of the benchmarks: the name of its table in the index, and its position there."""
 
 
 @dataclass
 class Overlap:
-    """The matches in all sources."""
+    """Counts and examples of the matches in all sources, and the records to leave out."""
 
     sources: dict[str, Counter[str]] = field(default_factory=dict)
     """The `COUNTS` of each source."""
     fingerprints: dict[str, str] = field(default_factory=dict)
     """The fingerprints of the records to leave out, each with a remark for people."""
-    examples: dict[str, list[Line]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    examples: dict[str, list[Detail]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     """The details of a few matches of each kind."""
 
     def table(self) -> RenderableType:
-        """Return the counts by source and kind, and a few examples of each kind."""
+        """Return a printable table of the counts by source and kind, followed by a few examples."""
         columns = [Column(name.replace("_", " "), justify="right") for name in COUNTS]
         title = "Training records of which something occurs in a benchmark"
         table = Table(Column("source", overflow="fold"), *columns, title=title)
-        counts_by_row = dict(self.sources)
+        counts_by_first_cell = dict(self.sources)
         if len(self.sources) > 1:
-            counts_by_row["all"] = sum(self.sources.values(), Counter())
-        for name, counts in counts_by_row.items():
-            table.add_row(name, *(f"{counts[column]:,}" for column in COUNTS))
-        examples = []
-        for details in self.examples.values():
-            examples += [_example_text(detail) for detail in details]
-        return Group(table, *examples)
+            counts_by_first_cell["all"] = sum(self.sources.values(), Counter())
+        for first_cell, counts in counts_by_first_cell.items():
+            table.add_row(first_cell, *(f"{counts[column]:,}" for column in COUNTS))
+        example_texts: list[Text] = []
+        for examples_of_kind in self.examples.values():
+            example_texts += map(_example_text, examples_of_kind)
+        return Group(table, *example_texts)
 
 
-def _example_text(detail: Line) -> Text:
-    """Return a match for people: its kind, its record, its rows, and both texts."""
+def _example_text(detail: Detail) -> Text:
+    """Return the text that is printed for a match: kind, record, benchmark rows and excerpts."""
     text = (
         f"{detail['kind']} {detail['similarity']:.2f}: {detail['record']} is "
         f"{detail['benchmark_rows'][0]}"
     )
-    num_more = detail["benchmark_row_count"] - 1
-    if num_more > 0:
-        text += f" and {num_more} more"
+    num_other_rows = detail["benchmark_row_count"] - 1
+    if num_other_rows > 0:
+        text += f" and {num_other_rows} more"
     if detail["benchmark_excerpt"]:
         text += f"\n    {detail['excerpt']}\n    {detail['benchmark_excerpt']}"
     return Text(text)
 
 
-def report(
-    parts: Sequence[Path], index: OverlapIndex, output: Path, about: Sequence[str]
+def write_overlap_report(
+    match_files: Sequence[Path], index: OverlapIndex, output: Path, remarks: Sequence[str]
 ) -> Overlap:
-    """Write the fingerprints to `output`, and the details next to it (.jsonl).
+    """Write the records to leave out and the details of all matches, and return their counts.
 
-    Both files are complete, or do not exist.
+    The fingerprints of the records to leave out go to `output`, and the details to the file of the
+    same name that ends in .jsonl. Each file is written completely or not at all.
 
     Args:
-        parts: The files that the search wrote. Each begins with a line {source, records, unusable},
-            and the lines of a record follow one another.
+        match_files: The files that the search wrote. Each begins with a line {source, records,
+            unusable}, and the matches of a record follow one another.
         index: The index that the search used.
         output: The file of fingerprints.
-        about: Lines for the head of that file.
+        remarks: Lines for the head of that file.
     """
     overlap = Overlap()
-    common = _common_entries(parts, index)
-    details = _all_details(parts, index, common, overlap)
+    common_entries = _common_entries(match_files, index)
+    # The generator also fills `overlap` while it is written.
+    details = _all_details(match_files, index, common_entries, overlap)
     write_json_lines(output.with_suffix(".jsonl"), details)
     num_left_out = sum(counts["left_out"] for counts in overlap.sources.values())
-    head = [SCHEME, *about, f"{num_left_out} records; for the recipe: data.filters.leave_out"]
+    head = [SCHEME, *remarks, f"{num_left_out} records; for the recipe: data.filters.leave_out"]
     lines = [f"# {line}" for line in head]
     for fingerprint, remark in overlap.fingerprints.items():
         lines.append(f"{fingerprint}  # {remark}")
@@ -109,79 +112,119 @@ def report(
     return overlap
 
 
-def _common_entries(parts: Sequence[Path], index: OverlapIndex) -> set[Entry]:
-    """Return the entries that are common.
+def _common_entries(match_files: Sequence[Path], index: OverlapIndex) -> set[Entry]:
+    """Return the texts of the index that are common, such as "Yes." and "No.".
 
-    Records that show a benchmark's image do not count, because they are overlap themselves.
+    A text is common if it occurs in at least MIN_COMMON_CONTEXTS contexts, that is with different
+    images or questions, in the benchmarks and the training records together. Records that show a
+    benchmark's image do not count, because they are overlap themselves.
     """
     contexts_by_entry: dict[Entry, set[str]] = {}
     for table, entries in index.entries.items():
         for number, entry in enumerate(entries):
-            contexts_by_entry[table, number] = set(list(entry.contexts)[:COMMON])
-    for lines in _records(parts, {}):
-        if any(line["kind"] in IMAGE_KINDS for line in lines):
+            # More contexts than MIN_COMMON_CONTEXTS would only take memory.
+            contexts_by_entry[table, number] = set(list(entry.contexts)[:MIN_COMMON_CONTEXTS])
+    for matches in _matches_by_record(match_files, {}):
+        shows_image = any(match["kind"] in IMAGE_KINDS for match in matches)
+        if shows_image:
             continue
-        for line in lines:
-            contexts = contexts_by_entry[_entry_of(line)]
-            if len(contexts) < COMMON:
-                contexts.add(line["context"])
-    return {entry for entry, contexts in contexts_by_entry.items() if len(contexts) >= COMMON}
+        for match in matches:
+            contexts = contexts_by_entry[_entry_of(match)]
+            if len(contexts) < MIN_COMMON_CONTEXTS:
+                contexts.add(match["context"])
+    common_entries: set[Entry] = set()
+    for entry_of_index, contexts in contexts_by_entry.items():
+        if len(contexts) >= MIN_COMMON_CONTEXTS:
+            common_entries.add(entry_of_index)
+    return common_entries
 
 
 def _all_details(
-    parts: Sequence[Path], index: OverlapIndex, common: set[Entry], overlap: Overlap
-) -> Iterator[Line]:
-    """Count all matches into `overlap`, and yield the details of each."""
-    for lines in _records(parts, overlap.sources):
-        yield from _details(lines, index, common, overlap)
+    match_files: Sequence[Path],
+    index: OverlapIndex,
+    common_entries: set[Entry],
+    overlap: Overlap,
+) -> Iterator[Detail]:
+    """Yield the details of all matches that the search found, and count the matches.
+
+    Args:
+        match_files: The files that the search wrote.
+        index: The index that the search used.
+        common_entries: The texts of the index that are common.
+        overlap: The counts, fingerprints and examples, to which those of all records are added.
+    """
+    for matches in _matches_by_record(match_files, overlap.sources):
+        yield from _details(matches, index, common_entries, overlap)
 
 
 def _details(
-    lines: Sequence[Line], index: OverlapIndex, common: set[Entry], overlap: Overlap
-) -> Iterator[Line]:
-    """Count the matches of one record into `overlap`, and yield the details of each."""
-    first = lines[0]
-    reasons = [line for line in lines if _entry_of(line) not in common]
-    counted = {line["kind"] for line in lines}
+    matches: Sequence[Match],
+    index: OverlapIndex,
+    common_entries: set[Entry],
+    overlap: Overlap,
+) -> Iterator[Detail]:
+    """Yield the details of each match of one record, and count the matches.
+
+    The record is to be left out if one of its matches is not a common text. Its fingerprint is then
+    added to `overlap`.
+
+    Args:
+        matches: All matches of the record; there is at least one.
+        index: The index that the search used.
+        common_entries: The texts of the index that are common.
+        overlap: The counts, fingerprints and examples, to which those of the record are added.
+    """
+    first = matches[0]
+    reasons = [match for match in matches if _entry_of(match) not in common_entries]
+    # A record counts once for each kind, however many matches of the kind it has.
+    counted = {match["kind"] for match in matches}
     counted.add("left_out" if reasons else "only_common_texts")
     overlap.sources[first["source"]].update(counted)
     if reasons:
-        kinds = ", ".join(dict.fromkeys(line["kind"] for line in reasons))
+        kinds = ", ".join(dict.fromkeys(match["kind"] for match in reasons))
         overlap.fingerprints.setdefault(first["fingerprint"], f"{first['record']}: {kinds}")
-    for line in lines:
-        table, number = _entry_of(line)
+    for match in matches:
+        table, number = _entry_of(match)
         entry = index.entries[table][number]
-        is_common = (table, number) in common
+        is_common = (table, number) in common_entries
         detail = {
-            "record": line["record"],
-            "source": line["source"],
-            "fingerprint": line["fingerprint"],
-            "kind": line["kind"],
-            "similarity": line["similarity"],
-            "excerpt": line["excerpt"],
+            "record": match["record"],
+            "source": match["source"],
+            "fingerprint": match["fingerprint"],
+            "kind": match["kind"],
+            "similarity": match["similarity"],
+            "excerpt": match["excerpt"],
             "benchmark_excerpt": entry.excerpt,
-            "benchmark_rows": list(entry.rows)[:SHOWN_ROWS],
+            "benchmark_rows": list(entry.rows)[:MAX_SHOWN_ROWS],
             "benchmark_row_count": len(entry.rows),
             "common": is_common,
             "left_out": bool(reasons),
         }
-        examples = overlap.examples[line["kind"]]
-        if not is_common and len(examples) < EXAMPLES:
+        examples = overlap.examples[match["kind"]]
+        if not is_common and len(examples) < MAX_EXAMPLES:
             examples.append(detail)
         yield detail
 
 
-def _entry_of(line: Line) -> Entry:
-    """Return the entry of the index that a match is about."""
-    return table_of(line["kind"]), line["entry"]
+def _entry_of(match: Match) -> Entry:
+    """Return the benchmark's image or text of a match: its table in the index, and its position."""
+    return table_of(match["kind"]), match["entry"]
 
 
-def _records(parts: Iterable[Path], sources: dict[str, Counter[str]]) -> Iterator[list[Line]]:
-    """Yield the matches of each record that has any, and count all rows into `sources`."""
-    for part in parts:
-        with part.open(encoding="utf-8") as file:
-            head = json.loads(next(file))
-            counts = sources.setdefault(head.pop("source"), Counter())
+def _matches_by_record(
+    match_files: Iterable[Path], counts_by_source: dict[str, Counter[str]]
+) -> Iterator[list[Match]]:
+    """Read the matches that the search wrote, and yield one list for each record with matches.
+
+    Each file begins with the number of rows of a source and the number of unusable ones. They are
+    added to `counts_by_source`.
+    """
+    for path in match_files:
+        with path.open(encoding="utf-8") as file:
+            head = json.loads(next(file))  # {"source": name, "records": count, "unusable": count}
+            counts = counts_by_source.setdefault(head.pop("source"), Counter())
             counts.update(head)
-            for _, lines in groupby(map(json.loads, file), key=lambda line: line["record"]):
-                yield list(lines)
+            # The matches of a record follow one another in the file.
+            matches = map(json.loads, file)
+            for _, matches_of_record in groupby(matches, key=lambda match: match["record"]):
+                yield list(matches_of_record)

@@ -1,4 +1,4 @@
-"""Finding the questions that a model was trained on, so that no figure on unseen ones counts them.
+"""Find the questions that a model was trained on, so that no figure on unseen questions has them.
 
 Two questions are equal if their texts are, regardless of case and white space, and the contents of
 their images (`prompt_key`). Identities are not compared: they are labels, which two sources share
@@ -41,7 +41,7 @@ remaining questions are a selection."""
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The properties of a question by which it is compared."""
+    """A question, with the properties by which it is compared with training data."""
 
     key: int
     """The key of its content, as `prompt_key` returns it."""
@@ -52,7 +52,7 @@ class Question:
 
     @classmethod
     def of_record(cls, record: Preference) -> Question:
-        """Return the question of a record.
+        """Return the question of a preference record or of a record without responses.
 
         Raises:
             ImageError: If an image cannot be read.
@@ -62,10 +62,10 @@ class Question:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Question:
-        """Return the question of a row that eval/sample.py wrote, or of a row made from it.
+        """Return the question in a row of a file that eval/sample.py or a later command wrote.
 
-        The key is that of the source's record. Rows of earlier versions have no column `key`, and
-        get one from their images. These are the record's own files unless they had to be converted.
+        Rows of earlier versions have no column `key`. Their key is computed from the prompt and the
+        images in the row, which are the files of the source unless they had to be converted.
         """
         prompt = row["prompt"]
         text = prompt if isinstance(prompt, str) else " ".join(texts(prompt))
@@ -75,7 +75,7 @@ class Question:
 
 @dataclass
 class TrainingPrompts:
-    """The prompts that some models were trained on."""
+    """The prompts that some models were trained on, to which questions are compared."""
 
     keys_by_source: dict[str, Keys] = field(default_factory=dict)
     """Distinct keys, by the name of the source in messages."""
@@ -85,15 +85,24 @@ class TrainingPrompts:
     """Digests of the `data` sections that were added."""
 
     def add(self, source: str, keys: Sequence[int] | Keys) -> None:
-        """Add prompts of a source, or of a round of on-policy pairs, under its name."""
+        """Add prompts by their keys, which `prompt_key` computes.
+
+        `source` is a name for messages: of a source, or of a round of on-policy pairs.
+        """
         earlier_keys = self.keys_by_source.get(source, np.empty(0, np.uint64))
         self.keys_by_source[source] = np.union1d(earlier_keys, np.asarray(keys, np.uint64))
 
     def add_recipe(self, data: MixtureConfig, name: str, *, fetch: bool) -> None:
-        """Add every record of a recipe's sources, whatever its filters and epochs draw from them.
+        """Add the prompts of all sources of a recipe, also of records that its filters leave out.
 
-        A source that was never read before is read once, as training does. Unless `fetch` is True,
-        sources on the hub are not fetched and become a note, as do sources that cannot be opened.
+        A source that was never read before is read once, as training does.
+
+        Args:
+            data: The `data` section of the recipe.
+            name: The name of the recipe in messages.
+            fetch: Fetch sources that are on the hub, and raise an error if a source cannot be
+                opened. Otherwise such
+                sources are not compared, and `notes` gets the reason.
         """
         if data.digest in self._seen:
             return
@@ -111,26 +120,28 @@ class TrainingPrompts:
                 self.note(f"{label}: {error}")
 
     def add_model(self, path: str) -> None:
-        """Add the training data of a checkpoint and of the models that it was trained from.
+        """Add the prompts that a checkpoint and the models before it were trained on.
 
-        The data are those of the recipe in the checkpoint's run folder. A model without a recipe
-        becomes a note, unless it is the embedded backbone, whose scenes are in their own split.
+        The data are those of the recipe in the checkpoint's run folder. The recipe's backbone is
+        the model that the training started from, and its data are added in the same way. A model
+        without a recipe becomes a note. For the embedded backbone (`path` is "embedded") nothing is
+        added, because its scenes are in a split of their own.
         """
-        seen: set[Path] = set()
+        added_recipes: set[Path] = set()
         while path != "embedded":
             recipe = _recipe_of(Path(path).expanduser())
             if recipe is None:
                 self.note(f"{path}: there is no recipe that names its training data")
                 return
-            if recipe in seen:
-                return
-            seen.add(recipe)
+            if recipe in added_recipes:
+                return  # two runs name one another as their start
+            added_recipes.add(recipe)
             path = self.add_run(recipe)
 
     def add_run(self, recipe: Path) -> str:
-        """Add the training data of a run with this recipe, and return its initial model.
+        """Add the prompts of a run's recipe file, and return the path of the model it started from.
 
-        A recipe that cannot be read becomes a note.
+        A recipe that cannot be read becomes a note, and the result is then "embedded".
         """
         try:
             section = read_section(recipe, _RecipePart)
@@ -144,11 +155,11 @@ class TrainingPrompts:
         return section.backbone.path
 
     def note(self, reason: str) -> None:
-        """Note that a model or a source could not be compared."""
+        """Add a note that a model or a source could not be compared, with the reason."""
         self.notes[reason] = None
 
     def repeated(self, questions: Sequence[Question]) -> dict[int, str]:
-        """Return the indices of the questions that are among the prompts, each with a source."""
+        """Return the indices of the questions that were trained on, each with a source's name."""
         keys = np.array([question.key for question in questions], np.uint64)
         source_by_index: dict[int, str] = {}
         for source, trained_keys in self.keys_by_source.items():
@@ -159,7 +170,7 @@ class TrainingPrompts:
     def questions_to_leave_out(
         self, questions: Sequence[Question], name: str, remedy: str
     ) -> dict[int, str]:
-        """Return the repeated questions, which a figure on unseen questions leaves out.
+        """Return the questions that were trained on, which a figure on unseen questions leaves out.
 
         Args:
             questions: The questions of the measurement.
@@ -167,10 +178,10 @@ class TrainingPrompts:
             remedy: The sentence with which the error's message ends.
 
         Returns:
-            The indices of the repeated questions, each with a source.
+            The indices of the questions that were trained on, each with the name of a source.
 
         Raises:
-            UserError: If MOST_REPEATED of the questions or more are repeated.
+            UserError: If the share of such questions is MOST_REPEATED or more.
         """
         repeated = self.repeated(questions)
         if not repeated or len(repeated) < MOST_REPEATED * len(questions):
@@ -186,15 +197,19 @@ class TrainingPrompts:
 
 
 def read_questions(file: Path) -> list[Question]:
-    """Return the questions of a file that eval/sample.py wrote, or of a file made from it."""
+    """Return the questions of a JSON-lines file that eval/sample.py or a later command wrote."""
     return [Question.of_row(row) for row in rows_of(file)]
 
 
 def questions_of_source(source: str, option: str) -> list[Question]:
-    """Return all questions of a source, given in YAML as the value of the command's `option`.
+    """Return all questions of a source that is described on a command line.
+
+    Args:
+        source: The source in YAML, as in `data.sources` of a recipe.
+        option: The name of the command line's option, for messages.
 
     Raises:
-        UserError: If it is not a source, or as `Mixture` does.
+        UserError: If the text describes no source, or if the source cannot be read.
     """
     try:
         section = {"sources": [YAML(typ="safe", pure=True).load(source)]}
@@ -210,14 +225,14 @@ def questions_of_source(source: str, option: str) -> list[Question]:
 
 
 def rows_of(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of JSON lines."""
+    """Yield the rows of a file of JSON lines, each as a dictionary."""
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
 
 def _key_of_content(row: Mapping[str, Any]) -> int:
-    """Return the key of a row from its prompt and its images."""
+    """Return the key of a row's question, which is a digest of its prompt and its images."""
     turns, images = read_conversation(row["prompt"], row.get("images") or [])
     prompt: Any = tuple(turns)
     encoded = tuple(image for image in images if isinstance(image, bytes | Path))
@@ -225,20 +240,23 @@ def _key_of_content(row: Mapping[str, Any]) -> int:
 
 
 class _Backbone(BaseModel):
-    """The setting of a recipe's backbone that is read."""
+    """The key of a recipe's section `backbone` that is read: the model that a run starts from."""
 
     path: str = "embedded"
 
 
 class _RecipePart(BaseModel):
-    """The settings that are read from the recipe of a model."""
+    """The sections that are read from the recipe of a model."""
 
     data: MixtureConfig | None = None
     backbone: _Backbone = _Backbone()
 
 
 def _recipe_of(model: Path) -> Path | None:
-    """Return the recipe of the run that a checkpoint, or a link to one, belongs to, if any."""
+    """Return the recipe file of the run that a checkpoint belongs to, or None if there is none.
+
+    `model` is a run folder, a checkpoint in it, or a link to one of them.
+    """
     for folder in (model.resolve(), model.resolve().parent):
         if (folder / RECIPE).is_file() and (folder / PROVENANCE).is_file():
             return folder / RECIPE
@@ -246,9 +264,13 @@ def _recipe_of(model: Path) -> Path | None:
 
 
 def _prompt_keys(source: SourceConfig, data: MixtureConfig) -> Keys:
-    """Return the prompt keys of the rows of a source that can be used."""
-    opened = source.open(data.cache_folder)
-    workers = data.workers or os.cpu_count() or 1
-    rows = scan(opened, data.bad_records, data.cache_folder, workers).rows
-    keys: Keys = rows["prompt_key"][rows["reason"] == REASONS.index("kept")]
+    """Return the keys of the prompts of a source, without those of rows that cannot be used.
+
+    `data` is the recipe's `data` section, which decides where and how the source is read.
+    """
+    opened_source = source.open(data.cache_folder)
+    num_workers = data.workers or os.cpu_count() or 1
+    rows = scan(opened_source, data.bad_records, data.cache_folder, num_workers).rows
+    is_usable = rows["reason"] == REASONS.index("kept")
+    keys: Keys = rows["prompt_key"][is_usable]
     return keys

@@ -18,16 +18,16 @@ from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.row_index import pair_key
 from mmrm.data.sources.shared.source import Source
-from mmrm.data.storage.files import mapped, write_whole
+from mmrm.data.storage.files import parallel_results, write_whole
 from mmrm.eval.contamination.index import Hit, OverlapIndex, excerpt, questions, table_of
-from mmrm.eval.contamination.overlap_report import Line
+from mmrm.eval.contamination.overlap_report import Match
 
 BLOCK = 1024
 """Rows of one unit of work: some seconds for records with images."""
 
 
 class Block(NamedTuple):
-    """Rows of one source."""
+    """Successive rows of one source, which one worker process searches."""
 
     source: int
     """The index of the source."""
@@ -36,21 +36,28 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for the entries of an index in some sources. Worker processes receive a copy."""
+    """A search for the images, questions and responses of benchmarks in training records.
+
+    Worker processes receive a copy of it.
+    """
 
     sources: Sequence[Source]
     index: OverlapIndex
     folder: Path
-    """The folder of the files of matches."""
+    """The folder of the files with the matches of each block."""
 
-    def file(self, block: Block) -> Path:
-        """Return the file of a block's matches."""
+    def match_file(self, block: Block) -> Path:
+        """Return the path of the file with a block's matches, which exists once it is searched."""
         return self.folder / f"{block.source}-{block.rows.start}.jsonl"
 
     def search_block(self, block: Block) -> int:
-        """Look up the records of a block, write their matches, and return the number of rows."""
+        """Search the records of a block, write their matches, and return the number of rows.
+
+        The matches are written to the block's file (`match_file`).
+        The first line of the file has the counts of rows and of records that cannot be used.
+        """
         source = self.sources[block.source]
-        matches: list[Line] = []
+        matches: list[Match] = []
         num_unusable = 0
         for row in block.rows:
             try:
@@ -60,18 +67,26 @@ class Search:
                 num_unusable += 1
                 continue
             for hit, context in hits:
-                matches.append(_line(record, source.name, hit, context))
+                matches.append(_match(record, source.name, hit, context))
         head = {"source": source.name, "records": len(block.rows), "unusable": num_unusable}
         lines = [json.dumps(line) + "\n" for line in (head, *matches)]
-        write_whole(self.file(block), "".join(lines))
+        write_whole(self.match_file(block), "".join(lines))
         return len(block.rows)
 
 
-def _line(record: Preference, source: str, hit: Hit, context: str) -> Line:
-    """Return the line of a match: an entry of the index, and its context in the record."""
-    responses = f"{record.chosen} | {record.rejected}"
-    is_pair = table_of(hit.kind) == "pair"
-    text = responses if is_pair else questions(record.prompt)[-1]
+def _match(record: Preference, source: str, hit: Hit, context: str) -> Match:
+    """Return a match of a record as it is written to the file.
+
+    Args:
+        record: The training record.
+        source: The name of its source.
+        hit: The content of a benchmark that occurs in the record.
+        context: The context of this content in the record.
+    """
+    # People recognise a record by its last question, or by its responses if these are the match.
+    text = questions(record.prompt)[-1]
+    if table_of(hit.kind) == "pair":
+        text = f"{record.chosen} | {record.rejected}"
     return {
         "record": record.identity,
         "source": source,
@@ -85,14 +100,19 @@ def _line(record: Preference, source: str, hit: Hit, context: str) -> Line:
 
 
 def run_search(search: Search, workers: int, console: Console) -> list[Path]:
-    """Search all blocks whose file is missing, and return the files of all, in the order of rows.
+    """Search the sources, and return the files with the matches, in the order of the rows.
 
-    The console shows the progress and the rate.
+    Blocks of rows whose file exists already were searched before an interruption, and are skipped.
+
+    Args:
+        search: The search.
+        workers: The number of processes that search.
+        console: The console for the progress and the rate.
     """
     blocks = _blocks(search.sources)
-    missing = [block for block in blocks if not search.file(block).exists()]
-    total = sum(len(source) for source in search.sources)
-    num_before = total - sum(len(block.rows) for block in missing)
+    missing_blocks = [block for block in blocks if not search.match_file(block).exists()]
+    num_records = sum(len(source) for source in search.sources)
+    num_before = num_records - sum(len(block.rows) for block in missing_blocks)
     num_done = num_before
     columns = (
         TextColumn("{task.description}"),
@@ -103,21 +123,22 @@ def run_search(search: Search, workers: int, console: Console) -> list[Path]:
     started = time.monotonic()
     # The bar has no thread, because worker processes are forked while it is shown.
     progress = Progress(*columns, console=console, auto_refresh=False)
-    with progress, mapped(search.search_block, missing, workers) as results:
-        task = progress.add_task("looking for overlap", total=total, completed=num_before)
+    with progress, parallel_results(search.search_block, missing_blocks, workers) as results:
+        task = progress.add_task("looking for overlap", total=num_records, completed=num_before)
         for num_rows in results:
             num_done += num_rows
             rate = (num_done - num_before) / (time.monotonic() - started)
             progress.update(
                 task, completed=num_done, description=f"{rate:,.0f} records/s", refresh=True
             )
-    return [search.file(block) for block in blocks]
+    return [search.match_file(block) for block in blocks]
 
 
 def _blocks(sources: Sequence[Source]) -> list[Block]:
-    """Return the rows of all sources in blocks."""
+    """Return the rows of all sources in blocks of at most BLOCK rows."""
     blocks = []
-    for number, source in enumerate(sources):
+    for source_index, source in enumerate(sources):
         for start in range(0, len(source), BLOCK):
-            blocks.append(Block(number, range(start, min(start + BLOCK, len(source)))))
+            rows = range(start, min(start + BLOCK, len(source)))
+            blocks.append(Block(source_index, rows))
     return blocks

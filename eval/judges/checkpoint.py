@@ -1,7 +1,8 @@
-"""Loading of a checkpoint folder: the model, and the encoder of its training.
+"""Loading of a checkpoint folder: the model, and the encoder that prepares its inputs.
 
-The encoder's settings for prompts and images are in the checkpoint's judge card. A checkpoint
-without a card is loaded with its own processor and config, and a note is added.
+The encoder renders prompts and images as in the checkpoint's training. Its settings are in the
+checkpoint's judge card (`judge.json`). A checkpoint without a card is loaded with its own processor
+and config, and a note is added.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from safetensors import SafetensorError
 from mmrm.data.errors import CheckpointError, HubError
 from mmrm.data.storage.files import read_json
 from mmrm.data.storage.manifest import COMPLETE, verify_settings
-from mmrm.eval.judges.judge_card import JudgeCard, recorded
+from mmrm.eval.judges.judge_card import JudgeCard, judge_card_of
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.models.backbone import compute_in_half, load_encoder
 from mmrm.models.config import HUB_ID, BackboneConfig
@@ -23,13 +24,13 @@ from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.models.lora import base_of, is_adapter, with_adapters
 from mmrm.models.portable.reward import IncompleteCheckpointError
 
-KINDS = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
-"""The `type` of judge of a checkpoint, by the name of its model class."""
-PARTS = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
-"""Files that are fetched of a checkpoint on the hub."""
+JUDGE_TYPES = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
+"""The `type` of judge of a checkpoint, by the field of `Parts` that holds its model class."""
+DOWNLOADED = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
+"""Patterns of the files of a checkpoint on the hub that are downloaded."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
-"""Tokens of one packed row if neither the command line nor the recipe sets a budget. Judging needs no
-gradients, so rows may be long."""
+"""Tokens of one packed row if neither the command line nor the recipe sets a budget. Judging needs
+no gradients, so rows may be long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,12 @@ class LoadedCheckpoint:
     """The model itself; adapters stay in its layers."""
     packed: Packed
     card: JudgeCard | None
+    """None for a checkpoint of another trainer."""
     notes: tuple[str, ...]
+    """Notes to print with figures of this checkpoint, such as that it has no card."""
 
 
-def fetched(path: Path) -> Path:
+def fetch_checkpoint(path: Path) -> Path:
     """Return the folder of a checkpoint: `path` itself, or the cache folder of a hub id's files.
 
     Raises: HubError if `path` is no folder, and the hub has no readable repository of this id.
@@ -63,134 +66,174 @@ def fetched(path: Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(str(path), allow_patterns=list(PARTS)))
+        return Path(snapshot_download(str(path), allow_patterns=list(DOWNLOADED)))
     except (HfHubHTTPError, OSError) as error:
         raise HubError(
-            f"{path}: there is no such folder (looked from {Path.cwd()}), and the hub does not give a model of this name "
-            f"({type(error).__name__}: {error}). Check the name, the network and (for a gated model) the login; fetch it where "
-            "there is a network (docs/clusters.md), or give the folder of a copy."
+            f"{path}: there is no such folder (looked from {Path.cwd()}), and the hub does not "
+            f"give a model of this name ({type(error).__name__}: {error}). Check the name, the "
+            "network and (for a gated model) the login; fetch it where there is a network "
+            "(docs/clusters.md), or give the folder of a copy."
         ) from error
 
 
 def load_checkpoint(
-    path: Path, runtime: Runtime, load: Callable[..., Any], sees: Mapping[str, Any] | None = None
+    path: Path,
+    runtime: Runtime,
+    load_model: Callable[..., Any],
+    backbone_settings: Mapping[str, Any] | None = None,
 ) -> LoadedCheckpoint:
-    """Load a checkpoint with the function `load`, for example `load_scalar`.
+    """Load the model of a checkpoint and the encoder that prepares its inputs.
 
     The checkpoint may hold all weights, or adapters that are put on their base model. A hub id is
     downloaded first.
 
-    `sees` replaces settings of the checkpoint's backbone.
+    Args:
+        path: The checkpoint folder, or a hub id.
+        runtime: The device, and the size of packed rows.
+        load_model: The function that loads the model class, for example `load_scalar`.
+        backbone_settings: Settings that replace those of the checkpoint's backbone. They are not
+            used for adapters.
 
     Raises:
         CheckpointError: The checkpoint is incomplete, or its files differ from those saved.
         HubError: The hub has no readable repository of this id.
     """
-    path = fetched(path)
+    path = fetch_checkpoint(path)
     if path.is_dir():
         verify_settings(path)
     card: JudgeCard | None
     try:
         if is_adapter(path):
-            card = own = card_of_adapters(path)
-            config = backbone_of(path, own)
-            base = own.backbone
-            adapted: Any = with_adapters(load(base, head=own.head, nf4=own.nf4), path)
-            model = adapted.get_base_model()
+            adapter_card = card_of_adapters(path)
+            card = adapter_card
+            config = backbone_of(path, adapter_card)
+            base_config = adapter_card.backbone
+            base = load_model(base_config, head=adapter_card.head, nf4=adapter_card.nf4)
+            adapted: Any = with_adapters(base, path)
+            model = adapted.get_base_model()  # the model itself, with the adapters in its layers
         else:
-            card = recorded(path)
-            config = base = backbone_of(path, card).model_copy(update=sees)
-            model = load(config, fresh_head=False)
+            card = judge_card_of(path)
+            config = backbone_of(path, card).model_copy(update=backbone_settings)
+            base_config = config
+            model = load_model(config, fresh_head=False)
     except IncompleteCheckpointError as error:
         raise CheckpointError(str(error)) from error
     except SafetensorError as error:
         raise CheckpointError(
-            f"a file of weights cannot be read ({error}). It was probably cut off while it was saved: take another checkpoint."
+            f"a file of weights cannot be read ({error}). It was probably cut off while it was "
+            "saved: take another checkpoint."
         ) from error
-    if card is None or not card.nf4:  # quantised weights were loaded onto their device
+
+    token_budget = runtime.token_budget
+    if not token_budget and card is not None:
+        token_budget = card.token_budget
+    if not token_budget:
+        token_budget = TOKEN_BUDGET[runtime.device.type]
+    workers = 0 if card is None else card.workers
+    notes: tuple[str, ...] = ()
+    if card is None:
+        note = (
+            f"There is no judge.json in {path} and no recipe.yaml of a run above it: images are "
+            "seen as its processor says, a system prompt is that of its config.json."
+        )
+        notes = (note,)
+
+    # Weights in 4 bits were loaded onto their device.
+    has_quantised_weights = card is not None and card.nf4
+    if not has_quantised_weights:
         model = model.to(runtime.device)
     if card is not None and card.autocast:
         compute_in_half(model, runtime.device)
-    encoder = load_encoder(config, base)
-    budget = (
-        runtime.token_budget
-        or (card.token_budget if card else None)
-        or TOKEN_BUDGET[runtime.device.type]
-    )
-    note = f"There is no judge.json in {path} and no recipe.yaml of a run above it: images are seen as its processor says, a "
-    note += "system prompt is that of its config.json."
-    workers = card.workers if card else 0
-    notes = () if card else (note,)
-    packed = Packed(encoder, runtime.device, budget, workers)
+    encoder = load_encoder(config, base_config)
+    packed = Packed(encoder, runtime.device, token_budget, workers)
     return LoadedCheckpoint(model.eval(), packed, card, notes)
 
 
-def kind_of(folder: Path) -> str:
-    """Return the `type` of judge of a checkpoint, or the name of another kind of model.
+def judge_type_of(folder: Path) -> str:
+    """Return the `type` of judge of a checkpoint.
 
-    Raises: CheckpointError if `path` is no checkpoint.
+    For a model that is no judge, return a name for messages: its class, or a description.
+
+    Raises: CheckpointError if `folder` is no checkpoint.
     """
     if is_adapter(folder):
         return card_of_adapters(folder).judge_type or "LoRA adapter without a reward head"
     file = folder / "config.json"
     if not file.is_file():
-        whole = "config.json and no adapter_config.json"
-        absent = whole if folder.is_dir() else "such folder; paths count from the working directory"
+        absent = "such folder; paths count from the working directory"
+        if folder.is_dir():
+            absent = "config.json and no adapter_config.json"
         raise CheckpointError(
             f"{folder}: there is no {absent}. Give a checkpoint-N folder of a run."
         )
     try:
-        classes = read_json(file).get("architectures")
+        class_names = read_json(file).get("architectures")
     except ValueError as error:
         raise CheckpointError(f"{file} is no JSON: {error}") from error
-    return classes_of_judges().get(classes[0], classes[0]) if classes else "model without a class"
+    if not class_names:
+        return "model without a class"
+    class_name: str = class_names[0]
+    return judge_type_by_class().get(class_name, class_name)
 
 
-def classes_of_judges() -> dict[str, str]:
-    """Return the `type` of judge of each family's checkpoints, by the name of their model class."""
-    rows = [family.parts()._asdict() for family in FAMILIES.values()]
-    return {row[kind].__name__: judge for row in rows for kind, judge in KINDS.items()}
+def judge_type_by_class() -> dict[str, str]:
+    """Return the `type` of judge for each model class of each model family, by the class's name."""
+    types: dict[str, str] = {}
+    for family in FAMILIES.values():
+        family_parts = family.parts()._asdict()
+        for part, judge_type in JUDGE_TYPES.items():
+            model_class = family_parts[part]
+            types[model_class.__name__] = judge_type
+    return types
 
 
 def card_of_adapters(path: Path) -> JudgeCard:
-    """Return the judge card of adapters; raises CheckpointError if they have none."""
-    card = recorded(path)
+    """Return the judge card of a folder of adapters; raise CheckpointError if it has none."""
+    card = judge_card_of(path)
     if card is None:
         raise CheckpointError(
-            f"{path} holds adapters, and there is no recipe.yaml of a run in the folder above it, which names their base "
-            f"({base_of(path)}?) and describes the head. Keep the checkpoint in its run folder."
+            f"{path} holds adapters, and there is no recipe.yaml of a run in the folder above it, "
+            f"which names their base ({base_of(path)}?) and describes the head. Keep the "
+            "checkpoint in its run folder."
         )
     return card
 
 
 def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
-    """Return the backbone settings with which the checkpoint at `path` is loaded and reads its inputs.
+    """Return the backbone settings with which a checkpoint is loaded and its inputs are encoded.
 
-    The dtype is the one in which the weights were saved.
+    The dtype is the one in which the weights were saved. Without a card, the other settings come
+    from the checkpoint's own files.
+
+    Args:
+        path: The checkpoint folder.
+        card: Its judge card; None for a checkpoint of another trainer.
 
     Raises: CheckpointError if there is no card, and the checkpoint's own files lack the settings.
     """
     try:
-        settings = {} if is_adapter(path) else read_json(path / "config.json")
-        known = {"dtype": settings.get("dtype") or settings["torch_dtype"]} if settings else {}
+        model_config: dict[str, Any] = {}
+        dtype: dict[str, Any] = {}
+        if not is_adapter(path):
+            model_config = read_json(path / "config.json")
+        if model_config:
+            dtype["dtype"] = model_config.get("dtype") or model_config["torch_dtype"]
         if card is not None:
-            return card.backbone.model_copy(
-                update={"path": str(path), "revision": None, "freeze": [], **known}
-            )
-        whole = (
-            path / "processor_config.json"
-        )  # other trainers write this one, and older releases the other
-        sees = (
-            read_json(whole)["image_processor"]
-            if whole.is_file()
-            else read_json(path / "preprocessor_config.json")
-        )
-        pixels = family_of(settings.get("model_type"), path).images.limits(sees)
-        return BackboneConfig(
-            path=str(path), system_prompt=settings.get("system_prompt"), **known, **pixels
-        )
+            own_settings = {"path": str(path), "revision": None, "freeze": [], **dtype}
+            return card.backbone.model_copy(update=own_settings)
+        # The version of transformers that saved the checkpoint decides which of the files it has.
+        processor_file = path / "processor_config.json"
+        if processor_file.is_file():
+            image_processor = read_json(processor_file)["image_processor"]
+        else:
+            image_processor = read_json(path / "preprocessor_config.json")
+        family = family_of(model_config.get("model_type"), path)
+        pixel_limits = family.images.limits(image_processor)
+        system_prompt = model_config.get("system_prompt")
+        return BackboneConfig(path=str(path), system_prompt=system_prompt, **dtype, **pixel_limits)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{path}: neither the recipe.yaml of a run in the folder above nor its own preprocessor_config.json and config.json "
-            f"say how it sees images ({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
+            f"{path}: neither the recipe.yaml of a run in the folder above nor its own "
+            "preprocessor_config.json and config.json say how it sees images "
+            f"({type(error).__name__}: {error}). Keep the checkpoint whole, best in its run folder."
         ) from error

@@ -2,10 +2,10 @@
 
 A judge has two uses, which differ in the handling of an unusable score:
 
-- A judge that was only loaded ranks responses to people's own prompts. A text with a control token is
-  an error, as is a score that is not a finite number. A written score that cannot be read is 0.
-- `under` returns the judge of a benchmark. Its scores are NaN or infinite where the model's are,
-  because the protocol counts such rows as unparsable.
+- A judge that was only loaded ranks responses to people's own prompts. A text with a control token
+  is an error, as is a score that is not a finite number. A written score that cannot be read is 0.
+- `under` returns the judge of a benchmark. Its scores may be NaN or infinite, because the protocol
+  counts such rows as unparsable.
 """
 
 from __future__ import annotations
@@ -39,34 +39,39 @@ class Judge(Protocol):
         ...
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
-        """Return the scores of each item, in order, on every rank; all ranks must call together.
+        """Return the scores of each prompt's responses, in the order of `batch`, on every rank.
 
-        The journal shows the progress, and keeps the results.
+        All ranks must call together. The journal shows the progress, and keeps the results.
         """
         ...
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> Judge:
-        """Return the judge of a benchmark.
+        """Return a copy of this judge that follows a benchmark's protocol.
 
-        It has the same weights, the protocol's seed, and the benchmark's prompt if the judge uses
-        prompts of benchmarks.
+        The protocol decides the seed, the orders and the number of votes. The copy has the same
+        weights. It asks with the benchmark's own prompt if this kind of judge uses such prompts.
 
         Raises: CheckpointError if the judge cannot follow the protocol.
         """
         ...
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return notes to print with figures that are computed from these scores of this judge."""
+        """Return notes to print with figures that are computed from these scores of this judge.
+
+        They are, for example, the number of tokens that were written.
+        """
         ...
 
 
 def cost_figures(scores: Sequence[Scores]) -> dict[str, float]:
     """Return the figures of the cost of judging for the log.
 
-    Shares of written critiques are left out if none was written. A critic judges each prompt once,
-    whatever the number of its critiques.
+    They are the seconds per judgement and, if critiques were written, the share of them that the
+    limit cut off, their mean number of tokens, and the tokens generated in a second.
     """
     usage = total_usage(scores)
+    # Only comparisons and written scores are counted as judgements. Of other judges, such as a
+    # critic, the scores of one prompt are one judgement.
     num_judgements = usage.judgements or len(scores)
     figures = {"seconds_per_judgement": usage.seconds / max(num_judgements, 1)}
     if usage.critiques:

@@ -33,23 +33,27 @@ JUDGE_OF_METHOD = {
 
 
 def judge_of_earlier_card(card: dict[str, Any]) -> str | None:
-    """Return the `judge_type` of a card without one; `card` holds the keys in front of it."""
+    """Return the `judge_type` for a card of an earlier version, which wrote none.
+
+    `card` holds the validated fields that come before `judge_type`. Returns None if the card's
+    method trains no judge.
+    """
     return JUDGE_OF_METHOD.get(card.get("method", ""))
 
 
 class JudgeCard(Section):
-    """How a checkpoint was trained and is evaluated, as far as it matters for judging."""
+    """The settings of a checkpoint's training and evaluation that judging needs."""
 
     backbone: BackboneConfig
-    """Configuration of the model that training started from. It decides how a checkpoint reads images and
-    prompts."""
+    """Configuration of the model that training started from. It decides how a checkpoint reads
+    images and prompts."""
     head: HeadConfig | None
     method: str
     judge_type: str | None = Field(default_factory=judge_of_earlier_card)
     """The `type` of judge that the checkpoint is. None if training made no judge."""
     autocast: bool
-    """True if training computed in bf16 by torch's autocast, with fp32 weights. DeepSpeed does not use
-    autocast."""
+    """True if training computed in bf16 by torch's autocast, with fp32 weights. DeepSpeed does not
+    use autocast."""
     nf4: bool
     """Adapters were trained on a base in 4 bits."""
     critique: CritiqueConfig | None
@@ -101,10 +105,10 @@ def judge_card(
 
 
 def card_of_earlier_run(recipe: Mapping[str, Any]) -> JudgeCard:
-    """Return the card of a checkpoint of an earlier version, which wrote none.
+    """Return the judge card for a checkpoint of an earlier version, which wrote no card.
 
     Args:
-        recipe: The resolved recipe in its run folder, as plain values.
+        recipe: The resolved recipe in the checkpoint's run folder, as plain values.
     """
     method = recipe["method"]
     critique = None
@@ -116,39 +120,40 @@ def card_of_earlier_run(recipe: Mapping[str, Any]) -> JudgeCard:
     return judge_card(recipe, JUDGE_OF_METHOD.get(method["type"]), critique)
 
 
-def recorded(checkpoint: Path) -> JudgeCard | None:
-    """Return the card of a checkpoint, or of its run if an earlier version saved it.
+def judge_card_of(checkpoint: Path) -> JudgeCard | None:
+    """Return the judge card of a checkpoint.
 
-    It is None if there is neither a `judge.json` in the checkpoint nor a run's `recipe.yaml` above
-    it. A run folder also has a `provenance.json`, by which its recipe is told from any other file of
-    that name. Links are followed first, because `best` belongs to the run that it points into.
+    If an earlier version saved the checkpoint, the card is made from the recipe in its run folder.
+    Returns None if there is neither a `judge.json` in the checkpoint nor a run folder above it.
 
     Raises:
         CheckpointError: A file is not as training writes it, or not as it was saved.
     """
+    # `best` is a link to a checkpoint, whose run folder is above its target.
     folder = checkpoint.resolve()
-    card = folder / CARD
-    if card.is_file():
+    card_file = folder / CARD
+    if card_file.is_file():
         verify_settings(checkpoint)
         try:
-            return JudgeCard.model_validate_json(card.read_bytes())
+            return JudgeCard.model_validate_json(card_file.read_bytes())
         except (KeyError, TypeError, ValueError) as error:
-            raise _broken(card, "judge card", error) from error
+            raise _unreadable(card_file, "judge card", error) from error
 
-    recipe = folder.parent / RECIPE
-    is_in_run_folder = recipe.is_file() and recipe.with_name(PROVENANCE).is_file()
+    recipe_file = folder.parent / RECIPE
+    # A run folder also has a provenance file. Another recipe of the same name is not used.
+    is_in_run_folder = recipe_file.is_file() and recipe_file.with_name(PROVENANCE).is_file()
     if not is_in_run_folder:
         return None
     try:
-        return card_of_earlier_run(read_yaml(recipe).plain())
+        return card_of_earlier_run(read_yaml(recipe_file).plain())
     except (KeyError, TypeError, ValueError) as error:
-        raise _broken(recipe, "recipe", error) from error
+        raise _unreadable(recipe_file, "recipe", error) from error
 
 
-def _broken(file: Path, kind: str, error: Exception) -> CheckpointError:
-    """Return the error for a card or recipe that cannot be read."""
+def _unreadable(file: Path, kind: str, error: Exception) -> CheckpointError:
+    """Return the error for a card or recipe that cannot be read; `kind` says which of the two."""
     return CheckpointError(
         f"{file} is not a {kind} as train/ writes it next to its checkpoints "
-        f"({type(error).__name__}: {error}). Restore that file: it says how the checkpoint sees images "
-        "and prompts."
+        f"({type(error).__name__}: {error}). Restore that file: it says how the checkpoint sees "
+        "images and prompts."
     )

@@ -1,4 +1,4 @@
-"""The base classes of judges' settings. They import no torch, so that a recipe is checked at once."""
+"""The base classes of judges' settings, without torch, so that a recipe is checked at once."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class JudgeConfig(Section):
         return None
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return the settings that decide the scores besides checkpoints, members and records.
+        """Return the settings that decide the judge's scores, as texts for its digest.
 
-        `is_file` is False if the settings are the defaults for a checkpoint folder.
+        The digest also contains the checkpoints, the members and the validation records, which are
+        left out here. `is_file` is True if the settings come from a YAML file, and False if they
+        are the defaults for a checkpoint folder.
         """
         return [str(is_file), self.model_dump_json(exclude={"checkpoint"})]
 

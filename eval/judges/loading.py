@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mmrm.data.config.registry import load
-from mmrm.data.sources.shared.conversation import response
+from mmrm.data.sources.shared.conversation import response_text
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
@@ -26,8 +26,9 @@ from mmrm.models.distributed import alone
 class LoadedJudge:
     """A loaded judge, for users' own prompts and for TRL's trainers.
 
-    `messages` are a text or turns in transformers' or OpenAI's form, images as PIL images, bytes,
-    paths or data URIs; see `mmrm.models.portable.conversations`.
+    The prompt, `messages`, is a text or a list of turns in transformers' or OpenAI's form. Its
+    images may be inside the turns, or are given as `images`: PIL images, bytes, paths or data URIs.
+    `mmrm.models.portable.conversations` describes all forms.
     """
 
     judge: Judge
@@ -35,13 +36,14 @@ class LoadedJudge:
     def score(
         self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
     ) -> list[float]:
-        """Return the score of each response; higher is better."""
+        """Return the score of each response to the prompt `messages`; higher is better."""
         return list(self.rank(messages, responses, images).values)
 
     def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Scores:
-        """Return scores, order and margin of the responses, and the texts that the judge wrote.
+        """Return the scores, the order and the margin of the responses to the prompt `messages`.
 
-        In a distributed run each rank asks for itself.
+        If the judge writes, the result also has its texts. In a distributed run, each rank judges
+        its own responses without waiting for the others.
 
         Raises: RecordError if the messages, responses or images cannot be judged.
         """
@@ -49,34 +51,40 @@ class LoadedJudge:
             return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
 
     def compare(self, messages: Any, a: str, b: str, images: Iterable[Any] = ()) -> Scores:
-        """Return the scores of two responses: `order[0]` is 0 for `a`; a `margin` of 0 is a tie."""
+        """Return the scores of the responses `a` and `b` to the prompt `messages`.
+
+        In the result, `order[0]` is the index of the better response, 0 for `a` and 1 for `b`. A
+        `margin` of 0 is a tie.
+        """
         return self.rank(messages, [a, b], images)
 
     def reward(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float]:
-        """Return the scores of a TRL batch; TRL's `reward_funcs` accepts this method.
+        """Return the score of each completion of a TRL batch; TRL's `reward_funcs` accepts this.
 
-        In a distributed run each rank asks for itself.
+        Completions of the same prompt are judged together. In a distributed run, each rank judges
+        its own batch without waiting for the others.
 
         Args:
             prompts: A text, or a list of turns, for each completion.
             completions: Texts, or lists of turns of which the last turn is scored.
             columns: Other columns of the batch; `images` or `image` may be among them.
         """
-        questions_by_key: dict[str, Candidates] = {}
+        prompts_by_key: dict[str, Candidates] = {}
         rows_by_key: dict[str, list[int]] = {}
         texts: list[str] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             images = () if _holds_images(prompt) else _images_of_row(columns, row)
-            question = candidates_of(prompt, ["-"], images, f"row {row}")
-            questions_by_key.setdefault(question.key, question)
-            rows_by_key.setdefault(question.key, []).append(row)
+            # The responses are the same in all rows, so that equal prompts have equal keys.
+            converted_prompt = candidates_of(prompt, ["-"], images, f"row {row}")
+            prompts_by_key.setdefault(converted_prompt.key, converted_prompt)
+            rows_by_key.setdefault(converted_prompt.key, []).append(row)
             texts.append(_text_of(completion))
         batch: list[Candidates] = []
-        for key, question in questions_by_key.items():
+        for key, converted_prompt in prompts_by_key.items():
             responses = tuple(texts[row] for row in rows_by_key[key])
-            batch.append(replace(question, responses=responses))
+            batch.append(replace(converted_prompt, responses=responses))
         with alone():
             scores_of_batch = self.judge.score_batch(batch)
         score_by_row: dict[int, float] = {}
@@ -86,7 +94,10 @@ class LoadedJudge:
 
 
 def _images_of_row(columns: Mapping[str, Any], row: int) -> Sequence[Any]:
-    """Return the images that a batch of TRL's has for a row, in one of two columns."""
+    """Return the images of a row from the columns of a TRL batch; empty if there are none.
+
+    TRL names the column `images` if a row may have several, and `image` if it has one.
+    """
     if "images" in columns:
         return columns["images"][row] or ()
     if "image" in columns:
@@ -95,7 +106,10 @@ def _images_of_row(columns: Mapping[str, Any], row: int) -> Sequence[Any]:
 
 
 def _holds_images(prompt: Any) -> bool:
-    """Return True if a prompt of TRL's holds its images; a column of the batch then has them too."""
+    """Return True if the turns of a TRL prompt contain images.
+
+    The columns of the batch then contain the same images, which must not be added again.
+    """
     if isinstance(prompt, str):
         return False
     for turn in prompt:
@@ -108,19 +122,23 @@ def _holds_images(prompt: Any) -> bool:
 
 
 def _text_of(completion: Any) -> str:
-    """Return the text of a completion, which is the last of its turns."""
-    return response(completion if isinstance(completion, str) else completion[-1:])
+    """Return the text of a TRL completion: the completion itself, or its last turn."""
+    if isinstance(completion, str):
+        return response_text(completion)
+    last_turn = completion[-1:]
+    return response_text(last_turn)
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:
     """Return the judge at `path`: a checkpoint folder of any kind, or the YAML file of a judge.
 
-    Without `runtime` it runs on the first GPU, or else on the CPU.
+    Without a `runtime`, the judge runs on the first GPU if there is one, else on the CPU.
 
     Raises: CheckpointError if there is no complete judge at `path`.
     """
     config = judge_config(Path(path))
     if runtime is None:
         runtime = Runtime(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    judge: Judge = load(config.implementation)(Path(path), runtime, config)
+    load_kind = load(config.implementation)  # the function that loads judges of this `type`
+    judge: Judge = load_kind(Path(path), runtime, config)
     return LoadedJudge(judge)

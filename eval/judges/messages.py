@@ -23,9 +23,18 @@ from mmrm.models.portable.conversations import (
 def candidates_of(
     messages: Any, responses: Sequence[str], images: Iterable[Any] = (), identity: str = "messages"
 ) -> Candidates:
-    """Return responses to a conversation in one of the forms that `mmrm.models.portable.conversations` describes.
+    """Return a user's conversation and responses to it as `Candidates`, the input of a judge.
 
-    Raises: RecordError, which names `identity`.
+    The key of the candidates is a digest of their content.
+
+    Args:
+        messages: The conversation, a text or turns. `mmrm.models.portable.conversations` describes
+            the forms of the turns and of the images.
+        responses: The responses, at least one text.
+        images: Images that are not inside `messages`, in order.
+        identity: The name of the conversation in messages about it.
+
+    Raises: RecordError if a value has another form; its message begins with `identity`.
     """
     fault = _fault_of(responses)
     if fault:
@@ -38,17 +47,19 @@ def candidates_of(
         encoded = tuple(map(_encoded, pictures))
     except ConversationError as error:
         raise RecordError(f"{identity}: {error}") from error
-    content = hashlib.sha256(json.dumps([turns, list(responses)]).encode())
+    content_hash = hashlib.sha256(json.dumps([turns, list(responses)]).encode())
     for image in encoded:
-        content.update(
-            image if isinstance(image, bytes) else str(image).encode(errors="surrogateescape")
-        )
+        if isinstance(image, bytes):
+            content_hash.update(image)
+        else:
+            path_of_image = str(image)
+            content_hash.update(path_of_image.encode(errors="surrogateescape"))
     prompt = cast(tuple[Message, ...], tuple(turns))
-    return Candidates(content.hexdigest(), encoded, prompt, tuple(responses), identity)
+    return Candidates(content_hash.hexdigest(), encoded, prompt, tuple(responses), identity)
 
 
 def _fault_of(responses: Sequence[str]) -> str:
-    """Return a description of a value that is no list of texts; empty if it is a list of texts."""
+    """Return the reason why a value is no list of texts, or "" if it is one."""
     if isinstance(responses, str):
         return "one text"
     if not responses:
@@ -60,6 +71,7 @@ def _fault_of(responses: Sequence[str]) -> str:
 
 
 def _encoded(image: Picture) -> EncodedImage:
+    """Return a PIL image as the bytes of a PNG file; bytes and paths are returned unchanged."""
     if not isinstance(image, Image.Image):
         return image
     buffer = io.BytesIO()

@@ -1,8 +1,10 @@
-"""Packed groups through a model, data-parallel: the one forward path of evaluation.
+"""Run a model on packed rows of items, data-parallel. All evaluations in this process use this.
 
-Work is dealt to ranks by index, encoded in loader workers a chunk at a time (pixels of a whole
-benchmark would not fit in memory), packed under the token budget, and run in lock-step: a rank
-without work runs the filler row.
+An item, such as the responses to one prompt, becomes a group: a prompt and the continuations that
+follow it. Groups are packed into rows of at most `token_budget` tokens, and the model runs on one
+row at a time. Items are distributed to ranks by index. Loader workers encode a chunk of them at a
+time, because the pixels of a whole benchmark would not fit in memory. All ranks run equally many
+rows, as ZeRO-3 requires: a rank without work runs the filler row, which holds no group.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,21 +30,23 @@ Cost = Callable[[Group], int]
 """Returns the number of tokens that a group needs of a row's budget."""
 
 CHUNK = 64
-"""Items that are encoded and packed together: enough to fill rows well, few enough to hold their
-pixels."""
+"""Number of items that are encoded and packed together: enough to fill rows well, few enough to
+hold their pixels in memory."""
 
 PackedItems = tuple[PackedBatch, list[int]]
-"""A row and the indices of the items whose groups it holds, in order."""
+"""A packed row, and the indices of the items whose groups it holds, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The encoding and packing of items, which all judges on packed rows share."""
+    """The encoder of a model's inputs, and the settings by which they are packed into rows."""
 
     encoder: Encoder
     device: torch.device
     token_budget: int
+    """Largest number of tokens in a row."""
     workers: int = 0
+    """Number of processes that encode items; 0 encodes in this process."""
 
 
 def run_packed(
@@ -55,57 +59,73 @@ def run_packed(
 ) -> list[ResultT]:
     """Return the result of every item, in order, on every rank; all ranks must call together.
 
-    Ranks run equally many rows. A rank without work runs the filler row, with no items, and its
-    results are not used.
-
     Args:
-        packed: How items are encoded and packed.
+        packed: The encoder, the device and the token budget of a row.
         items: The items to compute results of.
         encode: Makes the group of an item. Runs in loader workers and must be picklable.
-        run: Gets a packed row on the device and its items, and returns one result for each.
-        cost: Returns the tokens that a group needs of a row's budget. Runs in loader workers and must be picklable.
-        judging: The journal that gets the results, row by row. A row with results in it is not run
-            again. The other rows hold the same items as without it, so that a continued run rounds
-            as one that was never stopped.
+        run: Runs the model on a packed row on the device. It gets the row and its items, and
+            returns one result for each item. On a rank without work it gets the filler row, which
+            holds no group, and no items.
+        cost: Returns the tokens that a group needs of a row's budget. Runs in loader workers and
+            must be picklable.
+        judging: The open journal, which gets the results row by row. Rows whose items all have a
+            result in it are not run again. The other rows hold the same items as without the
+            journal, so that a continued run rounds like one that was never stopped.
 
     Raises: RecordError on all ranks if `encode` cannot encode an item on one of them.
     """
-    results: dict[int, ResultT] = {} if judging is None else judging.found
+    results: dict[int, ResultT] = {} if judging is None else judging.results
     done = frozenset(results)
-    share = range(len(items))[rank() :: world_size()]
-    chunks_of_share = [share[start : start + CHUNK] for start in range(0, len(share), CHUNK)]
+    own_indices = range(len(items))[rank() :: world_size()]
+    chunks: list[Sequence[int]] = []
+    for start in range(0, len(own_indices), CHUNK):
+        chunk = own_indices[start : start + CHUNK]
+        if not done.issuperset(chunk):  # an item of the chunk has no result yet
+            chunks.append(chunk)
     loader: DataLoader[list[PackedItems] | str] = DataLoader(
-        [chunk for chunk in chunks_of_share if not done.issuperset(chunk)],  # type: ignore[arg-type]
+        chunks,  # type: ignore[arg-type]
         batch_size=None,
-        collate_fn=partial(_rows, packed, items, encode, cost, done),
+        collate_fn=partial(_packed_rows, packed, items, encode, cost, done),
         num_workers=packed.workers if len(items) - len(done) > CHUNK else 0,
-        # Otherwise the loader draws a seed from the run's own generator, and evaluating would change
-        # training.
+        # Otherwise the loader draws a seed from the run's own generator, and an evaluation would
+        # change the training after it.
         generator=torch.Generator(),
     )
-    chunks = iter(loader)
+    encoded_chunks = iter(loader)
     for _ in range(max_over_ranks(len(loader), packed.device)):
-        rows_or_fault: list[PackedItems] | str = next(chunks, [])
-        rows = [] if isinstance(rows_or_fault, str) else rows_or_fault
-        fault = rows_or_fault if isinstance(rows_or_fault, str) else ""
+        # A rank with fewer chunks than another continues without rows.
+        rows_or_fault: list[PackedItems] | str = next(encoded_chunks, [])
+        if isinstance(rows_or_fault, str):
+            rows: list[PackedItems] = []
+            fault = rows_or_fault
+        else:
+            rows = rows_or_fault
+            fault = ""
         count_and_fault_by_rank = gather((len(rows), fault))
         for _, fault_of_rank in count_and_fault_by_rank:
             if fault_of_rank:
                 raise RecordError(fault_of_rank)  # by all ranks together
-        for number in range(max(count for count, _ in count_and_fault_by_rank)):
-            batch, indices = rows[number] if number < len(rows) else (packed.encoder.pack([]), [])
-            row_results = run(batch.to(packed.device), [items[index] for index in indices])
-            new: dict[int, ResultT] = {}
-            for results_of_rank in gather(list(zip(indices, row_results, strict=True))):
-                new.update(item for item in results_of_rank if item[0] not in done)
-            if judging is None:
-                results.update(new)
+        num_rows = max(count for count, _ in count_and_fault_by_rank)
+        for number in range(num_rows):
+            if number < len(rows):
+                batch, indices = rows[number]
             else:
-                judging.add(new)
+                batch = packed.encoder.pack([])  # the filler row
+                indices = []
+            row_results = run(batch.to(packed.device), [items[index] for index in indices])
+            new_results: dict[int, ResultT] = {}
+            for results_of_rank in gather(list(zip(indices, row_results, strict=True))):
+                for index, result in results_of_rank:
+                    if index not in done:
+                        new_results[index] = result
+            if judging is None:
+                results.update(new_results)
+            else:
+                judging.add(new_results)  # also adds them to `results`
     return [results[index] for index in range(len(items))]
 
 
-def _rows(
+def _packed_rows(
     packed: Packed,
     items: Sequence[ItemT],
     encode: Callable[[ItemT], Group],
@@ -113,18 +133,27 @@ def _rows(
     done: frozenset[int],
     chunk: Sequence[int],
 ) -> list[PackedItems] | str:
-    """Encode and pack a chunk, and return the rows that hold an item which is not in `done`.
+    """Encode and pack the items of a chunk, and return the rows that have to be run.
 
-    Returns the reason if an item cannot be encoded.
+    If an item cannot be encoded, the reason is returned in place of the rows, because all ranks
+    have to raise the error together.
+
+    Args:
+        packed: The encoder and the token budget of a row.
+        items: All items.
+        encode: Makes the group of an item.
+        cost: Returns the tokens that a group needs of a row's budget.
+        done: Indices of the items that have a result. Rows that hold only such items are left out.
+        chunk: Indices of the items to encode and pack.
     """
     try:
         groups = [encode(items[index]) for index in chunk]
     except RecordError as error:
         return str(error)
     packed_rows: list[PackedItems] = []
-    for row in pack_first_fit([cost(group) for group in groups], packed.token_budget):
-        indices = [chunk[position] for position in row]
+    for positions in pack_first_fit([cost(group) for group in groups], packed.token_budget):
+        indices = [chunk[position] for position in positions]
         if not done.issuperset(indices):
-            batch = packed.encoder.pack([groups[position] for position in row])
+            batch = packed.encoder.pack([groups[position] for position in positions])
             packed_rows.append((batch, indices))
     return packed_rows

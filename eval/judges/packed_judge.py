@@ -29,13 +29,16 @@ from mmrm.models.encoder import Encoder
 from mmrm.models.packing.groups import Group, PackedBatch
 
 BYTES_A_TOKEN = 3
-"""Bytes of a response per token, to estimate before it is tokenised how many responses fit into a
-row; rather too few than too many."""
+"""Bytes of a response per token, to estimate its tokens before it is tokenised. A token has mostly
+more bytes, so that the estimate is rather too high than too low."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Responses to one prompt that are judged in one group of a packed row."""
+    """Some of the responses to one prompt, which are judged together.
+
+    They become one group of a packed row: the prompt once, and the texts that continue it.
+    """
 
     key: str
     """The unit's name among the units of its candidates."""
@@ -47,29 +50,38 @@ class Unit:
 
     @property
     def responses(self) -> tuple[str, ...]:
-        """The responses that are shown, in that order."""
+        """The texts of the responses that are shown, in the order of `shown`."""
         return tuple(self.candidates.responses[index] for index in self.shown)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """The model's result for a unit. A journal keeps it, and ranks gather it."""
+    """The model's result for the responses of one unit.
+
+    A journal keeps it, and ranks exchange it.
+    """
 
     values: tuple[float, ...] = ()
     """A score for each response that is shown; empty if the unit's texts name the better one."""
     attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Further numbers by name, one for each response that is shown."""
     texts: tuple[str, ...] = ()
     usage: Usage = NO_USAGE
+    """The cost of judging the unit."""
 
     def of_responses(self, indices: slice) -> "UnitResult":
-        """Return the result for some of the unit's responses; usage is not divided and left out."""
+        """Return the result for some of the unit's responses, by their indices in the unit.
+
+        It has no usage, because the cost of a unit cannot be divided.
+        """
         attributes = {name: values[indices] for name, values in self.attributes.items()}
         return UnitResult(self.values[indices], attributes, self.texts[indices])
 
 
 Conversation = Sequence[Message]
 Layout = Callable[[Unit], tuple[list[Conversation], StoredRead | None]]
-"""Returns the conversations of a unit, and the position at which each score is read, or None.
+"""Returns the conversations of a unit, and the token at which each score is read. The latter is
+None if no score is read but text is written.
 
 It is a separate object and not a method of the judge, because loader workers receive it by
 pickling, and the judge holds the model."""
@@ -77,28 +89,35 @@ pickling, and the judge holds the model."""
 
 @dataclass(frozen=True, slots=True)
 class UnitEncoder:
-    """Encodes a unit as a group. Runs in loader workers, so it holds no model."""
+    """Encodes a unit, some of the responses to one prompt, as a group of a packed row.
+
+    It runs in loader workers, so it holds no model.
+    """
 
     encoder: Encoder
     layout: Layout
 
     def __call__(self, unit: Unit) -> Group:
-        """Encode a unit; raises RecordError for an image that cannot be decoded."""
-        conversations, read = self.layout(unit)
+        """Return a unit's prompt and responses as a group of token ids and pixels.
+
+        Raises: RecordError if an image cannot be decoded.
+        """
+        conversations, scored_token = self.layout(unit)
         candidates = unit.candidates
         return self.encoder.encode_conversations(
-            candidates.images, conversations, read, candidates.identity
+            candidates.images, conversations, scored_token, candidates.identity
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesLayout:
-    """Each response as the answer to the prompt, with a score that is read from it."""
+    """Makes the conversations for a model that scores responses, one for each response."""
 
     read: StoredRead
+    """The token of a response at which its score is read."""
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead]:
-        """Return one conversation for each response."""
+        """Return one conversation for each response, and the token at which its score is read."""
         prompt = unit.candidates.prompt
         conversations: list[Conversation] = [
             (*prompt, text("assistant", response)) for response in unit.responses
@@ -112,7 +131,8 @@ class PackedJudge(ABC):
 
     packed: Packed
     protocol: ProtocolConfig | None = None
-    """The protocol of a benchmark. None: the judge ranks people's own responses (see judge.py)."""
+    """The protocol of the benchmark that is judged; None if the judge ranks people's own responses
+    (see judge.py)."""
     about: tuple[str, ...] = ()
     """Notes to print with the judge's figures, besides the cost of judging."""
 
@@ -124,58 +144,77 @@ class PackedJudge(ABC):
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """The conversations of a unit."""
+        """The function that makes the conversations about some of the responses to a prompt."""
 
     @abstractmethod
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the units of candidates, in the order in which they are computed."""
+        """Divide the responses to a prompt into units, and return the units in order.
+
+        The responses of a unit are judged together, in one group of a packed row.
+        """
 
     @abstractmethod
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the results of the units that a packed row holds.
+        """Run the model on a packed row, and return one result for each unit in the row.
 
-        A rank without work calls with a filler row and no units, for the sake of the other ranks.
+        A rank without work calls this with a filler row and no units, because under ZeRO-3 the
+        other ranks need its share of the weights.
         """
 
     @abstractmethod
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of candidates from the results of their units, in order.
+        """Return the scores of all responses to a prompt.
 
-        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
+        Args:
+            candidates: The prompt and its responses.
+            units: The units into which `units` divided the responses, in order.
+            results: The model's result for each unit.
+
+        Raises:
+            NonFiniteError: A score is not finite, and this is not the judge of a benchmark.
         """
 
     @property
     def units_share_groups(self) -> bool:
-        """True if units with equal prompts may be computed as one group, and a unit as several."""
+        """True if the server may divide units, or compute units of the same prompt as one group.
+
+        It is False by default, because the random draws of written texts depend on the unit.
+        """
         return False
 
     @property
     def row_cost(self) -> Cost:
-        """A function that returns the number of tokens a group needs of a row's budget.
+        """A function that returns the number of tokens of a packed row's budget that a group needs.
 
-        The function can be pickled for loader workers.
+        A group is a prompt with the texts that continue it. The function can be pickled for loader
+        workers.
         """
         return attrgetter("cost")
 
     @property
     def encode(self) -> Callable[[Unit], Group]:
-        """Encodes a unit; picklable for loader workers."""
+        """The function that encodes the responses of a unit for the model.
+
+        A unit is some of the responses to one prompt. The function can be pickled for loader
+        workers.
+        """
         return UnitEncoder(self.packed.encoder, self.layout)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "PackedJudge":
-        """Return the judge of a benchmark."""
+        """Return a copy of this judge that follows a benchmark's protocol."""
         return replace(self, protocol=protocol)
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return notes to print with the figures."""
+        """Return notes to print with figures that are computed from these scores."""
         return self.about
 
     def checked_units(self, candidates: Candidates) -> list[Unit]:
-        """Return the units of candidates.
+        """Return the responses to a prompt in units, like `units`, and check their texts first.
 
-        Raises: RecordError if a text holds a control token and this is not the judge of a benchmark.
+        Raises: RecordError if a text holds a control token and this is not the judge of a
+        benchmark.
         """
         if self.protocol is None:
             refuse_control_tokens(candidates, self.packed.encoder)
@@ -183,50 +222,59 @@ class PackedJudge(ABC):
 
     @torch.no_grad()
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
-        """Return the scores of each, in order; all ranks must call together.
+        """Return the scores of each prompt's responses, in the order of `batch`, on every rank.
+
+        All ranks must call together. The journal shows the progress, and keeps the results.
 
         Raises:
             RecordError: A text or an image cannot be encoded.
             NonFiniteError: A score is not a finite number, and the judge is not a benchmark's.
         """
         started = perf_counter()
-        units_of_batch = [self.checked_units(candidates) for candidates in batch]
-        units: list[Unit] = []
+        units_by_candidates = [self.checked_units(candidates) for candidates in batch]
+        all_units: list[Unit] = []
         keys: list[str] = []
-        for candidates, its_units in zip(batch, units_of_batch, strict=True):
+        for candidates, units in zip(batch, units_by_candidates, strict=True):
             content = journal_key(candidates)
-            units += its_units
-            keys += [f"{content}/{unit.key}" for unit in its_units]
+            all_units += units
+            keys += [f"{content}/{unit.key}" for unit in units]
         with journal.judging(keys, UnitResult, len(batch)) as judging:
-            results = run_packed(self.packed, units, self.encode, self.run, self.row_cost, judging)
+            results = run_packed(
+                self.packed, all_units, self.encode, self.run, self.row_cost, judging
+            )
         scores: list[Scores] = []
         start = 0
-        seconds = (perf_counter() - started) / max(len(batch), 1)
-        for candidates, its_units in zip(batch, units_of_batch, strict=True):
-            end = start + len(its_units)
-            merged = self.merge(candidates, its_units, results[start:end])
-            scores.append(replace(merged, usage=merged.usage + Usage(seconds=seconds)))
+        seconds_per_prompt = (perf_counter() - started) / max(len(batch), 1)
+        for candidates, units in zip(batch, units_by_candidates, strict=True):
+            end = start + len(units)
+            merged = self.merge(candidates, units, results[start:end])
+            usage = merged.usage + Usage(seconds=seconds_per_prompt)
+            scores.append(replace(merged, usage=usage))
             start = end
         return scores
 
 
 def refuse_control_tokens(candidates: Candidates, encoder: Encoder) -> None:
-    """Raise RecordError if a text holds a control token of the tokenizer."""
+    """Raise RecordError if the prompt or a response holds a control token of the tokenizer."""
     prompt_texts = ["".join(texts([turn])) for turn in candidates.prompt]
     for content in (*prompt_texts, *candidates.responses):
         token = control_token(content, encoder.control_tokens)
         if token:
             raise RecordError(
-                f"{candidates.identity}: a text contains {token!r}, which the tokenizer reads as a control token, not as "
-                "text. Remove it."
+                f"{candidates.identity}: a text contains {token!r}, which the tokenizer reads as a "
+                "control token, not as text. Remove it."
             )
 
 
 def units_of_responses(candidates: Candidates, token_budget: int | None) -> Iterator[Unit]:
-    """Yield candidates as units whose responses fit into a row by their estimated tokens.
+    """Yield units of consecutive responses that fit together into a packed row.
 
-    A unit holds at least one response. With a budget of None there is one unit. The key of a unit
-    names its responses, because which responses are judged together depends on the budget.
+    The number of tokens of a response is estimated. A unit holds at least one response, also if
+    that one is longer than the budget.
+
+    Args:
+        candidates: The prompt and its responses.
+        token_budget: Largest number of tokens in a row; None puts all responses into one unit.
     """
     num_responses = len(candidates.responses)
     start = 0
@@ -235,21 +283,30 @@ def units_of_responses(candidates: Candidates, token_budget: int | None) -> Iter
         tokens = len(response.encode(errors="surrogatepass")) // BYTES_A_TOKEN + 1
         is_full = token_budget is not None and used_tokens + tokens > token_budget
         if is_full and index > start:
-            yield Unit(f"{start}-{index}", candidates, tuple(range(start, index)))
+            yield _unit_of_range(candidates, start, index)
             start = index
             used_tokens = 0
         used_tokens += tokens
-    yield Unit(f"{start}-{num_responses}", candidates, tuple(range(start, num_responses)))
+    yield _unit_of_range(candidates, start, num_responses)
+
+
+def _unit_of_range(candidates: Candidates, start: int, end: int) -> Unit:
+    """Return the unit of the responses with the indices from `start` to `end` - 1.
+
+    The unit's key, under which its result is stored, names the responses: with another token
+    budget, other responses are judged together, and the stored result must not be used.
+    """
+    return Unit(f"{start}-{end}", candidates, tuple(range(start, end)))
 
 
 def joined_values(results: Sequence[UnitResult]) -> tuple[float, ...]:
-    """Return the values of units one after the other."""
+    """Return the scores of all units of a prompt in one tuple."""
     return tuple(value for result in results for value in result.values)
 
 
 def joined_texts(results: Sequence[UnitResult]) -> tuple[str, ...]:
-    """Return the texts of units one after the other."""
-    return tuple(written for result in results for written in result.texts)
+    """Return the texts of all units of a prompt in one tuple."""
+    return tuple(written_text for result in results for written_text in result.texts)
 
 
 def refuse_non_finite(candidates: Candidates, values: Sequence[float]) -> None:
@@ -257,6 +314,7 @@ def refuse_non_finite(candidates: Candidates, values: Sequence[float]) -> None:
     invalid_indices = [index for index, value in enumerate(values) if not math.isfinite(value)]
     if invalid_indices:
         raise NonFiniteError(
-            f"{candidates.identity}: the scores of the responses {invalid_indices[:9]} are no finite numbers (the first is "
-            f"{values[invalid_indices[0]]}). The checkpoint is broken, or computes in a dtype that overflows: take another one."
+            f"{candidates.identity}: the scores of the responses {invalid_indices[:9]} are no "
+            f"finite numbers (the first is {values[invalid_indices[0]]}). The checkpoint is "
+            "broken, or computes in a dtype that overflows: take another one."
         )

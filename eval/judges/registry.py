@@ -1,4 +1,4 @@
-"""The kinds of judges: from the `type` in a judge's YAML file to its settings.
+"""The registry of the kinds of judges: the settings' class for each `type` of a YAML file.
 
 To add a kind, write a folder with `config.py` (a `JudgeConfig`) and `judge.py` (a `Judge` and the
 function that loads it), and add a row to `JUDGES`.
@@ -16,7 +16,7 @@ from mmrm.data.errors import CheckpointError
 from mmrm.data.regular_files import require_regular
 from mmrm.data.storage.files import read_json
 from mmrm.data.storage.manifest import verify_settings
-from mmrm.eval.judges.checkpoint import classes_of_judges, kind_of
+from mmrm.eval.judges.checkpoint import judge_type_by_class, judge_type_of
 from mmrm.eval.judges.judging_config import JudgeConfig
 from mmrm.eval.judges.scalar.config import ScalarJudgeConfig
 from mmrm.models.config import checkpoint_at
@@ -30,18 +30,20 @@ JUDGES: dict[str, type[JudgeConfig] | str] = {
     "endpoint": "mmrm.eval.judges.endpoint.config:EndpointConfig",
     "server": "mmrm.eval.judges.server.config:ServerConfig",
 }
-"""`type` of a judge to the class of its settings. Rows outside the core are import paths."""
+"""The class of settings by the `type` of a judge. Kinds that a clone may lack are import paths."""
 
 
 class JudgeFile(RootModel[Annotated[JudgeConfig, OneOf(JUDGES)]]):
-    """The YAML file of a judge; its `type` decides which other keys it has."""
+    """The content of a judge's YAML file; its `type` decides which other keys it has."""
 
 
 def judge_config(path: Path) -> JudgeConfig:
-    """Return the settings of the judge at `path`: its YAML file, or a checkpoint folder's defaults.
+    """Return the settings of the judge at `path`.
+
+    They come from its YAML file, or are the defaults for a checkpoint folder.
 
     Raises:
-        CheckpointError: `path` is no judge, or is not as it was saved.
+        CheckpointError: `path` is no judge, or its files differ from those that were saved.
         RecipeError: The file has wrong keys or values; the error lists all of them.
     """
     if path.is_file():
@@ -54,23 +56,25 @@ def judge_config(path: Path) -> JudgeConfig:
     folder = Path(checkpoint_at(str(path)))
     if folder.is_dir():
         verify_settings(folder)
-    kind = kind_of(folder)
-    row = JUDGES.get(kind)
-    if row is None or not _is_installed(row):
-        classes = ", ".join(classes_of_judges())
-        types = ", ".join(name for name, other in JUDGES.items() if _is_installed(other))
+    judge_type = judge_type_of(folder)
+    settings_class = JUDGES.get(judge_type)
+    if settings_class is None or not _is_installed(settings_class):
+        classes = ", ".join(judge_type_by_class())
+        installed = [name for name, other in JUDGES.items() if _is_installed(other)]
         raise CheckpointError(
-            f"{folder} is a {kind!r}, which cannot judge here. Judges are: checkpoints of {classes}; YAML files with the `type` "
-            f"{types}."
+            f"{folder} is a {judge_type!r}, which cannot judge here. Judges are: checkpoints of "
+            f"{classes}; YAML files with the `type` {', '.join(installed)}."
         )
-    section: type[JudgeConfig] = load(row) if isinstance(row, str) else row
-    return section.model_validate({"type": kind, "checkpoint": str(folder)})
+    if isinstance(settings_class, str):
+        settings_class = load(settings_class)
+    return settings_class.model_validate({"type": judge_type, "checkpoint": str(folder)})
 
 
 def reference_of(judge: Path) -> Mapping[str, Any] | None:
-    """Return mean and standard deviation of a judge's scores, as its checkpoint's config.json has them.
+    """Return mean and standard deviation of a judge's scores, which bring them to a common scale.
 
-    Returns None for a judge without a checkpoint, and if the file has no such entry.
+    Training wrote them to the checkpoint's config.json as `reference_scores`. Returns None for a
+    judge without a local checkpoint, and for a checkpoint without this entry.
     """
     for checkpoint in judge_config(judge).checkpoints():
         file = Path(checkpoint).expanduser() / "config.json"
@@ -80,6 +84,9 @@ def reference_of(judge: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def _is_installed(row: type[JudgeConfig] | str) -> bool:
-    """Return True if a row is of the core, or its wing is in this clone."""
-    return not isinstance(row, str) or is_installed(row)
+def _is_installed(settings_class: type[JudgeConfig] | str) -> bool:
+    """Return True if the code of a kind of judge is in this clone.
+
+    A kind with an import path in place of its class is in a folder that a clone may lack.
+    """
+    return not isinstance(settings_class, str) or is_installed(settings_class)

@@ -14,8 +14,9 @@ from mmrm.data.preference import Message
 from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, Side, Usage, Vote
 
 Ask = Callable[[Any, Side], tuple[Message, ...]]
-"""Makes the conversation that shows a pair of responses, the given one first; picklable for loader
-workers. It gets `Candidates` with two responses: for a benchmark's own prompt, the `Example`."""
+"""Makes the conversation that shows two responses to a judge. Its arguments are `Candidates` with
+two responses (an `Example`, if the prompt is a benchmark's own), and the index of the response that
+is shown first. It can be pickled for loader workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,14 @@ class Comparison:
     shown: tuple[int, ...]
     """Indices of the responses, in the order in which they are shown."""
     label: str
-    """The key of the random draw of the judgement, together with the seed."""
+    """A text that, together with the seed, decides the random draws of the judgement."""
 
 
 def comparisons(candidates: Candidates) -> list[Comparison]:
-    """Return the pairs that a judge is shown, in order.
+    """Return the comparisons that a judge makes of the responses, in order.
+
+    They are those of the candidates' `presentations`, or else a tournament: every two responses in
+    both orders.
 
     Raises: RecordError for a single response.
     """
@@ -40,21 +44,30 @@ def comparisons(candidates: Candidates) -> list[Comparison]:
         )
     if candidates.presentations:
         return [
-            Comparison(shown, f"{candidates.key}/{turn}")
-            for turn, shown in enumerate(candidates.presentations)
+            Comparison(shown, f"{candidates.key}/{number}")
+            for number, shown in enumerate(candidates.presentations)
         ]
     tournament: list[Comparison] = []
     for first, second in combinations(range(num_responses), 2):
-        meeting = f"{candidates.key}/{first}-{second}"
-        tournament.append(Comparison((first, second), f"{meeting}/0"))
-        tournament.append(Comparison((second, first), f"{meeting}/1"))
+        pair_label = f"{candidates.key}/{first}-{second}"
+        tournament.append(Comparison((first, second), f"{pair_label}/0"))
+        tournament.append(Comparison((second, first), f"{pair_label}/1"))
     return tournament
 
 
-def asked_about(ask_pair: Ask, candidates: Candidates, shown: Sequence[int]) -> tuple[Message, ...]:
-    """Return the conversation that shows two of the responses, in the order of `shown`."""
+def pair_conversation(
+    ask_pair: Ask, candidates: Candidates, shown: Sequence[int]
+) -> tuple[Message, ...]:
+    """Return the conversation that shows two of the responses to a judge.
+
+    Args:
+        ask_pair: The function that makes the conversation.
+        candidates: The prompt with at least two responses.
+        shown: The indices of the two responses, in the order in which they are shown.
+    """
     first, second = shown
     if len(candidates.responses) == 2:
+        # They are passed unchanged, because a benchmark's own prompt needs its `Example`.
         return ask_pair(candidates, 0 if first == 0 else 1)
     responses = (candidates.responses[first], candidates.responses[second])
     return ask_pair(replace(candidates, responses=responses), 0)
@@ -63,10 +76,13 @@ def asked_about(ask_pair: Ask, candidates: Candidates, shown: Sequence[int]) -> 
 def scores_from_votes(
     candidates: Candidates, votes: Sequence[Vote], usage: Usage = NO_USAGE
 ) -> Scores:
-    """Return each response's score, the share of its comparisons that it won.
+    """Return the scores of the responses: the share of its comparisons that each response won.
 
-    Every response is in equally many votes. `usage` is the cost of the votes; the number of votes
-    and the number of votes without a named response are added to it.
+    Args:
+        candidates: The prompt and its responses.
+        votes: One vote for each comparison. Every response must be in equally many votes.
+        usage: The cost of the votes. The number of votes, and the number of those that name no
+            response, are added to it.
     """
     num_responses = len(candidates.responses)
     points = [0.0] * num_responses

@@ -1,4 +1,4 @@
-"""Common parts of judges that write: the generating model, and the cost of writing."""
+"""Common parts of judges that generate text: the model, its sampling, and the cost of writing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,33 +14,46 @@ from mmrm.models.packing.groups import PackedBatch
 
 @dataclass(frozen=True, kw_only=True)
 class WritingJudge(PackedJudge):
-    """A judge that generates text after every continuation of a packed row."""
+    """Base class of judges that generate text: critiques, scores or comparisons."""
 
     model: Any
-    """Unwrapped, in eval mode."""
+    """The model itself in eval mode, not wrapped by DeepSpeed or DDP."""
     sampling: SamplingConfig
     penalty: float = 1.0
-    """Penalty on tokens that occurred before; 1 is none."""
+    """Repetition penalty on tokens that occurred before; 1 is none."""
 
     @property
     def row_cost(self) -> Cost:
-        """Returns the tokens that a group needs of a row's budget, with the text generated after it."""
+        """A function that returns the number of tokens of a packed row's budget that a group needs.
+
+        A group is a prompt with the texts that continue it. The generated texts also need a part of
+        the budget, because they are kept in memory.
+        """
         return WritingCost.of(self.model.config, self.sampling)
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return notes to print with the figures, with the cost of judging."""
+        """Return notes to print with figures that are computed from these scores.
+
+        The last note is the cost of judging.
+        """
         usage = total_usage(scores)
         mean_tokens = usage.tokens / max(usage.judgements, 1)
         cost = (
-            f"{usage.judgements:,} judgements of {mean_tokens:.0f} tokens on average; {usage.truncated:,} cut off at the "
-            "limit."
+            f"{usage.judgements:,} judgements of {mean_tokens:.0f} tokens on average; "
+            f"{usage.truncated:,} cut off at the limit."
         )
         return (*self.about, cost)
 
     def write(
         self, batch: PackedBatch, forbidden: Sequence[int], seeds: Sequence[str]
     ) -> list[Generation]:
-        """Write after every continuation of a row, and never one of the `forbidden` tokens."""
+        """Generate a text after every conversation in a packed row, and return the texts in order.
+
+        Args:
+            batch: The packed row, whose conversations end where the texts begin.
+            forbidden: Token ids that are never generated, such as that of an image.
+            seeds: The seed of each text.
+        """
         return generate(
             self.model,
             batch,
@@ -52,8 +65,9 @@ class WritingJudge(PackedJudge):
         )
 
 
-def usage_of_texts(written: Sequence[Generation]) -> Usage:
-    """Return the tokens of texts, with their ends, and how many texts the limit cut off."""
-    num_tokens = sum(len(generation.ids) + 1 for generation in written)
-    num_truncated = sum(generation.truncated for generation in written)
+def usage_of_texts(generations: Sequence[Generation]) -> Usage:
+    """Return the cost of generated texts: their tokens, and the number that the limit cut off."""
+    # Each text has one token more, its end of turn.
+    num_tokens = sum(len(generation.ids) + 1 for generation in generations)
+    num_truncated = sum(generation.truncated for generation in generations)
     return Usage(tokens=num_tokens, truncated=num_truncated)

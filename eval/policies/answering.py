@@ -1,8 +1,9 @@
-"""Let a policy answer questions with known answers: one greedy answer and N sampled answers to each.
+"""Let a policy answer questions with known answers: one greedy and N sampled answers to each.
 
-The answers are verified and scored by a judge. They give the accuracy of greedy and sampled answers, best
-of N by the judge, pass@N, the majority's answer, and the KL divergence from another policy. A sampled
-answer depends only on the policy, the seed, the question and the number of the answer.
+A policy is the language model that reinforcement learning trains. Its answers are verified, and
+scored by a judge. They give the accuracy of greedy and sampled answers, the accuracy of the best of
+N by the judge, pass@N, the accuracy of the majority's answer, and the KL divergence from another
+policy. A sampled answer depends only on the policy, the seed, the question and the answer's index.
 """
 
 from __future__ import annotations
@@ -32,104 +33,136 @@ from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.packed_inference import Packed, run_packed
 from mmrm.eval.policies.best_of import best_of, majority, pass_at
 from mmrm.eval.results.intervals import cluster_codes, share_interval
-from mmrm.eval.verifiers import final_answer, states
+from mmrm.eval.verifiers import final_answer, is_right_answer
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Encoder
 from mmrm.models.generation import WritingCost, generate
-from mmrm.models.packed_generation import to_write
+from mmrm.models.packed_generation import group_to_continue
 from mmrm.models.packing.groups import Continuation, Group, PackedBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A policy's answers to one question; the greedy answer comes first, the sampled answers follow."""
+    """A policy's answers to one question.
+
+    In every field the greedy answer comes first, and the N sampled answers follow.
+    """
 
     ids: tuple[tuple[int, ...], ...]
     """The tokens of each answer, with the end of the turn if the policy wrote it."""
     texts: tuple[str, ...]
     right: tuple[bool, ...]
+    """True for each answer that states the known answer and is complete."""
     cut_off: tuple[bool, ...]
-    """Whether each answer was ended by the limit or holds a control token. Such an answer is wrong."""
+    """True for each answer that the limit of tokens ended, or that holds a control token. Such an
+    answer is wrong."""
     scores: tuple[float, ...] = ()
     """The judge's score of each answer; empty if no judge scored them."""
 
     @property
-    def said(self) -> list[tuple[str, bool]]:
-        """The final answer of each sampled text and its verdict, for a vote of the majority.
+    def majority_votes(self) -> list[tuple[str, bool]]:
+        """The final answer of each sampled text and its verdict, to find the most frequent answer.
 
         The verdict is included because an answer that was cut off is never right, even if its text
         equals a right answer.
         """
-        answers = [" ".join(final_answer(text).casefold().split()) for text in self.texts[1:]]
+        sampled_texts = self.texts[1:]
+        answers = [" ".join(final_answer(text).casefold().split()) for text in sampled_texts]
         return list(zip(answers, self.right[1:], strict=True))
 
     def figures(self) -> dict[str, float]:
-        """Return the question's contribution to each accuracy. `best` is missing without scores."""
+        """Return the value of each figure for this question, a number from 0 to 1.
+
+        The mean over questions is the figure itself: the accuracy of the `greedy` answer, of a
+        `sampled` one, and of the `best` by the judge, the share of questions with any right answer
+        (`pass`), and the accuracy of the `majority`. `best` is missing if the answers have no
+        scores.
+        """
+        greedy_is_right = self.right[0]
         right = self.right[1:]
         num_samples = len(right)
         figures = {
-            "greedy": float(self.right[0]),
+            "greedy": float(greedy_is_right),
             "sampled": sum(right) / num_samples,
             "pass": pass_at(right, num_samples),
-            "majority": majority(self.said, right, num_samples),
+            "majority": majority(self.majority_votes, right, num_samples),
         }
         if self.scores:
-            figures["best"] = best_of(self.scores[1:], right, num_samples)
+            sampled_scores = self.scores[1:]
+            figures["best"] = best_of(sampled_scores, right, num_samples)
         return figures
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionEncoder:
-    """Encodes a question as a group that is answered `count` times. It runs in loader workers."""
+    """Encodes a question for a policy that generates `count` answers to it.
+
+    It runs in loader workers.
+    """
 
     encoder: Encoder
     count: int
 
     def __call__(self, record: Preference) -> Group:
-        """Return the encoded question; raise RecordError if it cannot be encoded."""
-        return to_write(self.prompt(record), self.count)
+        """Return the question as a group, a prompt and the beginnings of `count` answers.
+
+        Raises: RecordError if the question cannot be encoded.
+        """
+        return group_to_continue(self.prompt(record), self.count)
 
     def prompt(self, record: Preference) -> Group:
-        """Return the prompt as a group without continuations."""
+        """Return the prompt of a question as token ids and pixels, without continuations."""
         self.encoder.refuse_control_tokens(record)
         images = [decode(image, record.identity) for image in record.images]
         group = self.encoder.encode(images, [self.encoder.render(record.prompt)], None)
-        return replace(
-            group, prompt_ids=group.prompt_ids + group.continuations[0].ids, continuations=()
-        )
+        # `encode` splits off a part of the only conversation as its continuation. Here it belongs
+        # to the prompt.
+        prompt_ids = group.prompt_ids + group.continuations[0].ids
+        return replace(group, prompt_ids=prompt_ids, continuations=())
 
 
-def readable(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
-    """Return the text of a policy's tokens for a judge, and whether the answer is complete.
+def readable_text(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
+    """Return the text of a policy's answer for a judge, and True if the answer is complete.
 
-    An answer is complete if the policy ended it (`ended`) and it holds no control token.
+    An answer is complete if the policy ended it and its text holds no control token and no marker.
+    Control tokens are removed from the text, because a judge's tokenizer would read them as tokens
+    again. Markers such as `<image>` are removed too: a judge refuses a response with a marker, and
+    one such answer must not end a run.
 
-    Control tokens would be read as tokens again, so they are taken out, also where their letters
-    were spelt. The same is done with markers such as `<image>`, which a judge refuses in a
-    response: one answer must not end a run.
+    Args:
+        encoder: The encoder of the policy's backbone.
+        ids: The tokens of the answer.
+        ended: True if the policy ended the answer, and not the limit of tokens.
     """
-    text = shown = encoder.tokenizer.decode(ids)
-    while stray_marker(shown) or any(token in shown for token in encoder.control_tokens):
-        shown = MARKERS.sub("", shown)
+    text = encoder.tokenizer.decode(ids)
+    cleaned = text
+    # Removing one token or marker can join the letters around it to another one, so repeat.
+    while stray_marker(cleaned) or any(token in cleaned for token in encoder.control_tokens):
+        cleaned = MARKERS.sub("", cleaned)
         for token in encoder.control_tokens:
-            shown = shown.replace(token, "")
-    return shown, ended and shown == text
+            cleaned = cleaned.replace(token, "")
+    is_complete = ended and cleaned == text
+    return cleaned, is_complete
 
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """A policy that answers questions; all ranks must call together."""
+    """A policy that answers questions. All ranks must call its methods together."""
 
     model: Any
     """The language model itself, unwrapped and in eval mode."""
     packed: Packed
     sampling: SamplingConfig
     samples: int
+    """Sampled answers to each question, besides the greedy one."""
     seed: int = 0
 
     def answer(self, questions: Sequence[Preference], journal: Journal = SILENT) -> list[Answers]:
-        """Return the answers to every question, without scores."""
+        """Return the answers to every question, without scores.
+
+        The journal shows the progress and keeps the generated answers.
+        """
         greedy_sampling = self.sampling.model_copy(update={"temperature": 0.0})
         greedy = self._generate(questions, greedy_sampling, 1, journal.of("greedy"))
         sampled = self._generate(questions, self.sampling, self.samples, journal.of("sampled"))
@@ -139,7 +172,10 @@ class Answerer:
         return answers
 
     def _answers(self, question: Preference, generated: GeneratedTexts) -> Answers:
-        """Return texts as answers to a question; raises ValueError if its answer is not known."""
+        """Return the verified answers to a question from the texts that were generated for it.
+
+        Raises ValueError if the question's right answer is not known.
+        """
         if question.truth is None:
             raise ValueError(f"{question.identity}: a question without a known answer")
         encoder = self.packed.encoder
@@ -148,11 +184,11 @@ class Answerer:
         right: list[bool] = []
         cut_off: list[bool] = []
         for ids, truncated in generated:
-            text, is_whole = readable(encoder, ids, ended=not truncated)
+            text, is_complete = readable_text(encoder, ids, ended=not truncated)
             ids_with_end.append(ids if truncated else (*ids, encoder.end_of_turn))
             texts.append(text)
-            right.append(is_whole and states(text, question.truth))
-            cut_off.append(not is_whole)
+            right.append(is_complete and is_right_answer(text, question.truth))
+            cut_off.append(not is_complete)
         return Answers(tuple(ids_with_end), tuple(texts), tuple(right), tuple(cut_off))
 
     def _generate(
@@ -162,13 +198,15 @@ class Answerer:
         num_texts: int,
         journal: Journal,
     ) -> list[GeneratedTexts]:
-        """Return `num_texts` texts to each question."""
+        """Generate `num_texts` texts after each question, and return them question by question."""
         encoder = self.packed.encoder
 
-        def run(batch: PackedBatch, row: Sequence[Preference]) -> list[GeneratedTexts]:
+        def generate_row(
+            batch: PackedBatch, row_questions: Sequence[Preference]
+        ) -> list[GeneratedTexts]:
             seeds = [
                 f"{self.seed}/{question.identity}/{number}"
-                for question in row
+                for question in row_questions
                 for number in range(num_texts)
             ]
             generations = generate(
@@ -180,79 +218,98 @@ class Answerer:
                 seeds=seeds,
             )
             texts = iter([(generation.ids, generation.truncated) for generation in generations])
-            return [tuple(islice(texts, num_texts)) for _ in row]
+            return [tuple(islice(texts, num_texts)) for _ in row_questions]
 
-        cost = WritingCost.of(self.model.config, sampling)
-        # The identity belongs to the key, as sampled answers are drawn by it.
+        row_cost = WritingCost.of(self.model.config, sampling)
+        # The identity is a part of the key because the seeds of the sampled texts depend on it.
         keys = [f"{record_key(question)}/{question.identity}" for question in questions]
         encode = QuestionEncoder(encoder, num_texts)
         with journal.judging(keys, GeneratedTexts, len(questions)) as judging:
-            return run_packed(self.packed, questions, encode, run, cost, judging)
+            return run_packed(self.packed, questions, encode, generate_row, row_cost, judging)
 
     @torch.no_grad()
     def log_probabilities(
         self, questions: Sequence[Preference], answers: Sequence[Answers]
     ) -> list[tuple[float, ...]]:
-        """Return the log-probability of each sampled answer, the sum over its tokens, at the temperature of the sampling."""
+        """Return the log-probability of each sampled answer, question by question.
+
+        It is the sum over the answer's tokens, at the temperature of the sampling.
+        """
         temperature = self.sampling.temperature
 
-        def run(batch: PackedBatch, row: Sequence[SampledQuestion]) -> list[tuple[float, ...]]:
-            log_probabilities = self.model(**batch.label_inputs(), temperature=temperature)
-            lengths = [len(ids) for _, answers in row for ids in answers]
-            by_answer = log_probabilities[: sum(lengths)].split(lengths)
-            sums = iter([float(tokens.double().sum()) for tokens in by_answer])
-            return [tuple(islice(sums, len(answers))) for _, answers in row]
+        def sums_of_row(
+            batch: PackedBatch, row_questions: Sequence[SampledQuestion]
+        ) -> list[tuple[float, ...]]:
+            token_log_probabilities = self.model(**batch.label_inputs(), temperature=temperature)
+            lengths = [len(ids) for _, sampled_ids in row_questions for ids in sampled_ids]
+            # The filler row of a rank without work has tokens that belong to no answer.
+            of_answers = token_log_probabilities[: sum(lengths)].split(lengths)
+            sums = iter([float(of_answer.double().sum()) for of_answer in of_answers])
+            return [tuple(islice(sums, len(sampled_ids))) for _, sampled_ids in row_questions]
 
-        items = [
-            (question, answers_to_it.ids[1:])
-            for question, answers_to_it in zip(questions, answers, strict=True)
-        ]
+        items: list[SampledQuestion] = []
+        for question, question_answers in zip(questions, answers, strict=True):
+            sampled_ids = question_answers.ids[1:]
+            items.append((question, sampled_ids))
         encode = partial(encode_answers, QuestionEncoder(self.packed.encoder, 1))
-        return run_packed(self.packed, items, encode, run)
+        return run_packed(self.packed, items, encode, sums_of_row)
 
 
 GeneratedTexts = tuple[tuple[tuple[int, ...], bool], ...]
-"""Tokens without the end of the turn, and whether the limit ended them, of each answer to a question."""
+"""The texts generated for a question: for each its tokens without the end of the turn, and True if
+the limit of tokens ended it."""
 SampledQuestion = tuple[Preference, tuple[tuple[int, ...], ...]]
-"""A question and the tokens of answers to it."""
+"""A question and the tokens of each sampled answer to it."""
 
 
-def encode_answers(encode: QuestionEncoder, item: SampledQuestion) -> Group:
-    """Return a question with its answers as a group whose log-probabilities are computed."""
+def encode_answers(encoder: QuestionEncoder, item: SampledQuestion) -> Group:
+    """Return a question with its sampled answers as a group.
+
+    Every token of an answer is a loss token, so that the model returns its log-probability.
+    """
     question, answers = item
     continuations = [Continuation(ids, loss_tokens=tuple(range(len(ids)))) for ids in answers]
-    return replace(encode.prompt(question), continuations=tuple(continuations))
+    return replace(encoder.prompt(question), continuations=tuple(continuations))
 
 
-def scored(
+def with_scores(
     questions: Sequence[Preference],
     answers: Sequence[Answers],
     judge: Judge,
     journal: Journal = SILENT,
 ) -> list[Answers]:
-    """Return the answers with a judge's scores; all ranks must call together."""
+    """Return copies of the answers that contain the judge's scores; all ranks must call together.
+
+    Args:
+        questions: The questions.
+        answers: The answers to each question.
+        judge: The judge that scores them.
+        journal: Shows the progress of judging and keeps the scores.
+    """
     batch = [
-        candidates(question, answers_to_it.texts)
-        for question, answers_to_it in zip(questions, answers, strict=True)
+        candidates(question, question_answers.texts)
+        for question, question_answers in zip(questions, answers, strict=True)
     ]
     scores_of_batch = judge.score_batch(batch, journal)
     return [
-        replace(answers_to_it, scores=scores.values)
-        for answers_to_it, scores in zip(answers, scores_of_batch, strict=True)
+        replace(question_answers, scores=scores.values)
+        for question_answers, scores in zip(answers, scores_of_batch, strict=True)
     ]
 
 
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
-    """Return answers to a question as a judge takes them."""
-    return replace(
-        candidates_of(list(question.prompt), texts, question.images, question.identity),
-        prompt=question.prompt,
-    )
+    """Return answers to a question as candidates, the input of a judge."""
+    converted = candidates_of(list(question.prompt), texts, question.images, question.identity)
+    # The conversion rewrites the prompt's parts. The judge gets the prompt that the policy got.
+    return replace(converted, prompt=question.prompt)
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
-    """Return for every figure an array with the contribution of each question, shape (questions,)."""
-    figures_by_question = [answers_to_it.figures() for answers_to_it in answers]
+    """Return the values of each figure by question, arrays of shape (questions,), by its name.
+
+    These values are called credits. The mean of the credits of a figure is the figure.
+    """
+    figures_by_question = [question_answers.figures() for question_answers in answers]
     credits: dict[str, Floats] = {}
     for name in figures_by_question[0]:
         values = [figures[name] for figures in figures_by_question]
@@ -261,72 +318,104 @@ def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
 
 
 def items_of_questions(questions: Sequence[Preference]) -> Ints:
-    """Return the number of each question's item, shape (questions,): questions about one image are of one item."""
+    """Return the code of each question's item, shape (questions,).
+
+    An item is a set of questions about the same image; they have equal codes. Intervals count
+    items and not questions, because the answers to questions about one image depend on each other.
+    """
     digests = [list(map(content_digest, question.images)) for question in questions]
     return cluster_codes(digests)
 
 
 def summary(answers: Sequence[Answers], items: Ints | None = None) -> dict[str, Any]:
-    """Return the figures as they are stored: n, N, and each with its 95 % interval over questions.
+    """Return the figures of a policy's answers as they are stored in JSON.
 
-    The interval speaks of this policy, not of other trainings by its recipe.
+    They are the numbers of questions and of samples, each accuracy with its 95 % interval over
+    questions, and means over the sampled answers. The intervals are valid for this policy, not for
+    other trainings by its recipe.
 
     Args:
         answers: The answers to each question.
-        items: The number of each question's item, from `items_of_questions`; None if every question is independent.
+        items: The code of each question's item, a set of questions about one image, from
+            `items_of_questions`; None if every question is independent.
     """
-    intervals = {
-        name: share_interval(credits, items).plain for name, credits in credits_of(answers).items()
-    }
-    written = [ids for one in answers for ids in one.ids[1:]]
-    more: dict[str, Any] = {"tokens": float(np.mean(list(map(len, written))))}
-    more["cut_off"] = float(np.mean([cut for one in answers for cut in one.cut_off[1:]]))
+    num_samples = len(answers[0].right) - 1  # without the greedy answer
+    figures: dict[str, Any] = {"questions": len(answers), "samples": num_samples}
+    for name, credits in credits_of(answers).items():
+        figures[name] = share_interval(credits, items).plain
+    lengths: list[int] = []
+    are_cut_off: list[bool] = []
+    for question_answers in answers:
+        # The first answer is the greedy one, which these means leave out.
+        lengths += [len(ids) for ids in question_answers.ids[1:]]
+        are_cut_off += question_answers.cut_off[1:]
+    figures["tokens"] = float(np.mean(lengths))
+    figures["cut_off"] = float(np.mean(are_cut_off))
     if answers[0].scores:
-        more["score"] = float(np.mean([one.scores[1:] for one in answers]))
-        more["greedy_score"] = float(np.mean([one.scores[0] for one in answers]))
-    return {"questions": len(answers), "samples": len(answers[0].right) - 1, **intervals, **more}
+        sampled_scores = [question_answers.scores[1:] for question_answers in answers]
+        greedy_scores = [question_answers.scores[0] for question_answers in answers]
+        figures["score"] = float(np.mean(sampled_scores))
+        figures["greedy_score"] = float(np.mean(greedy_scores))
+    return figures
 
 
 def stored_answers(file: Path, questions: Sequence[Preference], samples: int) -> list[Answers]:
-    """Return the answers to these questions that `write_answers` wrote.
+    """Return the answers to these questions from a file that `write_answers` wrote.
 
-    Answers are found by identity and content of their question. Returns an empty list if the answers
-    to one of the questions are missing, or fewer samples of them were drawn.
+    The answers to a question are found by its identity and content. Returns an empty list if there
+    is no such file, if it lacks the answers to one of the questions, or if it holds another number
+    of samples.
     """
     if not file.is_file():
         return []
+    rows_by_question: dict[tuple[Any, Any], dict[str, Any]] = {}
     with file.open(encoding="utf-8") as lines:
-        rows_by_question = {(row["id"], row.get("key")): row for row in map(json.loads, lines)}
+        for line in lines:
+            row = json.loads(line)
+            rows_by_question[row["id"], row.get("key")] = row
     adapter = TypeAdapter(Answers)
     names = [field.name for field in fields(Answers)]
-    found = []
+    answers: list[Answers] = []
     for question in questions:
-        row = rows_by_question.get((question.identity, question_key(question)))
-        if row is None or len(row["right"]) != samples + 1:
+        stored = rows_by_question.get((question.identity, question_key(question)))
+        if stored is None or len(stored["right"]) != samples + 1:  # the greedy answer is one more
             return []
-        found.append(adapter.validate_python({name: row[name] for name in names}))
-    return found
+        answers.append(adapter.validate_python({name: stored[name] for name in names}))
+    return answers
 
 
 def write_answers(
     folder: Path, name: str, questions: Sequence[Preference], answers: Sequence[Answers]
 ) -> None:
-    """Write `NAME.json`, the figures, and `NAME.jsonl`, a line a question with what it adds to each, on the first rank."""
-    if rank():
+    """Write a policy's figures to `NAME.json` and its answers to `NAME.jsonl`.
+
+    `NAME.jsonl` has a line for each question: its answers, and its credits, the value of each
+    figure for this question. Only the first rank writes.
+
+    Args:
+        folder: The folder of the files, which is made if it does not exist.
+        name: The name of the files without an ending.
+        questions: The questions.
+        answers: The answers to each question.
+    """
+    is_first_rank = rank() == 0
+    if not is_first_rank:
         return
     items = items_of_questions(questions)
-    first_row_by_item = {int(item): row for row, item in reversed(list(enumerate(items)))}
-    rows = [
-        {
+    name_by_item: dict[int, str] = {}
+    for question, item in zip(questions, items, strict=True):
+        name_by_item.setdefault(int(item), question.identity)  # named for its first question
+    rows: list[dict[str, Any]] = []
+    for question, question_answers, item in zip(questions, answers, items, strict=True):
+        row = {
             "id": question.identity,
             "key": question_key(question),
             "category": question.category,
-            "item": questions[first_row_by_item[int(item)]].identity,
-            **asdict(found),
-            "credits": found.figures(),
+            "item": name_by_item[int(item)],
+            **asdict(question_answers),
+            "credits": question_answers.figures(),
         }
-        for question, found, item in zip(questions, answers, items, strict=True)
-    ]
+        rows.append(row)
     folder.mkdir(parents=True, exist_ok=True)
     write_json_lines(folder / f"{name}.jsonl", rows)
     write_json(folder / f"{name}.json", summary(answers, items))

@@ -30,12 +30,15 @@ def load_policy(path: Path, runtime: Runtime) -> tuple[Any, Packed]:
     Raises:
         CheckpointError: If the checkpoint is not complete.
     """
-    found = load_checkpoint(path, runtime, load_writer)
-    return found.model, found.packed
+    checkpoint = load_checkpoint(path, runtime, load_writer)
+    return checkpoint.model, checkpoint.packed
 
 
 def load_questions(source: SourceConfig, cache: Path) -> list[Preference]:
-    """Return all questions of a source; raise UserError if the source cannot be read."""
+    """Return all questions of a source; raise UserError if the source cannot be read.
+
+    `cache` is the folder in which the prepared source is kept between runs.
+    """
     mixture = Mixture(MixtureConfig(sources=[source], cache=str(cache)))
     return [mixture[index] for index in range(len(mixture))]
 
@@ -50,7 +53,7 @@ COMPLETE_RUN = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """The settings of a run of `method: policy` that its measurement needs."""
+    """The settings of a training run of `method: policy` that measuring its checkpoints needs."""
 
     folder: Path
     name: str
@@ -63,22 +66,32 @@ class PolicyRun:
     """The first judge of the reward."""
 
     @classmethod
-    def all_in(cls, folder: Path) -> list[PolicyRun]:
-        """Return the run in a folder, or the complete ones of a list of `train/ablate.py` there, FOLDER/VARIANT/SEED."""
-        if not (table := folder / ABLATION).is_file():
+    def in_folder(cls, folder: Path) -> list[PolicyRun]:
+        """Return the runs in a folder, which is a run folder itself or holds several runs.
+
+        `train/ablate.py` makes folders of several runs, in which FOLDER/VARIANT/SEED is the folder
+        of a run. Runs that have not ended are left out. The runs are in the order of the variants
+        in the folder's table, and then of their seeds.
+        """
+        table = folder / ABLATION
+        if not table.is_file():
             return [cls.read(folder, folder.name)]
+        runs: list[PolicyRun] = []
+        # A table has a line for each run, and a variant as many runs as seeds.
         variants = dict.fromkeys(line["variant"] for line in read_json(table)["results"])
-        return [
-            cls.read(run.parent, variant)
-            for variant in variants
-            for run in sorted(
-                folder.glob(f"{variant}/*/{COMPLETE_RUN}"), key=lambda file: int(file.parent.name)
-            )
-        ]
+        for variant in variants:
+            complete_runs = [file.parent for file in folder.glob(f"{variant}/*/{COMPLETE_RUN}")]
+            complete_runs.sort(key=lambda run_folder: int(run_folder.name))
+            runs += [cls.read(run_folder, variant) for run_folder in complete_runs]
+        return runs
 
     @classmethod
     def read(cls, folder: Path, name: str) -> PolicyRun:
-        """Return the settings of a run from the recipe in its folder, under the name for tables.
+        """Return the settings of a run from the recipe in its folder.
+
+        Args:
+            folder: The run folder.
+            name: The name of the run in tables.
 
         Raises:
             UserError: If the run has another method, or no questions in its evaluation.
@@ -86,7 +99,8 @@ class PolicyRun:
         file = folder / RECIPE
         if not file.is_file():
             raise UserError(
-                f"{folder}: there is no {RECIPE}; required is the run folder of a policy (train/rl.py)."
+                f"{folder}: there is no {RECIPE}; required is the run folder of a policy "
+                "(train/rl.py)."
             )
         recipe: dict[str, Any] = read_yaml(file).plain()
         method = recipe["method"]
@@ -100,32 +114,36 @@ class PolicyRun:
             "max_new_tokens": method["max_new_tokens"],
         }
         judges = [term["path"] for term in method["rewards"] if term["type"] == "judge"]
-        start = BackboneConfig.model_validate(recipe["backbone"])
         return cls(
-            folder,
-            name,
-            start,
-            SamplingConfig.model_validate(sampling),
-            questions[0],
-            next(iter(judges), None),
+            folder=folder,
+            name=name,
+            start=BackboneConfig.model_validate(recipe["backbone"]),
+            sampling=SamplingConfig.model_validate(sampling),
+            source=questions[0],
+            judge=judges[0] if judges else None,
         )
 
     @property
-    def answers(self) -> Path:
-        """The file with the answers to the questions, relative to a checkpoint."""
+    def answers_file(self) -> Path:
+        """The path, inside a checkpoint folder, of the run's answers to the questions."""
         source = TypeAdapter(AnySource).validate_python(self.source)
         return Path("answers", f"{source.label}.jsonl")
 
     def checkpoints(self) -> dict[int, Path]:
-        """Return the completely saved checkpoints by their step, in order."""
-        found = {
-            int(path.parent.name.rpartition("-")[2]): path.parent
-            for path in self.folder.glob(f"checkpoint-*/{COMPLETE}")
-        }
-        return dict(sorted(found.items()))
+        """Return the completely saved checkpoints by their step, in the order of the steps."""
+        checkpoint_by_step: dict[int, Path] = {}
+        for file in self.folder.glob(f"checkpoint-*/{COMPLETE}"):
+            checkpoint = file.parent
+            step = int(checkpoint.name.rpartition("-")[2])
+            checkpoint_by_step[step] = checkpoint
+        return dict(sorted(checkpoint_by_step.items()))
 
     def questions(self, count: int) -> list[Preference]:
-        """Return the first `count` questions of the source. A generated source makes this many."""
+        """Return the first `count` questions on which the run is evaluated.
+
+        If its source of questions is generated, it generates `count` of them. Another source may
+        have fewer.
+        """
         source = TypeAdapter(AnySource).validate_python(self.source)
         if "rows" in type(source).model_fields:
             source = source.model_copy(update={"rows": count})

@@ -20,8 +20,8 @@ from mmrm.data.preference import Preference, texts
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.sources.registry import AnySource
 from mmrm.data.storage.content import question_key
-from mmrm.eval.reporting.run_charts import TICKS, Score, lines, score_text
-from mmrm.eval.reporting.run_content import FIGURES, JsonRow, QuestionSet, spread
+from mmrm.eval.reporting.run_charts import TICKS, Score, score_lines, score_text
+from mmrm.eval.reporting.run_content import FIGURES, JsonRow, QuestionSet, evenly_spaced
 from mmrm.eval.results.intervals import Difference, paired_difference
 from mmrm.eval.results.predictions import item_codes
 
@@ -49,13 +49,13 @@ CHANGED = ("greedy", "sampled")
 
 @dataclass(slots=True)
 class ShownQuestions:
-    """A set of questions on the page."""
+    """The figures of a policy's answers to a set of questions, and some questions, for the page."""
 
     name: str
     step: int
     """The step whose answers and figures are shown."""
     heads: dict[str, str]
-    """Names of the accuracies on the page by their keys."""
+    """Column heads of the accuracies by their keys."""
     steps: Mapping[int, JsonRow]
     """The figures by step."""
     charts: list[Chart]
@@ -64,7 +64,7 @@ class ShownQuestions:
     comparisons: int = 1
     """Number of differences in `changes`, whose intervals hold together."""
     asked: list[JsonRow] = field(default_factory=list)
-    """The questions that are shown with their answers."""
+    """The questions that are shown with their answers, as `_question_with_answers` returns them."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -73,51 +73,72 @@ class ShownQuestions:
         return self.steps[self.step]
 
 
-def shown_questions(found: QuestionSet, best: int | None) -> ShownQuestions:
-    """Return a set of questions for the page.
+def shown_questions(question_set: QuestionSet, best: int | None) -> ShownQuestions:
+    """Return the figures and some questions of a question set for the page.
 
     Args:
-        found: The set with its figures and answers.
+        question_set: The set with its figures and answers.
         best: The run's best step, or None. Its answers are shown if they are there, else those of
             the last step with answers.
     """
-    last_step = max(found.files, default=max(found.steps))
-    step = best if best is not None and best in found.files else last_step
-    num_samples = _num_samples(found)
+    # The step that is shown: the best one, else the last one with answers, else the last one.
+    step = max(question_set.files, default=max(question_set.steps))
+    if best is not None and best in question_set.files:
+        step = best
+    num_samples = _num_samples(question_set)
     heads = {}
-    for name, words in FIGURES.items():
-        if any(name in figures for figures in found.steps.values()):
-            heads[name] = words.format(num_samples)
-    answers = {step: _lines(file) for step, file in sorted(found.files.items())}
-    changes = _changes(answers)
-    comparisons = sum(len(of_step) for of_step in changes.values())
-    charts = _charts(found, heads, num_samples)
-    shown = ShownQuestions(found.name, step, heads, found.steps, charts, changes, comparisons)
-    if answers.get(step):
-        _show_questions(shown, found, answers[step])
+    for name, head in FIGURES.items():
+        if any(name in figures for figures in question_set.steps.values()):
+            heads[name] = head.format(num_samples)
+    rows_by_step: dict[int, list[JsonRow]] = {}
+    for answered_step, file in sorted(question_set.files.items()):
+        rows_by_step[answered_step] = _lines(file)
+    changes = _changes(rows_by_step)
+    shown = ShownQuestions(
+        question_set.name,
+        step,
+        heads,
+        question_set.steps,
+        _charts(question_set, heads, num_samples),
+        changes,
+        comparisons=sum(len(changes_of_step) for changes_of_step in changes.values()),
+    )
+    if rows_by_step.get(step):
+        _show_questions(shown, question_set, rows_by_step[step])
     return shown
 
 
-def _num_samples(found: QuestionSet) -> int | str:
-    """Return the number of sampled answers to each question, "N" if no figures contain it."""
-    for figures in reversed(found.steps.values()):
+def _num_samples(question_set: QuestionSet) -> int | str:
+    """Return the number of sampled answers to each question; "N" if it is not known."""
+    for figures in reversed(question_set.steps.values()):
         if "samples" in figures:
             return int(figures["samples"])
     return "N"
 
 
-def _show_questions(shown: ShownQuestions, found: QuestionSet, rows: Sequence[JsonRow]) -> None:
-    """Add questions of `rows`, and notes about them, to `shown`."""
+def _show_questions(
+    shown: ShownQuestions, question_set: QuestionSet, rows: Sequence[JsonRow]
+) -> None:
+    """Add up to SHOWN questions, and notes about them, to `shown`.
+
+    Args:
+        shown: Gets the questions and the notes.
+        question_set: The set, with the source of its questions.
+        rows: All questions with the answers of a step, from a file of answers.
+    """
+    # The first question is always shown. The others are those in which a wrong answer has the
+    # largest lead over the right ones.
     margins: dict[int, float] = {}
-    for index, row in enumerate(rows):
+    for index, row in enumerate(rows[1:], start=1):
         margin = _margin_of_wrong_answer(row)
-        if index > 0 and margin is not None:
+        if margin is not None:
             margins[index] = margin
-    misleading = sorted(margins, key=lambda index: -margins[index])
-    indices = sorted([0, *misleading[: SHOWN - 1]])
-    records = _records(found, {index: rows[index] for index in indices}, shown.notes)
+    most_misleading = sorted(margins, key=lambda index: -margins[index])
+    indices = sorted([0, *most_misleading[: SHOWN - 1]])
+    records = _records(question_set, {index: rows[index] for index in indices}, shown.notes)
     for index in indices:
-        shown.asked.append(_asked(rows[index], records.get(index), shown.notes))
+        question = _question_with_answers(rows[index], records.get(index), shown.notes)
+        shown.asked.append(question)
     shown.notes.insert(0, f"{len(indices)} of {len(rows):,} questions at step {shown.step}.")
 
 
@@ -127,40 +148,62 @@ def _lines(file: Path) -> list[JsonRow]:
         return [json.loads(line) for line in text_lines]
 
 
-def _changes(answers: Mapping[int, Sequence[JsonRow]]) -> dict[int, dict[str, Difference]]:
-    """Return the paired differences of steps that answered the same questions as the first."""
-    if not answers:
+def _changes(
+    rows_by_step: Mapping[int, Sequence[JsonRow]],
+) -> dict[int, dict[str, Difference]]:
+    """Return the differences of the figures CHANGED from the first step, by step and figure.
+
+    Differences are paired by question. A step with other questions than the first has none.
+
+    Args:
+        rows_by_step: The questions with the answers of each step, in the order of the steps.
+    """
+    if not rows_by_step:
         return {}
-    (_, first_rows), *others = answers.items()
-    start = {row["id"]: row for row in first_rows}
+    (_, first_rows), *later_steps = rows_by_step.items()
+    first_row_by_id = {row["id"]: row for row in first_rows}
+    # Questions about the same item are not independent, which widens the intervals.
     items = item_codes([str(row.get("item", row["id"])) for row in first_rows])
     credits_by_step: dict[int, dict[str, JsonRow]] = {}
-    for step, rows in others:
+    for step, rows in later_steps:
         row_by_id = {row["id"]: row for row in rows}
-        if row_by_id.keys() != start.keys():
+        if row_by_id.keys() != first_row_by_id.keys():
             continue
-        if all(_is_same_question(row_by_id[name], start[name]) for name in start):
-            credits_by_step[step] = {name: row["credits"] for name, row in row_by_id.items()}
+        pairs = [(row, first_row_by_id[row_id]) for row_id, row in row_by_id.items()]
+        if all(_is_same_question(row, first_row) for row, first_row in pairs):
+            credits_by_step[step] = {row["id"]: row["credits"] for row in rows}
     comparisons = len(CHANGED) * len(credits_by_step)
     changes: dict[int, dict[str, Difference]] = {}
     for step, credits_by_id in credits_by_step.items():
         changes[step] = {}
         for figure in CHANGED:
-            after = np.array([credits_by_id[name][figure] for name in start])
-            before = np.array([start[name]["credits"][figure] for name in start])
+            after = np.array([credits_by_id[row_id][figure] for row_id in first_row_by_id])
+            before = np.array([row["credits"][figure] for row in first_row_by_id.values()])
             changes[step][figure] = paired_difference(after, before, items, comparisons)
     return changes
 
 
 def _is_same_question(row: JsonRow, other: JsonRow) -> bool:
-    """Return False if two rows of one identity have different contents of their question."""
-    keys = {one["key"] for one in (row, other) if "key" in one}
-    return len(keys) < 2
+    """Return False if the questions of two rows with the same id have different content keys.
+
+    Rows of earlier versions have no key. They count as the same question.
+    """
+    if "key" not in row or "key" not in other:
+        return True
+    return bool(row["key"] == other["key"])
 
 
-def _charts(found: QuestionSet, heads: Mapping[str, str], num_samples: int | str) -> list[Chart]:
-    """Return charts of the figures over the steps, if there are several steps."""
-    steps = list(found.steps)
+def _charts(
+    question_set: QuestionSet, heads: Mapping[str, str], num_samples: int | str
+) -> list[Chart]:
+    """Return charts of the figures over the steps; an empty list if there is a single step.
+
+    Args:
+        question_set: The set with its figures.
+        heads: The names of the accuracies on the page by their keys.
+        num_samples: The number of sampled answers to each question, for titles.
+    """
+    steps = list(question_set.steps)
     if len(steps) < 2:
         return []
     x = Axis.numbers(steps, "step", steps if len(steps) <= TICKS else None)
@@ -169,7 +212,7 @@ def _charts(found: QuestionSet, heads: Mapping[str, str], num_samples: int | str
         scores_by_name: dict[str, list[tuple[float, Score]]] = {}
         heights: list[float] = []
         for name in names:
-            scores = _scores_by_step(found, SCORES.get(name, name))
+            scores = _scores_by_step(question_set, SCORES.get(name, name))
             if scores:
                 scores_by_name[heads.get(name, name)] = scores
             for _, score in scores:
@@ -179,21 +222,28 @@ def _charts(found: QuestionSet, heads: Mapping[str, str], num_samples: int | str
         is_score = names[0] in SCORES
         y = Axis.numbers(heights) if is_score else Axis.shares(heights)
         form = _mean_text if is_score else score_text
-        full_title = f"{found.name}: {title.format(num_samples)}"
-        charts.append(Chart(full_title, x, y, tuple(lines(x, scores_by_name, form))))
+        full_title = f"{question_set.name}: {title.format(num_samples)}"
+        charts.append(Chart(full_title, x, y, tuple(score_lines(x, scores_by_name, form))))
     return charts
 
 
-def _scores_by_step(found: QuestionSet, key: str) -> list[tuple[float, Score]]:
-    """Return the steps at which a figure is stored, each with the figure and its interval."""
-    return [(step, _score(figures[key])) for step, figures in found.steps.items() if key in figures]
+def _scores_by_step(question_set: QuestionSet, key: str) -> list[tuple[float, Score]]:
+    """Return the steps at which the figure `key` is stored, each with the figure's value."""
+    points: list[tuple[float, Score]] = []
+    for step, figures in question_set.steps.items():
+        if key in figures:
+            points.append((step, _score(figures[key])))
+    return points
 
 
-def _score(value: Any) -> Score:
-    """Return a figure, with its interval if it was stored with one."""
-    if not isinstance(value, Mapping):
-        return (value,)
-    numbers = [value.get(name) for name in ("mean", "low", "high")]
+def _score(stored: Any) -> Score:
+    """Return a stored figure, with its interval if it was stored with one.
+
+    `stored` is a number, or a mapping with `mean` and perhaps `low` and `high`.
+    """
+    if not isinstance(stored, Mapping):
+        return (stored,)
+    numbers = [stored.get(name) for name in ("mean", "low", "high")]
     return tuple(number for number in numbers if number is not None)
 
 
@@ -203,31 +253,38 @@ def _mean_text(score: Score) -> str:
 
 
 def _margin_of_wrong_answer(row: JsonRow) -> float | None:
-    """Return by how much the score prefers the best wrong sampled answer to the best right one.
+    """Return the highest score of a wrong sampled answer minus the highest of a right one.
 
-    Returns None if there are no right answers or no wrong ones. Without scores all of them are 0.
+    Returns None if there are no right answers or no wrong ones. Answers without scores count as 0.
     """
+    # The first answer of a row is the greedy one, and the others are sampled.
     is_right = row["right"][1:]
     scores = row["scores"][1:] or [0.0] * len(is_right)
-    scores_of_right = [score for score, right in zip(scores, is_right, strict=True) if right]
-    scores_of_wrong = [score for score, right in zip(scores, is_right, strict=True) if not right]
-    if not scores_of_right or not scores_of_wrong:
+    right_scores = [score for score, right in zip(scores, is_right, strict=True) if right]
+    wrong_scores = [score for score, right in zip(scores, is_right, strict=True) if not right]
+    if not right_scores or not wrong_scores:
         return None
-    return float(max(scores_of_wrong) - max(scores_of_right))
+    return float(max(wrong_scores) - max(right_scores))
 
 
 def _records(
-    found: QuestionSet, row_by_index: Mapping[int, JsonRow], notes: list[str]
+    question_set: QuestionSet, row_by_index: Mapping[int, JsonRow], notes: list[str]
 ) -> dict[int, Preference]:
-    """Return the questions at some indices of their source, as far as they are there.
+    """Return the records of some questions by index, with their texts and images.
 
-    A note about every reason why questions are missing is added to `notes`.
+    A question is missing from the result if its source cannot be read, or now holds another
+    question at its index.
+
+    Args:
+        question_set: The set, with the source of its questions.
+        row_by_index: The rows of the questions in the file of answers, by index in the source.
+        notes: Gets a sentence for every reason why questions are missing.
     """
-    if found.source is None:
+    if question_set.source is None:
         notes.append("Without a recipe the questions and their images cannot be shown.")
         return {}
     try:
-        source = TypeAdapter(AnySource).validate_python(found.source)
+        source = TypeAdapter(AnySource).validate_python(question_set.source)
         mixture = Mixture(MixtureConfig(sources=[source]))
         records = {index: mixture[index] for index in row_by_index if index < len(mixture)}
         keys = {index: question_key(record) for index, record in records.items()}
@@ -236,25 +293,31 @@ def _records(
             f"The questions could not be loaded, so their texts and images are missing: {error}"
         )
         return {}
-    same: dict[int, Preference] = {}
+    unchanged: dict[int, Preference] = {}
     for index, record in records.items():
         row = row_by_index[index]
         if record.identity == row["id"] and _is_same_question(row, {"key": keys[index]}):
-            same[index] = record
-    num_missing = len(row_by_index) - len(same)
+            unchanged[index] = record
+    num_missing = len(row_by_index) - len(unchanged)
     if num_missing:
         notes.append(
             f"{num_missing} of them are not in the source as it was loaded here: "
             "they have no texts and images."
         )
-    return same
+    return unchanged
 
 
-def _asked(row: JsonRow, record: Preference | None, notes: list[str]) -> dict[str, Any]:
-    """Return a question with its greedy answer and different sampled ones, for the template.
+def _question_with_answers(
+    row: JsonRow, record: Preference | None, notes: list[str]
+) -> dict[str, Any]:
+    """Return a question with its greedy answer and up to SAMPLED sampled ones, for the template.
 
-    Each sampled answer has its score and how many times it was given. Images that cannot be decoded
-    are left out, and a note is added to `notes`.
+    Equal sampled answers are one answer with a number of `times`.
+
+    Args:
+        row: The question's row in the file of answers.
+        record: The question with its texts and images; None if it is missing from its source.
+        notes: Gets a sentence for every image that cannot be decoded and is left out.
     """
     scores = row["scores"] or [None] * len(row["texts"])
     columns = zip(row["texts"], row["right"], row["cut_off"], scores, strict=True)
@@ -265,20 +328,20 @@ def _asked(row: JsonRow, record: Preference | None, notes: list[str]) -> dict[st
     times = Counter(answer["text"] for answer in sampled)
     different = {answer["text"]: answer | {"times": times[answer["text"]]} for answer in sampled}
     ordered = sorted(different.values(), key=lambda answer: -(answer["score"] or 0.0))
-    asked: dict[str, Any] = {
+    question: dict[str, Any] = {
         "id": row["id"],
         "category": row["category"],
         "samples": len(sampled),
         "different": len(different),
         "right": sum(row["right"][1:]),
         "greedy": greedy,
-        "sampled": spread(ordered, SAMPLED),
+        "sampled": evenly_spaced(ordered, SAMPLED),
         "turns": [],
         "images": [],
         "truth": (),
     }
     if record is None:
-        return asked
+        return question
     for image in record.images:
         try:
             decoded = decode(image, record.identity)
@@ -286,7 +349,7 @@ def _asked(row: JsonRow, record: Preference | None, notes: list[str]) -> dict[st
             notes.append(f"An image cannot be shown: {error}")
             continue
         is_tiny = max(decoded.size) <= TINY
-        asked["images"].append((is_tiny, thumbnail(decoded, THUMBNAIL)))
-    asked["turns"] = ["\n".join(texts([turn])) for turn in record.prompt]
-    asked["truth"] = record.truth.answers if record.truth else ()
-    return asked
+        question["images"].append((is_tiny, thumbnail(decoded, THUMBNAIL)))
+    question["turns"] = ["\n".join(texts([turn])) for turn in record.prompt]
+    question["truth"] = record.truth.answers if record.truth else ()
+    return question

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from mmrm.data.display.axis import Axis
-from mmrm.data.display.chart import CHARACTER, WIDTH, Chart, Dot, Series
+from mmrm.data.display.chart import CHARACTER_WIDTH, WIDTH, Chart, Dot, Series
 from mmrm.data.display.format import MISSING, interval, percent
 from mmrm.data.display.html import render
 from mmrm.data.display.table import Column, Table
@@ -58,10 +58,17 @@ LARGEST_WIDTH = 440
 """Width in pixels up to which the texts of a chart are legible in a narrow window."""
 ROW_HEIGHT = 26
 """Height in pixels of a variant in a chart."""
+FRAME_HEIGHT = 70
+"""Height in pixels of everything in a chart but the variants."""
+SEED_OFFSET = 0.25
+"""Distance of the seeds' dots from the dot of their mean, in rows of the chart."""
 
 
 def list_page(folder: Path) -> str:
-    """Return the page of a list as HTML."""
+    """Return the page of a list of runs as HTML, from the files in the list's folder.
+
+    The sections about policies and reward models are left out if their files do not exist.
+    """
     ablation = read_json(folder / ABLATION)
     reference = ablation["reference"]
     results = ablation["results"]
@@ -69,11 +76,11 @@ def list_page(folder: Path) -> str:
     policies = None
     if (folder / OVEROPTIMISATION).is_file():
         sections["overoptimisation"] = "Against KL"
-        policies = _policies(read_json(folder / OVEROPTIMISATION))
+        policies = _policy_values(read_json(folder / OVEROPTIMISATION))
     reward_models = None
     if (folder / PREDICTORS).is_file():
         sections["predictors"] = "What a reward model is worth"
-        reward_models = _reward_models(read_json(folder / PREDICTORS), reference)
+        reward_models = _reward_model_values(read_json(folder / PREDICTORS), reference)
     changes = changes_table(results) if results else None
     costs = ablation.get("costs", {})
     costs_of_variants = cost_table(costs) if costs else None
@@ -96,7 +103,14 @@ def list_page(folder: Path) -> str:
 def _tables_and_charts(
     results: Sequence[JsonRow], reference: str, unit: str
 ) -> list[tuple[Table, Chart]]:
-    """Return table and chart of each benchmark, or figure, of which there are results."""
+    """Return a table and a chart for each benchmark in `results`.
+
+    Args:
+        results: The stored rows of a list, one for each variant and benchmark. Instead of a
+            benchmark a row may have a figure of a policy.
+        reference: The variant from which the others differ.
+        unit: The kind of the benchmark's rows, such as "questions".
+    """
     pairs = []
     for name, rows in rows_by_benchmark(results).items():
         # Changes are long, and would push the intervals out of a narrow window.
@@ -105,14 +119,17 @@ def _tables_and_charts(
     return pairs
 
 
-def _policies(stored: JsonRow) -> dict[str, object]:
-    """Return the tables, charts and texts about policies, for the template."""
+def _policy_values(stored: JsonRow) -> dict[str, object]:
+    """Return the tables, charts and texts about policies, for the template.
+
+    `stored` is the content of OVEROPTIMISATION.
+    """
     points = stored["points"]
     curve = stored["best_of_n"]
     comparisons = stored.get("comparisons")
     tables = [policy_table(points, "Policies against their start", comparisons)]
     tables.append(answers_table(points, len(curve)))
-    # Files of earlier versions lack some differences from the start.
+    # Files of earlier versions lack some differences from the start, which is the first point.
     stored_figures = [point.get(name, {}) for point in points[1:] for name in JUDGED]
     has_differences = all("difference" in figure for figure in stored_figures)
     return {
@@ -125,18 +142,25 @@ def _policies(stored: JsonRow) -> dict[str, object]:
     }
 
 
-def _reward_models(stored: JsonRow, reference: str) -> dict[str, object]:
-    """Return the tables, charts and texts about reward models, for the template."""
+def _reward_model_values(stored: JsonRow, reference: str) -> dict[str, object]:
+    """Return the tables, charts and texts about reward models, for the template.
+
+    Args:
+        stored: The content of PREDICTORS.
+        reference: The variant from which the others differ.
+    """
     models = stored["models"]
+    # A gain that was measured has its name, charts and tables.
     gains = []
     for gain, name in GAINS.items():
-        if any(gain in model for model in models):
-            correlations = stored["correlations"][gain]
-            tables = []
-            if correlations:
-                tables.append(coefficients_table(gain, correlations))
-                tables.append(table_without_each(gain, correlations))
-            gains.append((name, gain_charts(models, gain), tables))
+        if not any(gain in model for model in models):
+            continue
+        correlations = stored["correlations"][gain]
+        tables = []
+        if correlations:
+            tables.append(coefficients_table(gain, correlations))
+            tables.append(table_without_each(gain, correlations))
+        gains.append((name, gain_charts(models, gain), tables))
     return {
         "missing": stored["missing"],
         "statement": stored.get("statement") or "",
@@ -148,7 +172,8 @@ def _reward_models(stored: JsonRow, reference: str) -> dict[str, object]:
 
 
 def rows_by_benchmark(results: Sequence[JsonRow]) -> dict[str, list[JsonRow]]:
-    """Return the stored rows of a list by benchmark, or by figure of a policy."""
+    """Return the stored rows of a list by their benchmark, or by their figure of a policy."""
+    # The rows of a benchmark follow one another.
     groups = groupby(results, lambda row: str(row["benchmark"]))
     return {benchmark: list(rows) for benchmark, rows in groups}
 
@@ -156,14 +181,14 @@ def rows_by_benchmark(results: Sequence[JsonRow]) -> dict[str, list[JsonRow]]:
 def variants_table(
     benchmark: str, rows: Sequence[JsonRow], reference: str, unit: str = "rows", note: str = ""
 ) -> Table:
-    """Return the variants of a list on one benchmark, in percent and percentage points.
+    """Return the table of a list's variants on one benchmark, in percent and percentage points.
 
     Args:
         benchmark: Name of the benchmark, or of the figure of a policy.
         rows: The stored rows of the benchmark.
         reference: The variant from which the others differ.
         unit: The kind of the benchmark's rows, such as "questions".
-        note: What the intervals mean.
+        note: A sentence below the table about its intervals; empty for none.
     """
     columns = (
         Column("variant"),
@@ -180,31 +205,31 @@ def variants_table(
 
 
 def changes_table(results: Sequence[JsonRow]) -> Table:
-    """Return the settings that each variant of a list changes."""
+    """Return the table of the settings that each variant of a list changes."""
     changes_by_variant = {row["variant"]: row["changes"] or MISSING for row in results}
     columns = (Column("variant"), Column("changes"))
     return Table("changes of the variants", columns, tuple(changes_by_variant.items()))
 
 
 def _variant_cells(row: JsonRow) -> tuple[str, ...]:
-    """Return the cells of a variant in the order of the columns."""
-    change = ""
+    """Return the cells of a variant in the order of the columns of `variants_table`."""
+    difference_text = ""  # the reference does not differ from itself
     if row["difference"] is not None:
-        ends = (row["difference_low"], row["difference_high"])
-        change = Difference(row["difference"], *ends).points
+        difference = Difference(row["difference"], row["difference_low"], row["difference_high"])
+        difference_text = difference.points
     return (
         row["variant"],
         row["changes"],
         interval(row["accuracy"], row["low"], row["high"]),
         percent(row["spread"]),
         " ".join(percent(accuracy) for accuracy in accuracies_of_seeds(row)),
-        change,
+        difference_text,
         row["words"],
     )
 
 
 def accuracies_of_seeds(row: JsonRow) -> list[float]:
-    """Return the accuracy of each seed of a variant."""
+    """Return the accuracies in the columns `seed_…` of a variant's stored row."""
     return [value for key, value in row.items() if key.startswith("seed_")]
 
 
@@ -212,27 +237,31 @@ def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
     """Return the chart of a benchmark: a line for each variant, with its mean and its seeds.
 
     The vertical line is the mean of the first variant.
+
+    Args:
+        benchmark: Name of the benchmark, or of the figure of a policy.
+        rows: The stored rows of the benchmark, one for each variant.
     """
-    accuracies: list[float] = []
-    means = []
-    seeds = []
+    x_values: list[float] = []
+    mean_dots = []
+    seed_dots = []
     for index, row in enumerate(rows):
-        of_seeds = accuracies_of_seeds(row)
+        seed_accuracies = accuracies_of_seeds(row)
         low = row["low"]
         high = row["high"]
-        accuracies += [row["accuracy"], *of_seeds]
+        x_values += [row["accuracy"], *seed_accuracies]
         if low is not None:
-            accuracies += [low, high]
+            x_values += [low, high]
         fact = f"{row['variant']}: {interval(row['accuracy'], low, high)} %"
-        means.append(Dot(row["accuracy"], index, low, high, fact))
-        seeds += [Dot(accuracy, index + 0.25) for accuracy in of_seeds]
+        mean_dots.append(Dot(row["accuracy"], index, low, high, fact))
+        seed_dots += [Dot(accuracy, index + SEED_OFFSET) for accuracy in seed_accuracies]
     names = [row["variant"] for row in rows]
-    longest_name = max(map(len, names))
+    num_extra_characters = max(0, max(map(len, names)) - SHORT_NAME)
     y = Axis.names(names)
     first = rows[0]
     return Chart(
         f"{benchmark} ({first['n']} rows)",
-        Axis.shares(accuracies, "accuracy"),
+        Axis.shares(x_values, "accuracy"),
         y,
         (
             Series(
@@ -243,22 +272,24 @@ def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
             Series(
                 "s0",
                 "mean over the seeds [95 %]",
-                dots=tuple(means),
+                dots=tuple(mean_dots),
                 has_horizontal_intervals=True,
             ),
-            Series("s1", "each seed", dots=tuple(seeds), shape="small"),
+            Series("s1", "each seed", dots=tuple(seed_dots), shape="small"),
         ),
-        width=min(LARGEST_WIDTH, WIDTH + CHARACTER * max(0, longest_name - SHORT_NAME)),
-        height=70 + ROW_HEIGHT * len(rows),
+        width=min(LARGEST_WIDTH, WIDTH + CHARACTER_WIDTH * num_extra_characters),
+        height=FRAME_HEIGHT + ROW_HEIGHT * len(rows),
     )
 
 
 def cost_table(cost_by_variant: Mapping[str, JsonRow]) -> Table:
-    """Return the costs of the variants."""
+    """Return the table of the variants' costs in time and tokens."""
     columns = [Column("variant")]
     columns += [Column(name, is_number=True) for name, _ in COST_FORMATS.values()]
     rows = []
     for variant, cost in cost_by_variant.items():
-        cells = [form.format(cost[key]) for key, (_, form) in COST_FORMATS.items()]
+        cells = []
+        for key, (_, number_format) in COST_FORMATS.items():
+            cells.append(number_format.format(cost[key]))
         rows.append((variant, *cells))
     return Table("cost", tuple(columns), tuple(rows), (COST_NOTE,))

@@ -27,7 +27,7 @@ EXAMPLES = 300
 These are the worst mistakes, and a draw by content that is the same for every checkpoint.
 """
 BYTES = 8 * 2**20
-"""Size of the texts and images of one benchmark on the page; further rows are left out."""
+"""Largest size of the texts and images of one benchmark on the page."""
 THUMBNAIL = 448
 """Longest side in pixels of an image on the page."""
 
@@ -37,7 +37,7 @@ KEPT = "key identity group source better scores margin votes critiques"
 
 @dataclass(slots=True)
 class ShownRows:
-    """The rows of one benchmark on the page; the page's script reads `rows` and `images`."""
+    """The rows of one benchmark that the page shows, for its template and its script."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     images: dict[str, str] = field(default_factory=dict)
@@ -55,10 +55,12 @@ def shown_rows(
 ) -> ShownRows:
     """Return the rows of an outcome for the page, with notes about missing rows.
 
+    The page has at most EXAMPLES rows and BYTES bytes of a benchmark.
+
     Args:
         outcome: The result and its predictions.
         configs: The benchmarks of the run's recipe, with their locations.
-        held_out: The file of the run's held-out records.
+        held_out: The file of the run's held-out records; None if there is no such file.
     """
     shown = ShownRows()
     if not outcome.predictions.is_file():
@@ -68,11 +70,13 @@ def shown_rows(
     lines = outcome.records()
     examples = _examples_by_key(outcome.result, configs, held_out, shown.notes)
     ranks = {key: rank for rank, key in enumerate(outcome.result.worst, start=1)}
-    in_order = sorted(lines, key=lambda line: (ranks.get(line["key"], len(ranks) + 1), line["key"]))
-    chosen = in_order[:EXAMPLES]
+    after_mistakes = len(ranks) + 1
+    # The key is a digest of the row's content, so its order is a draw that ignores the judge.
+    ordered = sorted(lines, key=lambda line: (ranks.get(line["key"], after_mistakes), line["key"]))
+    drawn_lines = ordered[:EXAMPLES]
     row_by_key: dict[str, dict[str, Any]] = {}
     num_bytes = 0
-    for line in chosen:
+    for line in drawn_lines:
         key = line["key"]
         row, images = _row(line, examples.get(key), ranks.get(key))
         new_images = [uri for name, uri in images.items() if name not in shown.images]
@@ -81,10 +85,11 @@ def shown_rows(
             break
         row_by_key[key] = row
         shown.images |= images
+    # The page lists the rows in the order of the file.
     shown.rows = [row_by_key[line["key"]] for line in lines if line["key"] in row_by_key]
     num_mistakes = len(row_by_key.keys() & ranks)
     shown.notes.insert(0, _count_note(len(row_by_key), len(lines), num_mistakes))
-    num_absent = sum(line["key"] not in examples for line in chosen)
+    num_absent = sum(line["key"] not in examples for line in drawn_lines)
     if examples and num_absent:
         shown.notes.append(
             f"{num_absent} of them are not in the benchmark as it was loaded here: "
@@ -94,7 +99,7 @@ def shown_rows(
 
 
 def _count_note(num_shown: int, num_rows: int, num_mistakes: int) -> str:
-    """Return a note on how many rows are shown, and which."""
+    """Return a note with the number of rows that are shown, and the way they were chosen."""
     if num_shown == num_rows:
         return f"All {num_rows} rows."
     return (
@@ -106,10 +111,19 @@ def _count_note(num_shown: int, num_rows: int, num_mistakes: int) -> str:
 def _examples_by_key(
     result: Result, configs: Sequence[BenchmarkConfig], held_out: Path | None, notes: list[str]
 ) -> dict[str, Example]:
-    """Return the rows of a benchmark by key; an empty mapping and a note if they cannot be loaded."""
+    """Return the rows of a benchmark by key.
+
+    If they cannot be loaded, the mapping is empty, and the reason is added to `notes`.
+
+    Args:
+        result: The result that was computed from the rows.
+        configs: The benchmarks of the run's recipe, with their locations.
+        held_out: The file of the run's held-out records; None if there is no such file.
+        notes: Gets a sentence with the reason.
+    """
     try:
-        place = location(result, configs, held_out)
-        return {example.key: example for example in load(place).examples}
+        config = rows_location(result, configs, held_out)
+        return {example.key: example for example in load(config).examples}
     except ValidationError as error:
         reason = format_validation_error(error)
     except (ValueError, OSError) as error:  # data that were moved, no network, another schema
@@ -120,13 +134,19 @@ def _examples_by_key(
     return {}
 
 
-def location(
+def rows_location(
     result: Result, configs: Sequence[BenchmarkConfig], held_out: Path | None = None
 ) -> BenchmarkConfig:
-    """Return the location to load a result's rows from.
+    """Return the benchmark and the location from which the rows of a result can be loaded.
 
-    Held-out records are read from the file that the run wrote. Rows of a benchmark are read as
-    the run's recipe configures it if they came from there, else from their recorded origin.
+    The location of held-out records is the file that the run wrote. The rows of a benchmark are
+    loaded as the run's recipe configures it if they came from there, else from the origin that the
+    result states.
+
+    Args:
+        result: The result that was computed from the rows.
+        configs: The benchmarks of the run's recipe.
+        held_out: The file of the run's held-out records; None if there is no such file.
 
     Raises:
         UserError: For held-out records whose file does not exist.
@@ -140,7 +160,8 @@ def location(
                 "(--benchmarks preference_folder=FILE)."
             )
         return BenchmarkConfig(name=PREFERENCE_FOLDER.name, location=str(held_out))
-    _, at, revision = result.origin.partition("@")
+    # The origin of rows on the hub is `repository@revision`.
+    _, at_sign, revision = result.origin.partition("@")
     for config in configs:
         # The origin is the folder of the recipe, or a file in it.
         is_origin = Path(result.origin).is_relative_to(config.location)
@@ -148,7 +169,7 @@ def location(
             is_origin = result.origin.endswith(f"@{config.revision or 'main'}")
         if config.name == result.benchmark and is_origin:
             return config
-    if at and not Path(result.origin).exists():
+    if at_sign and not Path(result.origin).exists():
         return BenchmarkConfig(name=result.benchmark, location="hub", revision=revision)
     return BenchmarkConfig(name=result.benchmark, location=result.origin)
 
@@ -191,7 +212,7 @@ def _row(
 
 
 def _outcome(line: JsonRow) -> str:
-    """Return "unparsable", "tie", "right" or "wrong"."""
+    """Return the outcome of a line of predictions.jsonl, in the words of the page's script."""
     if line["unparsable"]:
         return "unparsable"
     if line["tie"]:

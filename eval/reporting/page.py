@@ -10,7 +10,13 @@ from mmrm.data.display.html import render
 from mmrm.data.errors import UserError
 from mmrm.eval.reporting.answer_page import shown_questions
 from mmrm.eval.reporting.examples import shown_rows
-from mmrm.eval.reporting.run_charts import BLIND, best_baseline, curves, diagnosis, step_charts
+from mmrm.eval.reporting.run_charts import (
+    BLIND,
+    best_baseline,
+    diagnosis,
+    step_charts,
+    training_charts,
+)
 from mmrm.eval.reporting.run_content import Content, Outcome
 from mmrm.eval.results.predictions import difference
 from mmrm.eval.results.result import Accuracy, Baseline, Result
@@ -43,21 +49,22 @@ def page(content: Content, *, live: bool = False) -> str:
 
     Args:
         content: Everything that the page shows.
-        live: True if the run goes on: the page then loads itself again from time to time.
+        live: True if the run is still in progress. The page then reloads itself.
     """
     outcomes = content.shown.outcomes
     examples = {
         name: shown_rows(outcome, content.benchmarks, content.held_out)
         for name, outcome in outcomes.items()
     }
-    charts, constant = curves(content.log)
+    charts, constant = training_charts(content.log)
     tables = [
-        _table(outcome.result, content.shown.ablations.get(name, {}))
+        _result_values(outcome.result, content.shown.ablations.get(name, {}))
         for name, outcome in outcomes.items()
     ]
     steps = step_charts(content)
-    standings = _standings(content)
-    questions = [shown_questions(found, content.best) for found in content.questions]
+    standings = _checkpoint_rows(content)
+    questions = [shown_questions(question_set, content.best) for question_set in content.questions]
+    # SECTIONS names the value without which a section is left out.
     values: dict[str, Any] = {
         "tables": tables,
         "results": tables or questions,
@@ -75,15 +82,15 @@ def page(content: Content, *, live: bool = False) -> str:
         scripts.append(EXAMPLES_SCRIPT)
     if live:
         scripts.append(LIVE_SCRIPT)
-    texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in scripts]
+    script_texts = [TEMPLATE.with_name(name).read_text(encoding="utf-8") for name in scripts]
     return render(
         TEMPLATE,
-        "".join(texts),
+        "".join(script_texts),
         **values,
         charts=charts,
         constant=constant,
         content=content,
-        comparisons=standings_compared(content),
+        comparisons=num_checkpoint_pairs(content),
         facts=_facts(content),
         sections=[(anchor, name) for anchor, name, needed in SECTIONS if values[needed]],
         data={
@@ -92,77 +99,88 @@ def page(content: Content, *, live: bool = False) -> str:
     )
 
 
-def _table(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
-    """Return the values of one result for the template.
+def _result_values(result: Result, ablations: Mapping[str, Result]) -> dict[str, Any]:
+    """Return the values of one result for the page's template.
 
-    A benchmark of one category has a single row, that of all its pairs.
+    Args:
+        result: The result of the shown checkpoint on a benchmark.
+        ablations: Its results without the images, by the replacement of the images.
     """
-    blind, _ = best_baseline(result)
+    best_name, _ = best_baseline(result)  # an empty name without baselines
+    best_baselines = [result.baselines[best_name]] if best_name else []
     baselines = {BLIND[name]: baseline for name, baseline in result.baselines.items()}
-    images = {words: ablations[name] for name, words in ABLATIONS.items() if name in ablations}
+    without_images = {
+        words: ablations[name] for name, words in ABLATIONS.items() if name in ablations
+    }
     items: list[tuple[str, Accuracy]] = []
     if result.clusters:
         items.append(("whole items (Acc+)", result.clusters))
     items += [(f"… {name}", accuracy) for name, accuracy in result.cluster_groups.items()]
+    # Each published rule has a name, two accuracies and a description.
     published = []
     for name, rule in result.published.items():
-        sentences_of_rule = [rule[key] for key in PUBLISHED if key in rule]
-        about = ". Not computed: ".join(sentences_of_rule)
+        # The second sentence, if there is one, gives the reason why there are no figures.
+        descriptions = [rule[key] for key in PUBLISHED if key in rule]
+        about = ". Not computed: ".join(descriptions)
         published.append((name, rule.get("micro"), rule.get("macro"), about))
     charts, sentences = diagnosis(result)
     return {
         "result": result,
-        "scores": _next_to(result, [result.baselines[blind]] if blind else []),
-        "blind": BLIND.get(blind, ""),
+        "scores": _accuracy_rows(result, best_baselines),
+        "blind": BLIND.get(best_name, ""),
         "items": items,
-        "baselines": (list(baselines), _next_to(result, list(baselines.values()))),
-        "images": (list(images), _next_to(result, list(images.values()))),
+        "baselines": (list(baselines), _accuracy_rows(result, list(baselines.values()))),
+        "images": (list(without_images), _accuracy_rows(result, list(without_images.values()))),
         "published": published,
         "charts": charts,
         "sentences": sentences,
     }
 
 
-def _next_to(
+def _accuracy_rows(
     result: Result, others: Sequence[Baseline | Result]
 ) -> list[tuple[str, Accuracy, list[float | None]]]:
-    """Return all pairs and each category with its score and the scores of others on it.
+    """Return a table row for all pairs, and one for each category if there are several.
 
-    The scores of others count half a point for a tie.
+    A row has its name, the accuracy of `result`, and the accuracy of each of `others`. These count
+    half a point for a tie, and are None for a category that they lack.
     """
     rows = [("all pairs", result.micro, [other.micro.half for other in others])]
     if len(result.groups) < 2:
         return rows
     for name, accuracy in result.groups.items():
-        of_others = [other.groups[name].half if name in other.groups else None for other in others]
-        rows.append((name, accuracy, of_others))
+        other_accuracies: list[float | None] = []
+        for other in others:
+            other_accuracies.append(other.groups[name].half if name in other.groups else None)
+        rows.append((name, accuracy, other_accuracies))
     return rows
 
 
-def _standings(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the cells of all checkpoints with results; an empty list for a single checkpoint.
+def _checkpoint_rows(content: Content) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the table rows of all checkpoints with results; none for a single checkpoint.
 
-    A checkpoint has a cell for each benchmark: its accuracy with interval, and its paired
-    difference from the checkpoint that is shown, in words.
+    A row is the name of the checkpoint and a cell for each benchmark. The two texts of a cell are
+    the accuracy with interval, and the difference from the checkpoint that the page shows.
     """
     evaluated = [checkpoint for checkpoint in content.checkpoints if checkpoint.outcomes]
     if len(evaluated) < 2:
         return []
-    comparisons = standings_compared(content)
-    standings = []
+    comparisons = num_checkpoint_pairs(content)
+    rows = []
     for checkpoint in evaluated:
         cells = [
             _cell(checkpoint.outcomes.get(name), shown, comparisons)
             for name, shown in content.shown.outcomes.items()
         ]
-        standings.append((checkpoint.name, cells))
-    return standings
+        rows.append((checkpoint.name, cells))
+    return rows
 
 
-def standings_compared(content: Content) -> int:
-    """Return the number of pairs of checkpoints, over the benchmarks of the one that is shown.
+def num_checkpoint_pairs(content: Content) -> int:
+    """Return the number of pairs of evaluated checkpoints, summed over benchmarks; at least 1.
 
-    The checkpoint that is shown is mostly the best one, and any of them could have been the best.
+    The page compares the best checkpoint with all others. Any of them could have been the best, so
+    the intervals of the differences have to hold for all pairs.
     """
     num_pairs = 0
     for name in content.shown.outcomes:
@@ -172,7 +190,13 @@ def standings_compared(content: Content) -> int:
 
 
 def _cell(outcome: Outcome | None, shown: Outcome, comparisons: int) -> tuple[str, str]:
-    """Return the accuracy of a checkpoint, and its difference from the page's checkpoint in words."""
+    """Return the texts of a cell: an accuracy, and its difference from the shown checkpoint.
+
+    Args:
+        outcome: The outcome of a checkpoint on a benchmark; None if it was not evaluated there.
+        shown: The outcome of the checkpoint that the page shows.
+        comparisons: Number of comparisons for which the difference's interval has to hold.
+    """
     if outcome is None:
         return "–", ""
     accuracy = accuracy_text(outcome.result.micro)
@@ -206,7 +230,7 @@ def _facts(content: Content) -> dict[str, str]:
 
 
 def _recipe_words(launch: Mapping[str, Any]) -> str:
-    """Return the recipe of a launch, and how many of its settings the command line changed."""
+    """Return a text with the recipe's path, and the number of settings changed at the start."""
     path = "/".join(Path(launch["recipe_path"]).parts[-2:])
     num_changed = len(launch["overrides"])
     if not num_changed:
@@ -216,26 +240,26 @@ def _recipe_words(launch: Mapping[str, Any]) -> str:
 
 
 def _commit_words(commit: Mapping[str, Any]) -> str:
-    """Return the commit of the code, and whether files were changed since."""
+    """Return a text with the commit of the code; it mentions files that were changed since."""
     words = commit["commit"][:12] if commit["commit"] else "unknown: not run from a clone"
     return f"{words}, with changed files" if commit["dirty"] else words
 
 
 def _launch_words(launch: Mapping[str, Any], num_launches: int) -> str:
-    """Return the time of the last launch, and the number of launches if there are several."""
+    """Return a text with the time of the last launch, and its number if there were several."""
     time = str(launch["time"]).replace("T", " ").replace("+00:00", " UTC")
     return f"{time} (launch {num_launches})" if num_launches > 1 else time
 
 
 def _machine_words(hardware: Mapping[str, Any]) -> str:
-    """Return the number of ranks and their devices."""
+    """Return a text with the number of ranks (processes) and their devices."""
     names = sorted({device["name"] for device in hardware["devices"]})
     devices = ", ".join(names) or f"CPU, {hardware['cores']} cores"
     return f"{hardware['world_size']} × {devices}"
 
 
 def _version_words(launch: Mapping[str, Any]) -> str:
-    """Return the versions of Python and of PACKAGES."""
+    """Return a text with the versions of Python and of PACKAGES at a launch of the run."""
     packages = launch["packages"]
     versions = [f"{name} {packages[name]}" for name in PACKAGES.split() if name in packages]
     return ", ".join([f"Python {launch['python']}", *versions])

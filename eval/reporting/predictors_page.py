@@ -37,8 +37,8 @@ COEFFICIENTS_NOTE = (
 )
 
 
-def figures_of(models: Sequence[JsonRow]) -> list[str]:
-    """Return the names of the figures that any of the models has."""
+def figure_names(models: Sequence[JsonRow]) -> list[str]:
+    """Return the names of the figures that any of the models has, in the order of their columns."""
     names: dict[str, None] = {}
     for model in models:
         names |= dict.fromkeys(name for name in model if name not in ABOUT_A_MODEL)
@@ -46,8 +46,11 @@ def figures_of(models: Sequence[JsonRow]) -> list[str]:
 
 
 def models_table(models: Sequence[JsonRow]) -> Table:
-    """Return the figures and gains of all models, in percent and percentage points."""
-    figures = figures_of(models)
+    """Return the table of the models' figures in percent, and of their gains in percentage points.
+
+    A gain is the improvement of a policy whose answers the model chooses or rewards.
+    """
+    figures = figure_names(models)
     columns = [Column("model"), Column("seed", is_number=True), Column("paradigm")]
     columns += [Column("questions", is_number=True)]
     columns += [Column(name, is_number=True) for name in figures]
@@ -64,7 +67,9 @@ def models_table(models: Sequence[JsonRow]) -> Table:
 
 
 def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
-    """Return the correlation of each figure with a gain: Pearson's and Spearman's coefficients.
+    """Return the table of each figure's correlation with a gain, by Pearson's and Spearman's r.
+
+    A gain is the improvement of a policy whose answers the model chooses or rewards.
 
     Args:
         gain: The key of the gain.
@@ -87,16 +92,17 @@ def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
 
 
 def _coefficient(stored: Sequence[float]) -> str:
-    """Return the text of a coefficient, which is stored with the ends of its interval."""
+    """Return the text of a coefficient, which is stored as its value and its interval's ends."""
     coefficient, low, high = stored
     return interval(coefficient, low, high, signed)
 
 
 def range_without_one(without: Mapping[str, Sequence[float]]) -> str:
-    """Return the lowest and the highest of Pearson's coefficients without one variant.
+    """Return a text with the lowest and the highest Pearson coefficient without one variant.
 
     Args:
-        without: Pearson's and Spearman's coefficient by the variant that is left out.
+        without: Pearson's and Spearman's coefficient by the variant that is left out. If it is
+            empty, the text is MISSING.
     """
     if not without:
         return MISSING
@@ -109,7 +115,15 @@ def range_without_one(without: Mapping[str, Sequence[float]]) -> str:
 
 
 def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
-    """Return Pearson's coefficient of each figure with a gain, without each variant in turn."""
+    """Return the table of Pearson's coefficients, computed without each variant in turn.
+
+    It has a row for each variant that is left out, and a column for each figure.
+
+    Args:
+        gain: The key of the gain.
+        correlations: The stored correlation of each figure with the gain.
+    """
+    # The keys are the variants that are left out of any correlation, in their order.
     variants: dict[str, None] = {}
     for correlation in correlations.values():
         variants |= dict.fromkeys(correlation.get("without", {}))
@@ -126,30 +140,38 @@ def table_without_each(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
 
 
 def gain_charts(models: Sequence[JsonRow], gain: str) -> list[Chart]:
-    """Return charts of a gain against AUC and against the accuracy on each benchmark."""
-    figures = [name for name in figures_of(models) if name == "AUC" or name.endswith(" accuracy")]
+    """Return charts of a gain against AUC and against the accuracy on each benchmark.
+
+    Args:
+        models: The stored models with their figures and gains.
+        gain: The key of the gain.
+    """
+    figures = [name for name in figure_names(models) if name == "AUC" or name.endswith(" accuracy")]
+    paradigms = list(dict.fromkeys(model["paradigm"] for model in models))
     charts = []
     for figure in figures:
-        measured = [model for model in models if gain in model and figure in model]
-        if measured:
-            paradigms = list(dict.fromkeys(model["paradigm"] for model in models))
-            charts.append(_scatter(measured, paradigms, gain, figure))
+        measured_models = [model for model in models if gain in model and figure in model]
+        if measured_models:
+            charts.append(_scatter_chart(measured_models, paradigms, gain, figure))
     return charts
 
 
-def _scatter(models: Sequence[JsonRow], paradigms: Sequence[str], gain: str, figure: str) -> Chart:
+def _scatter_chart(
+    models: Sequence[JsonRow], paradigms: Sequence[str], gain: str, figure: str
+) -> Chart:
     """Return the chart of a gain in percentage points against a figure.
 
     Args:
         models: Models that have both.
-        paradigms: The paradigms of all models of the study, which fixes their colours.
+        paradigms: The paradigms of all models of the study, so that each has the same colour in
+            every chart.
         gain: The key of the gain.
         figure: The figure on the x axis.
     """
     x = Axis.shares([model[figure] for model in models], figure)
     heights = [0.0]
     for model in models:
-        heights += [100 * value for value in model[gain]]
+        heights += [100 * value for value in model[gain]]  # the mean and its interval's ends
     series = []
     for number, paradigm in enumerate(paradigms):
         dots = [_dot(model, gain, figure) for model in models if model["paradigm"] == paradigm]
@@ -160,7 +182,10 @@ def _scatter(models: Sequence[JsonRow], paradigms: Sequence[str], gain: str, fig
 
 
 def _dot(model: JsonRow, gain: str, figure: str) -> Dot:
-    """Return the dot of a model with the interval of its gain."""
+    """Return the dot of a model in the chart of a gain against a figure, with the gain's interval.
+
+    `gain` and `figure` are keys of the model.
+    """
     mean, low, high = (100 * value for value in model[gain])
     points = with_minus_signs(Difference(*model[gain]).points)
     fact = (

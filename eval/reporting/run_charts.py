@@ -71,13 +71,18 @@ FRACTIONS = (
 LEFT_OUT = "epoch data_epoch step num_* total_flos eval_* train_*"
 """Patterns of counters, of figures of evaluations, and of figures of the whole run."""
 POINTS = 200
-"""Largest number of points of a line. A longer series is divided into this number of stretches, whose
-means and ranges are drawn."""
+"""Largest number of points of a line.
+
+A longer series is divided into this number of stretches, whose means and ranges are drawn.
+"""
 HELD_OUT_LOSS = f"eval_{HELD_OUT}/loss"
 """The name of the loss on held-out records in the log."""
 EVALUATED = re.compile(r"eval_([^/]+)/accuracy")
+"""Names of the accuracies on benchmarks in the log."""
 CHANCE = 0.5
+"""The accuracy of guessing, with half a point for a tie."""
 GUESSING = "chance (ties half): 50 %"
+"""The name of the line of CHANCE."""
 TICKS = 6
 """Up to this number of steps, each one has a tick at the axis."""
 RATIOS = (0.1, 0.2, 0.5, 0.7, 1.0, 1.4, 2.0, 5.0, 10.0)
@@ -102,7 +107,7 @@ ScoreByStep = dict[int, Score]
 
 
 def curves_of_log(log: Log) -> dict[str, Curve]:
-    """Return the (step, value) points of every series of a Trainer's `log_history`.
+    """Return the points of every series of a training log by its name, except LEFT_OUT.
 
     If a step was repeated, its last value counts.
     """
@@ -115,51 +120,60 @@ def curves_of_log(log: Log) -> dict[str, Curve]:
 
 
 def _is_left_out(name: str) -> bool:
-    """Return True for a name in the log that is no curve of the training."""
+    """Return True for a name in the log that has no chart among the training curves."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT.split())
 
 
-def curves(log: Log) -> tuple[list[Chart], list[str]]:
+def training_charts(log: Log) -> tuple[list[Chart], list[str]]:
     """Return charts of the series that change in `log`, and sentences about those that do not.
 
-    The charts are in the order of PANELS, followed by those of other series.
+    The charts are in the order of PANELS. The charts of series that PANELS does not name follow.
     """
     remaining = curves_of_log(log)
     charts: list[Chart] = []
-    constant: list[str] = []
+    constant_series: list[str] = []
+    # A series is in the first chart of PANELS with a pattern that matches its name.
     for title, patterns in PANELS.items():
         curve_by_name: dict[str, Curve] = {}
         for pattern in patterns.split():
             for name in fnmatch.filter(remaining, pattern):
                 curve_by_name[name] = remaining.pop(name)
         if len(curve_by_name) > 1:
-            # The Trainer's own learning rate is the first group's, as it was before the step.
+            # The log has a learning rate for each parameter group. The Trainer's own
+            # `learning_rate` is the first group's before the step, and would be drawn twice.
             curve_by_name.pop("learning_rate", None)
-        charts += _training_chart(title, curve_by_name, constant)
+        charts += _training_chart(title, curve_by_name, constant_series)
     for name, curve in remaining.items():
-        charts += _training_chart(name, {name: curve}, constant)
-    return charts, constant
+        charts += _training_chart(name, {name: curve}, constant_series)
+    return charts, constant_series
 
 
 def _training_chart(
-    title: str, curve_by_name: Mapping[str, Curve], constant: list[str]
+    title: str, curve_by_name: Mapping[str, Curve], constant_series: list[str]
 ) -> list[Chart]:
-    """Return a chart of the series that change, if there are any; equal ones are drawn once.
+    """Return a list with the chart of the series that change; it is empty if no series changes.
 
-    A sentence about every other series is added to `constant`.
+    Series with the same points are drawn once, under all their names.
+
+    Args:
+        title: The title of the chart.
+        curve_by_name: The points of each series.
+        constant_series: Gets a sentence about every series that does not change.
     """
     form = whole_percent if title in FRACTIONS else short_number
-    folders = {name.rpartition("/")[0] for name in curve_by_name}
-    is_in_one_folder = len(curve_by_name) > 1 and len(folders) == 1
+    prefixes = {name.rpartition("/")[0] for name in curve_by_name}
+    has_shared_prefix = len(curve_by_name) > 1 and len(prefixes) == 1
     names_by_curve: dict[tuple[Point, ...], list[str]] = defaultdict(list)
-    num_lost = 0
+    num_not_finite = 0
     for name, curve in curve_by_name.items():
-        finite = tuple(point for point in curve if math.isfinite(point[1]))
-        if len({value for _, value in finite}) > 1:
-            names_by_curve[finite].append(name.rpartition("/")[2] if is_in_one_folder else name)
-            num_lost += len(curve) - len(finite)
+        finite_points = tuple(point for point in curve if math.isfinite(point[1]))
+        num_values = len({value for _, value in finite_points})
+        if num_values > 1:
+            legend_name = name.rpartition("/")[2] if has_shared_prefix else name
+            names_by_curve[finite_points].append(legend_name)
+            num_not_finite += len(curve) - len(finite_points)
         else:
-            constant.append(_constant_series(name, curve, finite, form))
+            constant_series.append(_constant_series_text(name, curve, finite_points, form))
     if not names_by_curve:
         return []
 
@@ -179,22 +193,31 @@ def _training_chart(
     ]
     if has_chance:
         series.append(level(x, CHANCE, GUESSING))
-    caption = f"Values that are not finite: {num_lost}." if num_lost else ""
+    caption = f"Values that are not finite: {num_not_finite}." if num_not_finite else ""
+    # A single curve has its last value next to the title.
     last_value = ""
     if len(names_by_curve) == 1:
-        last_value = form(next(iter(names_by_curve))[-1][1])
+        [only_curve] = names_by_curve
+        last_value = form(only_curve[-1][1])
     return [Chart(title, x, y, tuple(series), caption=caption, value=last_value)]
 
 
-def _constant_series(
-    name: str, curve: Curve, finite: Sequence[Point], form: Callable[[float], str]
+def _constant_series_text(
+    name: str, curve: Curve, finite_points: Sequence[Point], form: Callable[[float], str]
 ) -> str:
-    """Return a series that has at most one finite value in words."""
-    value = form(finite[0][1]) if finite else "never finite"
+    """Return the text about a series whose finite values are all the same.
+
+    Args:
+        name: The name of the series.
+        curve: All points of the series.
+        finite_points: The points with a finite value; there may be none.
+        form: Returns the text of a value.
+    """
+    value = form(finite_points[0][1]) if finite_points else "never finite"
     text = f"{name}: {value}"
     if len(curve) == 1:
         text += f" at step {curve[0][0]}"
-    if 0 < len(finite) < len(curve):
+    if 0 < len(finite_points) < len(curve):
         text += " (else not finite)"
     return text
 
@@ -208,21 +231,31 @@ def _training_series(
 ) -> Series:
     """Return the line of a series with a dot at its last point.
 
-    A long series is drawn as the means of POINTS stretches of it, with the range of each as a band.
+    A series of more than POINTS points is divided into POINTS stretches. The line goes through
+    their means, and a band shows the range of each.
+
+    Args:
+        style: Name of the style of the line.
+        name: The name of the series.
+        curve: Its points, all finite.
+        form: Returns the text of a value.
+        has_legend: True if the chart has several series, which a legend names.
     """
     # Each stretch is an array of shape (points, 2) of steps and values.
     stretches = np.array_split(curve, min(POINTS, len(curve)))
     band: list[Point] = []
     if len(curve) > POINTS:
-        lower = [(part[:, 0].mean(), part[:, 1].min()) for part in stretches]
-        upper = [(part[:, 0].mean(), part[:, 1].max()) for part in stretches]
+        lower = [(stretch[:, 0].mean(), stretch[:, 1].min()) for stretch in stretches]
+        upper = [(stretch[:, 0].mean(), stretch[:, 1].max()) for stretch in stretches]
+        # The outline runs along the lower ends, and back along the upper ends.
         band = [*lower, *reversed(upper)]
-    means = [part.mean(axis=0) for part in stretches]
-    first_step, first = curve[0]
-    last_step, last = curve[-1]
+    means = [stretch.mean(axis=0) for stretch in stretches]
+    first_step, first_value = curve[0]
+    last_step, last_value = curve[-1]
     values = [value for _, value in curve]
     fact = (
-        f"{name}: {form(first)} at step {first_step}, {form(last)} at step {last_step}; "
+        f"{name}: {form(first_value)} at step {first_step}, "
+        f"{form(last_value)} at step {last_step}; "
         f"from {form(min(values))} to {form(max(values))}"
     )
     return Series(
@@ -230,16 +263,16 @@ def _training_series(
         name if has_legend else "",
         line=tuple((step, value) for step, value in means),
         band=tuple(band),
-        dots=(Dot(last_step, last, fact=fact),),
+        dots=(Dot(last_step, last_value, fact=fact),),
     )
 
 
 def accuracies_by_step(content: Content) -> dict[str, dict[str, ScoreByStep]]:
     """Return the accuracies by benchmark, run and step, with half a point for a tie.
 
-    Chance and the judges that see no content have half a point for a tie too. The accuracy of a
-    checkpoint that was rotated away is in the log. Its interval follows from the number of rows,
-    which is that of the benchmark's other results.
+    The accuracies of checkpoints on disk come from their results. The accuracies of deleted
+    checkpoints come from the log, which lacks the number of rows. The number is taken from another
+    result on the same benchmark. If there is no such result, the accuracy has no interval.
     """
     scores: dict[str, dict[str, ScoreByStep]] = defaultdict(lambda: defaultdict(dict))
     result_by_benchmark: dict[str, Result] = {}
@@ -247,33 +280,41 @@ def accuracies_by_step(content: Content) -> dict[str, dict[str, ScoreByStep]]:
         for name, outcome in checkpoint.outcomes.items():
             result_by_benchmark[name] = outcome.result
     for line in content.log:
-        for match in filter(None, map(EVALUATED.fullmatch, line)):
+        for key, accuracy in line.items():
+            match = EVALUATED.fullmatch(key)
+            if match is None:
+                continue
             name = match[1]
             result = result_by_benchmark.get(name)
             ties = result.protocol["ties"] if result else ProtocolConfig().ties
-            half_of_ties = (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
+            # The logged accuracy counts a tie as its protocol does, and the chart as one half.
+            tie_credit = (0.5 - WORTH[ties]) * line[f"eval_{name}/ties"]
             num_rows = independent_rows(result.micro) if result else 0
-            score = _score_with_interval(line[match[0]] + half_of_ties, num_rows)
+            score = _score_with_interval(accuracy + tie_credit, num_rows)
             scores[name][content.title][int(line["step"])] = score
     for checkpoint in content.checkpoints:
         for name, outcome in checkpoint.outcomes.items():
-            accuracy = outcome.result.micro
-            if checkpoint.step is not None and accuracy.half is not None:
-                score = _score_with_interval(accuracy.half, independent_rows(accuracy))
+            overall = outcome.result.micro
+            if checkpoint.step is not None and overall.half is not None:
+                score = _score_with_interval(overall.half, independent_rows(overall))
                 scores[name][checkpoint.run][checkpoint.step] = score
     return scores
 
 
 def independent_rows(figure: Accuracy) -> float:
-    """Return the number of independent rows that would give a figure the same interval."""
+    """Return the number of independent rows that would give a figure the same interval.
+
+    It is less than the number of rows if rows share an item or an image.
+    """
     return figure.n if figure.effective_n is None else figure.effective_n
 
 
-def _score_with_interval(credit: float, n: float) -> Score:
-    """Return an accuracy with Wilson's interval for `n` rows, or without it if `n` is 0."""
-    if n == 0:
-        return (credit,)
-    return credit, *wilson(min(credit * n, n), n)
+def _score_with_interval(accuracy: float, num_rows: float) -> Score:
+    """Return an accuracy with Wilson's interval; without it if `num_rows` is 0 (not known)."""
+    if num_rows == 0:
+        return (accuracy,)
+    num_right = min(accuracy * num_rows, num_rows)
+    return accuracy, *wilson(num_right, num_rows)
 
 
 def step_charts(content: Content) -> list[Chart]:
@@ -283,48 +324,64 @@ def step_charts(content: Content) -> list[Chart]:
     held-out records is the last one.
     """
     charts = []
-    shown = content.shown.outcomes
+    outcomes = content.shown.outcomes
     scores = accuracies_by_step(content)
-    for name in sorted(scores, key=[*shown, *scores].index):
-        runs = scores[name]
-        if max(map(len, runs.values())) >= 2:
-            charts.append(_step_chart(name, runs, shown[name].result if name in shown else None))
-    return charts + held_out_loss(content.log)
+    # Benchmarks of the shown checkpoint come first, in its order.
+    for name in sorted(scores, key=[*outcomes, *scores].index):
+        scores_by_run = scores[name]
+        most_steps = max(map(len, scores_by_run.values()))
+        if most_steps >= 2:
+            result = outcomes[name].result if name in outcomes else None
+            charts.append(_step_chart(name, scores_by_run, result))
+    return charts + held_out_loss_charts(content.log)
 
 
-def _step_chart(name: str, runs: Mapping[str, ScoreByStep], result: Result | None) -> Chart:
-    """Return the chart of one benchmark; `result` is the result of the page's checkpoint."""
-    blind = ""
-    blind_accuracy = CHANCE
+def _step_chart(
+    benchmark: str, scores_by_run: Mapping[str, ScoreByStep], result: Result | None
+) -> Chart:
+    """Return the chart of the accuracy on one benchmark by step.
+
+    Args:
+        benchmark: Name of the benchmark.
+        scores_by_run: The accuracies of each run by step.
+        result: The result of the checkpoint that the page shows; None if it has none. The line of
+            the best judge that sees no content comes from this result.
+    """
+    baseline_name = ""
+    baseline_accuracy = CHANCE
     if result is not None:
-        blind, blind_accuracy = best_baseline(result)
+        baseline_name, baseline_accuracy = best_baseline(result)
     steps: set[int] = set()
-    heights = [CHANCE, blind_accuracy]
-    for score_by_step in runs.values():
+    heights = [CHANCE, baseline_accuracy]
+    for score_by_step in scores_by_run.values():
         steps |= score_by_step.keys()
         for score in score_by_step.values():
             heights += score
     ordered_steps = sorted(steps)
     x = Axis.numbers(ordered_steps, "step", ordered_steps if len(steps) <= TICKS else None)
-    points_by_run = {run: sorted(scores.items()) for run, scores in runs.items()}
-    series = [*lines(x, points_by_run, score_text), level(x, CHANCE, GUESSING)]
-    if blind:
-        words = f"best without content: {BLIND[blind]}, {whole_percent(round(blind_accuracy, 3))}"
-        series.append(level(x, blind_accuracy, words, "level blind"))
-    return Chart(name, x, Axis.shares(heights), tuple(series))
+    points_by_run = {run: sorted(scores.items()) for run, scores in scores_by_run.items()}
+    series = [*score_lines(x, points_by_run, score_text), level(x, CHANCE, GUESSING)]
+    if baseline_name:
+        accuracy_text = whole_percent(round(baseline_accuracy, 3))
+        label = f"best without content: {BLIND[baseline_name]}, {accuracy_text}"
+        series.append(level(x, baseline_accuracy, label, "level blind"))
+    return Chart(benchmark, x, Axis.shares(heights), tuple(series))
 
 
-def held_out_loss(log: Log) -> list[Chart]:
-    """Return a chart of the loss on held-out records by step; none if it was measured only once."""
+def held_out_loss_charts(log: Log) -> list[Chart]:
+    """Return a list with the chart of the loss on held-out records by step.
+
+    The list is empty if the log has fewer than two finite losses.
+    """
     loss_by_step = {line["step"]: line[HELD_OUT_LOSS] for line in log if HELD_OUT_LOSS in line}
     curve = [(step, loss) for step, loss in sorted(loss_by_step.items()) if math.isfinite(loss)]
     if len(curve) < 2:
         return []
     lowest_step, lowest = min(curve, key=lambda point: point[1])
     caption = f"Lowest at step {short_number(lowest_step)}: {short_number(lowest)}."
-    num_lost = len(loss_by_step) - len(curve)
-    if num_lost:
-        caption += f" Values that are not finite: {num_lost}."
+    num_not_finite = len(loss_by_step) - len(curve)
+    if num_not_finite:
+        caption += f" Values that are not finite: {num_not_finite}."
     dots = tuple(
         Dot(step, loss, fact=f"step {short_number(step)}: {short_number(loss)}")
         for step, loss in curve
@@ -341,42 +398,48 @@ def held_out_loss(log: Log) -> list[Chart]:
     ]
 
 
-def lines(
+def score_lines(
     x: Axis,
     points_by_name: Mapping[str, Sequence[tuple[float, Score]]],
     form: Callable[[Score], str],
     first_style: int = 0,
 ) -> list[Series]:
-    """Return a line for each name through scores at values of the x axis, with their intervals.
+    """Return a line for each name, with a dot and an interval at each of its points.
 
     Args:
         x: The x axis; its label is part of the sentence about each point.
-        points_by_name: The points of each line.
+        points_by_name: The points of each line: a value of the x axis and a score.
         form: Returns the text of a score.
         first_style: The number of the style of the first line.
     """
     series = []
-    for number, (name, scores) in enumerate(points_by_name.items(), start=first_style):
-        dots = [
-            _dot(place, score, f"{name}, {x.label} {short_number(place)}: {form(score)}")
-            for place, score in scores
-        ]
-        line = tuple((place, score[0]) for place, score in scores)
+    for number, (name, points) in enumerate(points_by_name.items(), start=first_style):
+        dots = []
+        for value, score in points:
+            fact = f"{name}, {x.label} {short_number(value)}: {form(score)}"
+            dots.append(_dot(value, score, fact))
+        line = tuple((value, score[0]) for value, score in points)
         series.append(Series(f"s{number}", name, line=line, dots=tuple(dots)))
     return series
 
 
 def _dot(x: float, score: Score, fact: str) -> Dot:
-    """Return the dot of a score, with its interval if it has one."""
+    """Return the dot of a score at `x`, with its interval if it has one.
+
+    `fact` is the sentence about the dot.
+    """
     if len(score) == 1:
         return Dot(x, score[0], fact=fact)
     accuracy, low, high = score
     return Dot(x, accuracy, low, high, fact)
 
 
-def score_text(score: Score, rows: str = "") -> str:
-    """Return the text of an accuracy in percent, with its interval if it has one."""
-    text = f"{percent(score[0])} %{rows}"
+def score_text(score: Score, suffix: str = "") -> str:
+    """Return the text of an accuracy in percent, with its interval if it has one.
+
+    `suffix` is a text between the accuracy and its interval, such as " of 300".
+    """
+    text = f"{percent(score[0])} %{suffix}"
     if len(score) == 1:
         return text
     _, low, high = score
@@ -384,9 +447,9 @@ def score_text(score: Score, rows: str = "") -> str:
 
 
 def best_baseline(result: Result) -> tuple[str, float]:
-    """Return name and accuracy of the best judge that sees no content; ("", CHANCE) without one.
+    """Return name and accuracy of the best baseline, a judge that sees no content.
 
-    A tie counts half a point.
+    A tie counts half a point. Returns ("", CHANCE) if the result has no baselines.
     """
     accuracies = {
         name: baseline.micro.half
@@ -399,25 +462,26 @@ def best_baseline(result: Result) -> tuple[str, float]:
 def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
     """Return the charts and the sentences that analyse one result.
 
-    A judge without scores has no calibration and no margins, and one without votes no votes.
+    If the judge gave no scores, calibration and margins are left out. If it cast no votes, their
+    agreement is left out.
     """
     charts = []
     sentences = []
     if result.calibration:
-        charts.append(_calibration(result.calibration))
+        charts.append(_calibration_chart(result.calibration))
     if result.margins:
-        charts.append(_margins(result.margins))
+        charts.append(_margin_histogram(result.margins))
     if result.votes:
-        sentences.append(_votes(result.votes))
+        sentences.append(_votes_sentence(result.votes))
         if len(result.votes.accuracy_at) > 1:
             charts.append(_accuracy_by_votes(result, result.votes.accuracy_at))
-    sentences.append(_length(result.length))
+    sentences.append(_length_sentence(result.length))
     charts += _accuracy_by_length(result.length)
     return charts, sentences
 
 
-def _calibration(calibration: Calibration) -> Chart:
-    """Return the chart of accuracy by confidence."""
+def _calibration_chart(calibration: Calibration) -> Chart:
+    """Return the chart of accuracy by confidence, with the calibration error next to its title."""
     caption = (
         "Expected calibration error: the mean distance from the dashed line, "
         "where confidence is what it claims."
@@ -435,31 +499,41 @@ def _calibration(calibration: Calibration) -> Chart:
         Axis.shares(),
         (diagonal, _accuracy_dots(accuracies, whole_percent)),
         caption=caption,
-        value=error_of(calibration),
+        value=calibration_error_text(calibration),
     )
 
 
-def error_of(calibration: Calibration) -> str:
+def calibration_error_text(calibration: Calibration) -> str:
     """Return the text of a calibration error, with its interval if the result has one.
 
     Results of earlier versions have no interval.
     """
     error = interval(
-        calibration.ece, calibration.low, calibration.high, form=lambda value: f"{value:.3f}"
+        calibration.ece,
+        calibration.low,
+        calibration.high,
+        format_number=lambda value: f"{value:.3f}",
     )
     return f"ECE {error}"
 
 
 def _accuracy_by_votes(result: Result, accuracy_at: Mapping[int, Accuracy]) -> Chart:
-    """Return the chart of accuracy by rounds of votes, with that of a coin for each judgement.
+    """Return the chart of accuracy by rounds of votes, and of the accuracy of tossed coins.
 
-    The accuracy of coins depends on their number: with an even number of them there are ties.
+    In a round of votes the judge sees a pair once in each order of the protocol. The other line is
+    the accuracy of tossing a coin for each judgement. It depends on the number of coins, because an
+    even number of them may tie.
+
+    Args:
+        result: The result, for its protocol.
+        accuracy_at: The accuracy after each number of rounds.
     """
     protocol = ProtocolConfig.model_validate(result.protocol)
+    judgements_per_round = protocol.judgements // protocol.votes
     chances = []
-    for rounds in range(1, protocol.votes + 1):
-        judgements = rounds * protocol.judgements // protocol.votes
-        chances.append((rounds, chance_of_votes(judgements, protocol.ties)))
+    for num_rounds in range(1, protocol.votes + 1):
+        num_coins = num_rounds * judgements_per_round
+        chances.append((num_rounds, chance_of_votes(num_coins, protocol.ties)))
     coins = f"chance (ties {protocol.ties}): a coin for each judgement"
     return Chart(
         "Accuracy by votes",
@@ -473,17 +547,20 @@ def _accuracy_by_votes(result: Result, accuracy_at: Mapping[int, Accuracy]) -> C
 
 
 def _accuracy_by_length(bias: LengthBias) -> list[Chart]:
-    """Return the chart of accuracy by ratio of lengths; none if there is only one ratio."""
-    accuracies = {bin.mean: bin for bin in bias.bins if bin.mean is not None}
-    if len(accuracies) < 2:
+    """Return a list with the chart of accuracy by ratio of lengths; empty for a single ratio."""
+    # A bin's mean is the base-2 logarithm of the ratio, None if the bin is empty.
+    bin_by_log_ratio = {bin.mean: bin for bin in bias.bins if bin.mean is not None}
+    if len(bin_by_log_ratio) < 2:
         return []
-    around = Axis.numbers(accuracies)
+    linear_axis = Axis.numbers(bin_by_log_ratio)
     ticks = []
     for ratio in RATIOS:
-        if around.low <= math.log2(ratio) <= around.high:
+        if linear_axis.low <= math.log2(ratio) <= linear_axis.high:
             ticks.append((math.log2(ratio), f"{ratio:g} ×"))
-    x = Axis(around.low, around.high, "length: better response ÷ other", ticks)
-    dots = _accuracy_dots(accuracies.items(), lambda ratio: f"{2**ratio:.2g} × as long")
+    x = Axis(linear_axis.low, linear_axis.high, "length: better response ÷ other", ticks)
+    dots = _accuracy_dots(
+        bin_by_log_ratio.items(), lambda log_ratio: f"{2**log_ratio:.2g} × as long"
+    )
     series = (dots, level(x, CHANCE, GUESSING))
     return [Chart("Accuracy by length", x, Axis.shares(), series)]
 
@@ -494,21 +571,22 @@ def _accuracy_dots(
     """Return dots of accuracies with intervals; an accuracy of no rows has no dot.
 
     Args:
-        accuracies: A value of the x axis, which is None for an empty bin, and an accuracy.
+        accuracies: Pairs of a value of the x axis, which is None for an empty bin, and an accuracy.
         form: Returns the text of a value of the x axis.
     """
     dots = []
     for x, accuracy in accuracies:
-        if x is None or not accuracy.n:
+        if x is None or accuracy.n == 0:
             continue
+        # With rows none of the three is None.
         score = (accuracy.accuracy or 0.0, accuracy.low or 0.0, accuracy.high or 0.0)
         text = score_text(score, f" of {accuracy.n:,}")
         dots.append(_dot(x, score, f"{form(x)}: {text}"))
     return Series("s0", dots=tuple(dots))
 
 
-def _margins(histogram: Histogram) -> Chart:
-    """Return the histogram of margins. Its edges are symmetric around zero."""
+def _margin_histogram(histogram: Histogram) -> Chart:
+    """Return the histogram of margins, whose edges are symmetric around zero."""
     counts = histogram.counts
     middle = len(counts) // 2
     x = Axis.numbers(histogram.edges, "margin: score of the better − of the other")
@@ -516,15 +594,15 @@ def _margins(histogram: Histogram) -> Chart:
     caption = f"Left of zero the judge is wrong: {sum(counts[:middle]):,} of {sum(counts):,} pairs."
     bars: dict[str, list[Bar]] = {"wrong": [], "right": []}
     for low, high, count in zip(histogram.edges[:-1], histogram.edges[1:], counts, strict=True):
-        style = "wrong" if low + high < 0 else "right"
+        style = "wrong" if low + high < 0 else "right"  # by the middle of the bar
         fact = f"{short_number(low)} to {short_number(high)}: {count:,}" if count else ""
         bars[style].append(Bar(low, high, count, fact))
     zero = Series("level", line=((0.0, 0.0), (0.0, y.high)))
-    series = [Series(style, bars=tuple(own_bars)) for style, own_bars in bars.items()]
+    series = [Series(style, bars=tuple(bars_of_style)) for style, bars_of_style in bars.items()]
     return Chart("Margins", x, y, (*series, zero), caption)
 
 
-def _length(bias: LengthBias) -> str:
+def _length_sentence(bias: LengthBias) -> str:
     """Return a sentence on the accuracy and the length of the responses."""
     if bias.slope is None or bias.low is None or bias.high is None:
         words = "The lengths of the responses do not vary: no slope."
@@ -544,7 +622,7 @@ def _length(bias: LengthBias) -> str:
     return words
 
 
-def _votes(votes: Votes) -> str:
+def _votes_sentence(votes: Votes) -> str:
     """Return a sentence on the agreement of the votes."""
     shares = {
         "agreement": votes.agreement,

@@ -17,7 +17,7 @@ from mmrm.data.config.layers import read_yaml
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import read_json
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.results.predictions import OWN, read_predictions
 from mmrm.eval.results.result import Result, read_result
 from mmrm.eval.results.result_store import step_of
@@ -104,7 +104,7 @@ class ReportedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QuestionSet:
-    """Figures of a policy's answers to a set of questions; see `summary` in answering.py."""
+    """The figures and files of a policy's answers to a set of questions."""
 
     name: str
     steps: dict[int, JsonRow]
@@ -151,7 +151,8 @@ class Content:
 def read_run(folder: Path) -> Content:
     """Return the content of a run folder. A folder without checkpoint-N is read as a checkpoint.
 
-    The run's best checkpoint is shown in full if it was evaluated, else the last one that was.
+    The page shows one checkpoint in full: the run's best one if it was evaluated, else the last one
+    that was evaluated.
 
     Raises:
         UserError: If the folder contains neither a log nor results.
@@ -159,18 +160,18 @@ def read_run(folder: Path) -> Content:
     """
     problems: list[str] = []
     title = folder.resolve().name
-    run = recorded(folder / "checkpoint") if (folder / RECIPE).is_file() else None
-    benchmarks = run.benchmarks if run else ()
+    # `judge_card_of` takes the path of a checkpoint, which need not exist, and reads its run's recipe.
+    card = judge_card_of(folder / "checkpoint") if (folder / RECIPE).is_file() else None
+    benchmarks = card.benchmarks if card else ()
     saved = sorted(
         filter(Path.is_dir, folder.glob("checkpoint-*")), key=lambda path: step_of(path) or 0
     )
-    folders = saved or [folder]
+    checkpoint_folders = saved or [folder]
     order = [config.name for config in benchmarks]
-    checkpoints = [_checkpoint(title, place, order, problems) for place in folders]
+    checkpoints = [_checkpoint(title, path, order, problems) for path in checkpoint_folders]
     evaluated = [checkpoint for checkpoint in checkpoints if checkpoint.outcomes]
-    log_file = folder / LOG
-    log = _lines(log_file, problems) if log_file.is_file() else _log(folders, problems)
-    questions = question_sets(folder, folders, log, problems)
+    log = _log(folder, checkpoint_folders, problems)
+    questions = question_sets(folder, checkpoint_folders, log, problems)
     if not log and not evaluated and not questions:
         contents = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise UserError(
@@ -179,13 +180,13 @@ def read_run(folder: Path) -> Content:
             f"checkpoint-N/answers/*.json, the output folder of a sweep with its {SWEEP}, or that "
             f"of a list with its {ABLATION}."
         )
-    best = (folder / BEST).resolve().name
+    best_name = (folder / BEST).resolve().name  # BEST is a link to a checkpoint
     shown = (evaluated or checkpoints)[-1]
     for checkpoint in evaluated:
-        if checkpoint.name == best:
+        if checkpoint.name == best_name:
             shown = checkpoint
     why_shown = "the last with results"
-    if shown.name == best:
+    if shown.name == best_name:
         why_shown = "the best of the run by its recipe"
     provenance = read_json(folder / PROVENANCE) if (folder / PROVENANCE).is_file() else []
     return Content(
@@ -196,18 +197,18 @@ def read_run(folder: Path) -> Content:
         why_shown,
         problems,
         provenance=provenance,
-        recipe=(folder / RECIPE).read_text(encoding="utf-8") if run else "",
+        recipe=(folder / RECIPE).read_text(encoding="utf-8") if card else "",
         log=log,
-        rollouts=rollouts(folder, problems),
+        rollouts=read_rollouts(folder, problems),
         benchmarks=benchmarks,
         questions=questions,
-        best=step_of(Path(best)),
+        best=step_of(Path(best_name)),
         held_out=_held_out_records(folder),
     )
 
 
 def _about_run(provenance: Sequence[JsonRow], num_saved: int) -> str:
-    """Return one line on a run and its number of checkpoints on disk."""
+    """Return one line on a run's method, its backbone and its number of checkpoints on disk."""
     about = f"Checkpoints on disk: {num_saved}."
     if not provenance:
         return f"{about} There is no {PROVENANCE}: recipe, commit and versions are unknown."
@@ -216,10 +217,13 @@ def _about_run(provenance: Sequence[JsonRow], num_saved: int) -> str:
 
 
 def _held_out_records(folder: Path) -> Path | None:
-    """Return the held-out records of a run; `folder` is the folder of the run or of a checkpoint."""
-    place = folder.resolve()
-    for run in (place, place.parent):
-        records = run / HELD_OUT_RECORDS
+    """Return the file of a run's held-out records; None if there is no such file.
+
+    `folder` is the folder of the run, or of one of its checkpoints.
+    """
+    resolved_folder = folder.resolve()
+    for run_folder in (resolved_folder, resolved_folder.parent):
+        records = run_folder / HELD_OUT_RECORDS
         if records.is_file():
             return records
     return None
@@ -238,30 +242,33 @@ def _checkpoint(
     """
     checkpoint = ReportedCheckpoint(folder.name, run, step_of(folder))
 
-    def in_order(file: Path) -> tuple[int, Path]:
+    def sort_key(file: Path) -> tuple[int, Path]:
+        # A benchmark that is not in `order` gets the last index.
         return ([*order, file.stem].index(file.stem), file)
 
-    for file in sorted((folder / "eval").rglob("*.json"), key=in_order):
+    for file in sorted((folder / "eval").rglob("*.json"), key=sort_key):
         try:
             result = read_result(file)
         except ValidationError as error:
             problems.append(f"{file} is left out, it is no result: {error.errors()[0]['msg']}.")
             continue
-        images = result.protocol["images"]
-        if images == "real":
-            checkpoint.outcomes[result.benchmark] = Outcome(result, file.with_suffix("") / OWN)
+        image_mode = result.protocol["images"]  # "real", or the replacement of the images
+        if image_mode == "real":
+            predictions = file.with_suffix("") / OWN
+            checkpoint.outcomes[result.benchmark] = Outcome(result, predictions)
         else:
-            checkpoint.ablations.setdefault(result.benchmark, {})[images] = result
+            checkpoint.ablations.setdefault(result.benchmark, {})[image_mode] = result
     return checkpoint
 
 
 def question_sets(
     folder: Path, checkpoints: Sequence[Path], log: Sequence[JsonRow], problems: list[str]
 ) -> list[QuestionSet]:
-    """Return the figures of a policy's answers at its start and at every checkpoint.
+    """Return the figures of a policy's answers, before training and at every checkpoint.
 
-    The answers in the run folder itself belong to the last step: train/ablate.py keeps them there
-    when it removes checkpoints.
+    Figures come from the log, and from files of answers if these are still there. Answers in the
+    run folder itself belong to the last step. train/ablate.py puts them there when it removes
+    checkpoints.
 
     Args:
         folder: The run folder.
@@ -269,33 +276,43 @@ def question_sets(
         log: Lines of its log.
         problems: Gets a sentence for every broken file.
     """
-    steps: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
-    files: dict[str, dict[int, Path]] = defaultdict(dict)
+    # Both mappings are by the name of the question set, and then by step.
+    figures: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    answer_files: dict[str, dict[int, Path]] = defaultdict(dict)
     for line in log:
-        for match in filter(None, map(LOGGED.fullmatch, line)):
-            steps[match[1]][int(line["step"])][match[2]] = {"mean": line[match[0]]}
-    last = max((int(line["step"]) for line in log), default=0)
-    places = [(0, folder / START), (last, folder)]
-    places += [(step_of(checkpoint) or last, checkpoint) for checkpoint in checkpoints]
-    for step, place in places:
-        for file in sorted((place / "answers").glob("*.json")):
+        for key, mean in line.items():
+            match = LOGGED.fullmatch(key)
+            if match is not None:
+                set_name, figure_name = match.groups()
+                figures[set_name][int(line["step"])][figure_name] = {"mean": mean}
+    last_step = max((int(line["step"]) for line in log), default=0)
+    folders_of_steps = [(0, folder / START), (last_step, folder)]
+    for checkpoint in checkpoints:
+        folders_of_steps.append((step_of(checkpoint) or last_step, checkpoint))
+    for step, step_folder in folders_of_steps:
+        for file in sorted((step_folder / "answers").glob("*.json")):
+            set_name = file.stem
             try:
-                steps[file.stem][step] = read_json(file)
+                figures[set_name][step] = read_json(file)
             except json.JSONDecodeError as error:
                 problems.append(f"{file} is left out, it is no JSON: {error}. {KILLED}")
                 continue
             answers = file.with_suffix(".jsonl")
             if answers.is_file():
-                files[file.stem][step] = answers
-    sources = _question_sources(folder) if steps else {}
-    return [
-        QuestionSet(name, dict(sorted(by_step.items())), files[name], sources.get(name))
-        for name, by_step in steps.items()
-    ]
+                answer_files[set_name][step] = answers
+    sources = _question_sources(folder) if figures else {}
+    sets = []
+    for name, figures_by_step in figures.items():
+        ordered: dict[int, JsonRow] = dict(sorted(figures_by_step.items()))
+        sets.append(QuestionSet(name, ordered, answer_files[name], sources.get(name)))
+    return sets
 
 
 def _question_sources(folder: Path) -> dict[str, Any]:
-    """Return the sources of questions in the recipe of a run by name; empty without a recipe."""
+    """Return the sections of a run's recipe about sources of questions, by the name of the source.
+
+    The mapping is empty if the run folder has no recipe.
+    """
     if not (folder / RECIPE).is_file():
         return {}
     recipe: Any = read_yaml(folder / RECIPE).plain()
@@ -304,10 +321,14 @@ def _question_sources(folder: Path) -> dict[str, Any]:
 
 
 def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the lines of a log to which a run may be writing, without an unfinished one."""
-    whole_lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    """Return the lines of a JSON-lines log as dictionaries.
+
+    A run may still be writing the last line, so it is ignored if it has no line break. A sentence
+    about every other line that is no JSON is added to `problems`.
+    """
+    complete_lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     rows = []
-    for number, line in enumerate(whole_lines, start=1):
+    for number, line in enumerate(complete_lines, start=1):
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError as error:
@@ -315,8 +336,14 @@ def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _log(checkpoints: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
-    """Return the log of the newest checkpoint with a readable log."""
+def _log(folder: Path, checkpoints: Sequence[Path], problems: list[str]) -> list[dict[str, Any]]:
+    """Return the log of a run, or else of its newest checkpoint with a readable log.
+
+    The list is empty if there is no log. A sentence about every broken file is added to `problems`.
+    """
+    log_file = folder / LOG
+    if log_file.is_file():
+        return _lines(log_file, problems)
     for checkpoint in reversed(checkpoints):
         file = checkpoint / STATE
         if not file.is_file():
@@ -329,7 +356,9 @@ def _log(checkpoints: Sequence[Path], problems: list[str]) -> list[dict[str, Any
 
 
 def read_sweep(folder: Path) -> Content:
-    """Return the content of a sweep; the best judge on its first benchmark is shown in full.
+    """Return the content of a sweep's output folder.
+
+    The page shows the best judge on the first benchmark in full.
 
     Raises:
         UserError: If no judge was evaluated, or a result is missing from the folder.
@@ -344,8 +373,8 @@ def read_sweep(folder: Path) -> Content:
     for entry in sweep["results"]:
         judge = entry["judge"]
         name = entry["benchmark"]
-        place = folder / entry["folder"] / name
-        file = place.with_name(f"{name}.json")
+        predictions_folder = folder / entry["folder"] / name
+        file = predictions_folder.with_name(f"{name}.json")
         if not file.is_file():
             raise UserError(
                 f"{file} is not there, but {SWEEP} names it. Run the sweep again by the same "
@@ -354,7 +383,7 @@ def read_sweep(folder: Path) -> Content:
         checkpoint = checkpoints.setdefault(
             judge, ReportedCheckpoint(judge, entry["run"], entry["step"])
         )
-        checkpoint.outcomes[name] = Outcome(read_result(file), place / OWN)
+        checkpoint.outcomes[name] = Outcome(read_result(file), predictions_folder / OWN)
     benchmark, best = next(iter(sweep["best"].items()))
     return Content(
         folder.resolve().name,
@@ -366,11 +395,12 @@ def read_sweep(folder: Path) -> Content:
     )
 
 
-def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
+def read_rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Return the contents of a run's rollout tables, shortened for the page.
 
-    Each entry has `step`, the number of `prompts` in the table, and the prompts that are `shown`,
-    as `_prompt` returns them. Only runs of reinforcement learning have such tables.
+    A rollout is a text that reinforcement learning sampled. At each step trl keeps the rollouts in
+    a table. An entry of the result has the `step` of a table, its number of `prompts`, and the
+    prompts that are `shown`, as `_prompt` returns them.
 
     Args:
         folder: The run folder.
@@ -382,45 +412,54 @@ def rollouts(folder: Path, problems: list[str]) -> list[dict[str, Any]]:
         if step_text.isdecimal():
             file_by_step[int(step_text)] = file
     stages = []
-    for step in spread(sorted(file_by_step), STAGES):
+    for step in evenly_spaced(sorted(file_by_step), STAGES):
         try:
             rows = parquet.read_table(file_by_step[step]).to_pylist()
         except (pyarrow.ArrowInvalid, OSError) as error:
             problems.append(f"{file_by_step[step]} is left out, it is no table: {error}. {KILLED}")
             continue
         if rows:
+            # The rows of a prompt follow one another.
             first, *others = [_prompt(list(block)) for _, block in groupby(rows, _prompt_key)]
-            others.sort(key=_earned_range)
+            others.sort(key=lambda prompt: -_earned_range(prompt))
             shown = [first, *others[: PROMPTS - 1]]
             stages.append({"step": step, "prompts": 1 + len(others), "shown": shown})
     return stages
 
 
 def _earned_range(prompt: JsonRow) -> float:
-    """Return the worst paid text of a prompt minus the best paid one, which is at most 0."""
+    """Return the reward of a prompt's best paid text minus that of its worst paid text."""
     shown = prompt["shown"]
-    return float(shown[-1]["earned"] - shown[0]["earned"])
+    return float(shown[0]["earned"] - shown[-1]["earned"])
 
 
 def _prompt(rows: Sequence[JsonRow]) -> dict[str, Any]:
-    """Return a prompt with its different texts, the best paid first.
+    """Return a prompt with its sampled texts for the page; equal texts become one.
 
-    Of many texts the best, the worst and some between are `shown`. Each of them is a row of the
-    table with its `text`, what it `earned`, the `parts` of that, and how many `times` the prompt
-    has it. `winner` is None for a policy.
+    If there are many different texts, the best paid, the worst paid and some between are `shown`.
+    Each has the columns of its row, its `text`, the reward that it `earned`, the `parts` of this
+    reward, and the number of `times` that it was sampled. `winner` is None for a policy.
 
     Args:
         rows: The rows of the table with this prompt.
     """
     texts = [_text(row["completion"]) for row in rows]
     times = Counter(texts)
-    kind = next(kind for kind in EARNED if kind in rows[0])
+    reward_column = next(column for column in EARNED if column in rows[0])
     different = []
-    # Of equal texts the first one gives the order, and the last one the row.
-    for text, row in dict(zip(texts, rows, strict=True)).items():
-        parts = {part: row[part] for part in EARNED[kind] if part in row}
-        shown = {**row, "text": text, "times": times[text], "earned": row[kind], "parts": parts}
-        different.append(shown)
+    # Equal texts have the order of the first of them, and the row of the last.
+    row_by_text = dict(zip(texts, rows, strict=True))
+    for text, row in row_by_text.items():
+        different.append(
+            {
+                **row,
+                "text": text,
+                "times": times[text],
+                "earned": row[reward_column],
+                "parts": {part: row[part] for part in EARNED[reward_column] if part in row},
+            }
+        )
+    first_part = EARNED[reward_column][0]  # above 0 for a right judgement or answer
     record, winner, request = _prompt_key(rows[0])
     return {
         "record": record,
@@ -428,23 +467,25 @@ def _prompt(rows: Sequence[JsonRow]) -> dict[str, Any]:
         "request": request,
         "judgements": len(rows),
         "different": len(different),
-        "right": sum(row[EARNED[kind][0]] > 0 for row in rows),
-        "shown": spread(sorted(different, key=lambda row: -row["earned"]), JUDGEMENTS),
+        "right": sum(row[first_part] > 0 for row in rows),
+        "shown": evenly_spaced(sorted(different, key=lambda row: -row["earned"]), JUDGEMENTS),
     }
 
 
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """Return up to `most` of the items: the first, the last, and items evenly between."""
+def evenly_spaced(items: Sequence[Any], most: int) -> list[Any]:
+    """Return up to `most` of the items: the first, the last, and some at even distances between."""
     if not items:
         return []
-    indices = {round((len(items) - 1) * part / (most - 1)) for part in range(most)}
+    last = len(items) - 1
+    indices = {round(last * number / (most - 1)) for number in range(most)}
     return [items[index] for index in sorted(indices)]
 
 
 def _prompt_key(row: JsonRow) -> tuple[str, int | None, str]:
-    """Return the record, its better response, and the text of a row's prompt.
+    """Return the values that tell the prompts of a table apart.
 
-    The better response is 1 or 2 in the order in which a judge saw them, and None for a policy.
+    They are the record, the number of its better response, and the text of the prompt. The number
+    is 1 or 2, in the order in which a judge saw the responses, and None for a policy.
     """
     return row["record"], row.get("winner"), _text(row["prompt"])
 

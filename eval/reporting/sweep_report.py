@@ -35,6 +35,8 @@ MARKS: dict[str, tuple[Shape, str]] = {
 """Shape and label of a dot by standing."""
 LONGEST_NAME = 40
 """Characters of the name of a run in the legend; of longer names the end is shown."""
+DOT_ON_LEVEL = 0.97
+"""Position of the dot on a horizontal line, as a share of the x axis."""
 
 
 def all_standings(summary: Summary) -> Iterator[Standing]:
@@ -43,8 +45,11 @@ def all_standings(summary: Summary) -> Iterator[Standing]:
         yield from standings
 
 
-def rows(summary: Summary) -> list[dict[str, Any]]:
-    """Return one flat row for each result and each broken judge; accuracies are shares of 1."""
+def flat_rows(summary: Summary) -> list[dict[str, Any]]:
+    """Return one row for each result, and one for each judge that could not be evaluated.
+
+    A row is a mapping of columns to plain values, for CSV. Accuracies are shares of 1.
+    """
     broken = [
         {"judge": judge, "standing": "broken", "problem": problem}
         for judge, problem in summary.broken.items()
@@ -53,8 +58,8 @@ def rows(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _row(standing: Standing) -> dict[str, Any]:
-    """Return the flat row of one result."""
-    behind = standing.behind or Difference(0.0, 0.0, 0.0)
+    """Return the row of one result: its judge, its benchmark and its figures by column."""
+    behind = standing.behind or Difference(0.0, 0.0, 0.0)  # the best judge is behind by nothing
     return {
         "judge": str(standing.judge),
         "run": standing.run,
@@ -71,10 +76,10 @@ def _row(standing: Standing) -> dict[str, Any]:
     }
 
 
-def in_full(summary: Summary) -> dict[str, Any]:
-    """Return the content of sweep.json, the rows with the figures of the groups.
+def sweep_content(summary: Summary) -> dict[str, Any]:
+    """Return the content of sweep.json: all results with their accuracies by group.
 
-    The folder of each result is relative to that of sweep.json.
+    The `folder` of a result is relative to the folder of sweep.json.
     """
     best: dict[str, str] = {}
     results = []
@@ -99,30 +104,39 @@ def in_full(summary: Summary) -> dict[str, Any]:
 
 
 def markdown(summary: Summary) -> str:
-    """Return a table for each benchmark, and a list of the judges that could not be evaluated."""
-    parts = [_INTRODUCTION.format(protocol=summary.label, comparisons=summary.comparisons)]
+    """Return the Markdown text of a sweep.
+
+    It has a table for each benchmark, and a list of the judges that could not be evaluated.
+    """
+    paragraphs = [_INTRODUCTION.format(protocol=summary.label, comparisons=summary.comparisons)]
     for name, standings in summary.standings.items():
-        parts += [f"## {name}", best_of(standings), standings_table(name, standings).markdown()]
+        paragraphs.append(f"## {name}")
+        paragraphs.append(best_judge_sentence(standings))
+        paragraphs.append(standings_table(name, standings).markdown())
+        # The keys are the different notes, in the order of the judges.
         notes: dict[str, None] = {}
         for standing in standings:
             notes |= dict.fromkeys(standing.result.notes)
         if notes:
-            parts.append("\n".join(f"- {note}" for note in notes))
+            paragraphs.append("\n".join(f"- {note}" for note in notes))
     if summary.broken:
         broken = [f"- {judge}: {problem}" for judge, problem in summary.broken.items()]
-        parts += ["## Not evaluated", "\n".join(broken)]
-    return "\n\n".join(parts) + "\n"
+        paragraphs += ["## Not evaluated", "\n".join(broken)]
+    return "\n\n".join(paragraphs) + "\n"
 
 
-def best_of(standings: Sequence[Standing]) -> str:
-    """Name the best judge of a benchmark, and the judges that the rows cannot distinguish from it."""
+def best_judge_sentence(standings: Sequence[Standing]) -> str:
+    """Return a sentence that names the best judge of a benchmark.
+
+    It also names the judges whose difference from the best one may be chance.
+    """
     best = next(standing for standing in standings if standing.behind is None)
-    alike = [
+    indistinguishable = [
         str(standing.judge) for standing in standings if standing.words == "not distinguishable"
     ]
     accuracy = accuracy_text(best.result.micro)
-    others = ", ".join(alike) or "none"
-    return f"Best: {best.judge}, {accuracy}. Not distinguishable from it: {others}."
+    names = ", ".join(indistinguishable) or "none"
+    return f"Best: {best.judge}, {accuracy}. Not distinguishable from it: {names}."
 
 
 def standings_table(benchmark: str, standings: Sequence[Standing]) -> Table:
@@ -132,63 +146,66 @@ def standings_table(benchmark: str, standings: Sequence[Standing]) -> Table:
 
 
 def _cells(standing: Standing) -> tuple[str, ...]:
-    """Return the cells of a judge."""
+    """Return the cells of a judge, in the order of `_HEADS`."""
     step = "" if standing.step is None else str(standing.step)
-    accuracy, *others = accuracy_cells(standing.result.micro)
+    accuracy, *other_cells = accuracy_cells(standing.result.micro)
     macro = percent(standing.result.macro)
-    return (str(standing.judge), step, accuracy, macro, *others, _distance(standing.behind))
+    return (str(standing.judge), step, accuracy, macro, *other_cells, _distance(standing.behind))
 
 
 def _distance(behind: Difference | None) -> str:
-    """Return the difference of a judge from the best judge; None for the best judge itself."""
+    """Return the text of a judge's distance from the best judge.
+
+    `behind` is the accuracy of the best judge minus that of this judge; None for the best itself.
+    """
     if behind is None:
         return "**best**"
-    points = behind.points.replace("+", "")
+    points = behind.points.replace("+", "")  # a distance needs no sign
     return points if behind.distinguishable else f"{points}, not distinguishable"
 
 
-def log(summary: Summary, project: str, folder: Path) -> None:
+def log_to_wandb(summary: Summary, project: str, folder: Path) -> None:
     """Log the summary to a wandb project in one run: the picture, the table, and curves.
 
-    There is a curve for each benchmark and run folder. The variable WANDB_MODE decides where the
-    run is logged, else a login. Without either the run stays in `folder`. The command never asks
-    for a key.
+    There is a curve for each benchmark and run folder. If the environment variable WANDB_MODE is
+    not set and there is no login, the run is offline, in `folder`. wandb does not ask for a key.
     """
     import wandb
 
-    is_decided = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
-    mode: Literal["offline"] | None = None if is_decided else "offline"
+    has_mode_or_login = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
+    mode: Literal["offline"] | None = None if has_mode_or_login else "offline"
     with wandb.init(
         project=project, job_type="sweep", name=folder.name, dir=folder, mode=mode
     ) as run:
         run.define_metric("*", step_metric="step")
-        for line in curves(summary):
+        for line in curve_lines(summary):
             run.log(line)
-        flat_rows = rows(summary)
+        result_rows = flat_rows(summary)
         names: dict[str, None] = {}
-        for row in flat_rows:
+        for row in result_rows:
             names |= dict.fromkeys(row)
-        cells = [[row.get(name) for name in names] for row in flat_rows]
+        cells = [[row.get(name) for name in names] for row in result_rows]
         table = wandb.Table(columns=list(names), data=cells)
         run.log({"results": table, "curve": wandb.Image(str(folder / "sweep.png"))})
 
 
-def curves(summary: Summary) -> list[dict[str, float]]:
-    """Return one line for each result of a checkpoint with a step.
+def curve_lines(summary: Summary) -> list[dict[str, float]]:
+    """Return the points of the curves as lines of a wandb log, one for each checkpoint's result.
 
-    A line has `step`, and `benchmark/run/accuracy`, `/low` and `/high`.
+    A line has `step`, and `benchmark/run/accuracy`, `/low` and `/high`. A judge that is no
+    checkpoint-N has no step, and a result without rows has no accuracy. Both have no line.
     """
-    curve_lines = []
-    for row in rows(summary):
+    log_lines = []
+    for row in flat_rows(summary):
         if row.get("step") is None or not row["n"]:
             continue
         prefix = f"{row['benchmark']}/{Path(row['run']).name}"
         line = {f"{prefix}/{key}": row[key] for key in ("accuracy", "low", "high")}
-        curve_lines.append(line | {"step": row["step"]})
-    return curve_lines
+        log_lines.append(line | {"step": row["step"]})
+    return log_lines
 
 
-def draw(summary: Summary, path: Path) -> None:
+def save_charts(summary: Summary, path: Path) -> None:
     """Write the charts of all benchmarks side by side to a PNG file."""
     charts = [_chart(name, standings) for name, standings in summary.standings.items()]
     save_png(charts, path)
@@ -200,20 +217,21 @@ def _chart(benchmark: str, standings: Sequence[Standing]) -> Chart:
     A judge without a step is a horizontal line, and so are chance and the best baseline.
     """
     result = standings[0].result
-    blind, blind_accuracy = best_baseline(result)
+    baseline_name, baseline_accuracy = best_baseline(result)
+    # Chance has a line only if the protocol moves it away from one half.
     chances = sorted({standing.result.chance for standing in standings} - {0.5})
     steps = [standing.step for standing in standings if standing.step is not None]
     x = Axis.numbers(steps or [0], "optimizer step")
-    heights = [blind_accuracy, *chances]
+    heights = [baseline_accuracy, *chances]
     standings_by_run: dict[str, list[Standing]] = defaultdict(list)
     for standing in sorted(standings, key=lambda standing: standing.step or 0):
         standings_by_run[standing.run].append(standing)
         heights += _score(standing)
     series: list[Series] = []
-    for number, (run, of_run) in enumerate(standings_by_run.items()):
+    for number, (run, run_standings) in enumerate(standings_by_run.items()):
         name = run if len(run) <= LONGEST_NAME else f"…{run[1 - LONGEST_NAME :]}"
-        series += _run_series(f"s{number}", name, of_run, x)
-    series.append(level(x, blind_accuracy, f"blind: {blind}", "level blind"))
+        series += _run_series(f"s{number}", name, run_standings, x)
+    series.append(level(x, baseline_accuracy, f"blind: {baseline_name}", "level blind"))
     series += [level(x, chance, "chance") for chance in chances]
     series += [Series("level", label, shape=shape) for shape, label in MARKS.values()]
     y = Axis.shares(heights, "accuracy [95 %]")
@@ -227,22 +245,31 @@ def _score(standing: Standing) -> tuple[float, float, float]:
 
 
 def _run_series(style: str, name: str, standings: Sequence[Standing], x: Axis) -> list[Series]:
-    """Return the line of a run, and dots whose shapes show the standing of each checkpoint."""
-    places = [standing.step for standing in standings]
+    """Return the line of a run, and dots whose shapes show the standing of each checkpoint.
+
+    Args:
+        style: Name of the style of the line and the dots.
+        name: Name of the run in the legend.
+        standings: The standings of the run's checkpoints (best, worse, not distinguishable from the
+            best), by step. A judge without a step is a run of its own, with one standing.
+        x: The x axis.
+    """
     scores = [_score(standing) for standing in standings]
-    if places[0] is None:
-        height = scores[0][0]
-        line = level(x, height, name, style)
-        places_of_dots = [x.low + 0.97 * (x.high - x.low)]
+    if standings[0].step is None:
+        accuracy, _, _ = scores[0]
+        line = level(x, accuracy, name, style)
+        dot_positions = [x.low + DOT_ON_LEVEL * (x.high - x.low)]
     else:
-        places_of_dots = [float(place or 0) for place in places]
-        middle = zip(places_of_dots, (score[0] for score in scores), strict=True)
-        lower = zip(places_of_dots, (score[1] for score in scores), strict=True)
-        upper = zip(places_of_dots, (score[2] for score in scores), strict=True)
+        dot_positions = [float(standing.step or 0) for standing in standings]
+        middle = zip(dot_positions, (score[0] for score in scores), strict=True)
+        lower = zip(dot_positions, (score[1] for score in scores), strict=True)
+        upper = zip(dot_positions, (score[2] for score in scores), strict=True)
+        # The outline runs along the lower ends of the intervals, and back along the upper ends.
         band = (*lower, *reversed(list(upper)))
         line = Series(style, name, line=tuple(middle), band=band)
     series = [line]
-    for place, score, standing in zip(places_of_dots, scores, standings, strict=False):
+    # Not strict: a judge without a step has one dot, whatever the number of its standings.
+    for position, score, standing in zip(dot_positions, scores, standings, strict=False):
         shape, _ = MARKS[standing.words]
-        series.append(Series(style, dots=(Dot(place, score[0]),), shape=shape))
+        series.append(Series(style, dots=(Dot(position, score[0]),), shape=shape))
     return series

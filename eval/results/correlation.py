@@ -20,14 +20,15 @@ for three of them."""
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Coefficients of two figures over recipes, each with its 95 % interval."""
+    """The correlation of two figures of reward models over recipes: coefficients and intervals."""
 
     models: int
     """Number of models, with each seed of a recipe."""
     pearson: tuple[float, float, float]
     """Pearson's coefficient, and the low and the high end of its interval."""
     spearman: tuple[float, float, float]
-    """The same for Spearman's coefficient; equal values have their mean rank."""
+    """Spearman's coefficient, and the low and the high end of its interval. Equal values have the
+    mean of their ranks."""
     recipes: int = 0
     """Number of recipes."""
     without: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -43,8 +44,8 @@ def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | N
     the variance of Bonett and Wright (2000).
 
     Args:
-        x: A figure of each model, shape (models,).
-        y: The gain of each model, shape (models,).
+        x: A figure of each reward model, shape (models,).
+        y: The gain that a policy has from using each model, shape (models,).
         recipes: The recipe of each model; models of one recipe are averaged.
     """
     return _mean_correlation([(x, y)], recipes)
@@ -55,9 +56,15 @@ def correlation_of_halves(
 ) -> Correlation | None:
     """Return the correlation of x on one half of the questions with y on the other half.
 
-    The result is the mean of both directions. A figure and a gain that are computed from the same
-    answers are correlated by the chance of these answers alone. Arrays have the shape (2, models).
-    Coefficients are averaged as Fisher's z; everything else is as in `correlation`.
+    A figure and a gain that are computed from the same answers would be correlated by the chance of
+    these answers alone. The result is the mean of both directions, with coefficients averaged as
+    Fisher's z. It is None for fewer than `LEAST_RECIPES` recipes, or if x or y does not vary.
+
+    Args:
+        x_by_half: A figure of each reward model on each half, shape (2, models).
+        y_by_half: The gain that a policy has from using each model, on each half of the
+            questions, shape (2, models).
+        recipes: The recipe of each model; models of one recipe are averaged.
     """
     pairs = [(x_by_half[0], y_by_half[1]), (x_by_half[1], y_by_half[0])]
     return _mean_correlation(pairs, recipes)
@@ -66,42 +73,58 @@ def correlation_of_halves(
 def _mean_correlation(
     pairs: Sequence[tuple[Floats, Floats]], recipes: Sequence[str]
 ) -> Correlation | None:
-    """Return the mean coefficients of several pairs of figures of the same models."""
-    names = list(dict.fromkeys(recipes))
-    count = len(names)
-    if count < LEAST_RECIPES:
+    """Return the mean correlation over several pairs of figures of the same models.
+
+    The result is None for fewer than `LEAST_RECIPES` recipes, or if a figure is the same for all of
+    them.
+
+    Args:
+        pairs: Pairs of figures (x, y), each of shape (models,).
+        recipes: The recipe of each model; models of one recipe are averaged.
+    """
+    recipe_names = list(dict.fromkeys(recipes))
+    num_recipes = len(recipe_names)
+    if num_recipes < LEAST_RECIPES:
         return None
-    means = [(recipe_means(x, recipes), recipe_means(y, recipes)) for x, y in pairs]
-    coefficients = _mean_coefficients(means)
+    pairs_by_recipe = [(recipe_means(x, recipes), recipe_means(y, recipes)) for x, y in pairs]
+    coefficients = _mean_coefficients(pairs_by_recipe)
     if coefficients is None:
         return None
     without: dict[str, tuple[float, float]] = {}
-    for index, name in enumerate(names):
-        others = [(np.delete(x, index), np.delete(y, index)) for x, y in means]
-        coefficients_without = _mean_coefficients(others)
+    for index, name in enumerate(recipe_names):
+        other_recipes = [(np.delete(x, index), np.delete(y, index)) for x, y in pairs_by_recipe]
+        coefficients_without = _mean_coefficients(other_recipes)
         if coefficients_without is not None:
             without[name] = coefficients_without
     pearson, spearman = coefficients
+    fisher_variance = 1 / (num_recipes - 3)
     return Correlation(
         models=len(recipes),
-        pearson=(pearson, *fisher_interval(pearson, 1 / (count - 3))),
-        spearman=(spearman, *_spearman_interval(spearman, count)),
-        recipes=count,
+        pearson=(pearson, *fisher_interval(pearson, fisher_variance)),
+        spearman=(spearman, *_spearman_interval(spearman, num_recipes)),
+        recipes=num_recipes,
         without=without,
     )
 
 
 def recipe_means(values: Floats, recipes: Sequence[str]) -> Floats:
-    """Return the mean value of each recipe, (recipes,), in the order in which recipes first occur.
+    """Return the mean of each recipe's values, in the order in which recipes first occur.
 
     Example: the values 1, 5, 3 of the recipes "a", "b", "a" have the means 2 and 5.
+
+    Args:
+        values: The value of each model, shape (models,).
+        recipes: The recipe of each model.
     """
     recipe_by_model = np.array(recipes, dtype=object)
     return np.array([values[recipe_by_model == name].mean() for name in dict.fromkeys(recipes)])
 
 
 def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
-    """Return the 95 % interval tanh(atanh(r) ± z · √variance) of a coefficient (Fisher 1921)."""
+    """Return the 95 % interval tanh(atanh(r) ± z · √variance) of a coefficient r (Fisher 1921).
+
+    `variance` is the variance of atanh(r). The interval of a coefficient of 1 or -1 has no width.
+    """
     if abs(coefficient) >= 1:
         return coefficient, coefficient
     centre = math.atanh(coefficient)
@@ -110,38 +133,41 @@ def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
 
 
 def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of Spearman's coefficient of `count` recipes.
+    """Return the 95 % interval of Spearman's coefficient over `count` recipes.
 
-    Six recipes in the same order do not prove that all recipes are. The interval is therefore
-    computed for a coefficient half a step below 1 at most. A step is the distance to the next
-    coefficient that ranks without ties can have.
+    The interval of a coefficient of 1 would have no width, although six recipes in the same order
+    do not prove that all recipes are. It is therefore computed for the number halfway between 1 and
+    the largest coefficient below 1 that ranks without ties can have.
     """
+    # Neighbouring coefficients differ by 12 / (count · (count² - 1)), twice the number subtracted.
     largest = 1 - 6 / (count * (count**2 - 1))
-    inside = min(max(coefficient, -largest), largest)
-    low, high = fisher_interval(inside, (1 + inside**2 / 2) / (count - 3))
+    bounded = min(max(coefficient, -largest), largest)
+    variance = (1 + bounded**2 / 2) / (count - 3)  # Bonett and Wright 2000
+    low, high = fisher_interval(bounded, variance)
     return min(low, coefficient), max(high, coefficient)
 
 
 def _mean_coefficients(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[float, float] | None:
-    """Return the means of Pearson's and of Spearman's coefficients of several pairs.
+    """Return the mean of Pearson's, and of Spearman's, coefficients of several pairs of figures.
 
-    The result is None if a figure does not vary.
+    Coefficients are averaged as Fisher's z. The result is None if a figure does not vary.
     """
     coefficients = []
     for x, y in pairs:
-        of_pair = _coefficients(x, y)
-        if of_pair is None:
+        coefficients_of_pair = _coefficients(x, y)
+        if coefficients_of_pair is None:
             return None
-        coefficients.append(of_pair)
+        coefficients.append(coefficients_of_pair)
     if len(coefficients) == 1:
         return coefficients[0]
-    inside = np.clip(np.array(coefficients), -1 + 1e-12, 1 - 1e-12)
-    pearson, spearman = np.tanh(np.arctanh(inside).mean(axis=0))
+    # Fisher's z of a coefficient of exactly 1 would be infinite.
+    finite_coefficients = np.clip(np.array(coefficients), -1 + 1e-12, 1 - 1e-12)
+    pearson, spearman = np.tanh(np.arctanh(finite_coefficients).mean(axis=0))
     return float(pearson), float(spearman)
 
 
 def _coefficients(x: Floats, y: Floats) -> tuple[float, float] | None:
-    """Return Pearson's and Spearman's coefficient; None if a figure does not vary."""
+    """Return Pearson's and Spearman's coefficient of x and y; None if one of them does not vary."""
     if not _varies(x) or not _varies(y):
         return None
     return _pearson(x, y), _pearson(_ranks(x), _ranks(y))

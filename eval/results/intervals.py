@@ -37,7 +37,7 @@ class Estimate:
 
     @property
     def percent(self) -> str:
-        """The mean and its interval in percent."""
+        """The mean and its interval in percent, such as "83.1 [80.0, 85.7]"."""
         return interval(self.mean, self.low, self.high)
 
     @property
@@ -67,7 +67,10 @@ class Difference:
 
     @property
     def words(self) -> str:
-        """The comparison of the first with the second in words."""
+        """The comparison of the first with the second in words.
+
+        They are "better", "worse", "not distinguishable" or, without an interval, "too few seeds".
+        """
         if self.low is None:
             return "too few seeds"
         if not self.distinguishable:
@@ -76,7 +79,7 @@ class Difference:
 
     @property
     def points(self) -> str:
-        """The difference and its interval in percentage points."""
+        """The difference and its interval in percentage points, such as "+5.0 [+1.0, +9.0]"."""
         return interval(self.mean, self.low, self.high, signed_points)
 
 
@@ -103,63 +106,70 @@ def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, fl
 
 
 def student_quantile(degrees: float, comparisons: int = 1) -> float:
-    """Return the quantile of Student's t distribution for two-sided intervals at 95 % together.
+    """Return the quantile of Student's t distribution for two-sided 95 % intervals.
 
-    Each comparison has an equal share of the 5 % (Bonferroni), which is valid for any dependence
-    between them.
+    The intervals of all comparisons hold together in 95 % of the cases. For this, each comparison
+    has an equal share of the 5 % (Bonferroni), which is valid for any dependence between them.
+
+    Args:
+        degrees: Degrees of freedom.
+        comparisons: Number of intervals that are read together.
     """
-    return float(stdtrit(degrees, 1 - 0.025 / comparisons))
+    each_side = 0.025 / comparisons
+    return float(stdtrit(degrees, 1 - each_side))
 
 
 def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
-    """Return the number of each row's cluster, shape (rows,).
+    """Return the index of each row's cluster, shape (rows,).
 
-    Rows that share a name are in one cluster, also if they are connected through other rows. A row
-    without names is a cluster.
+    Rows that share a name are in one cluster, and so are rows that are connected through other
+    rows. A row without names is a cluster.
 
     Example: rows with the names {a}, {a, b}, {b} and {c} have the codes 0, 0, 0 and 1.
     """
+    # A union-find structure: following the parents of a row leads to the root of its cluster.
     parents = list(range(len(names_by_row)))
 
     def root(row: int) -> int:
         while parents[row] != row:
-            parents[row] = parents[parents[row]]
+            parents[row] = parents[parents[row]]  # shortens the next search
             row = parents[row]
         return row
 
     first_row_by_name: dict[Hashable, int] = {}
     for row, names in enumerate(names_by_row):
         for name in names:
-            other = first_row_by_name.setdefault(name, row)
-            parents[root(row)] = root(other)
+            first_row = first_row_by_name.setdefault(name, row)
+            parents[root(row)] = root(first_row)
     roots = np.array([root(row) for row in range(len(parents))], dtype=np.int64)
     _, codes = np.unique(roots, return_inverse=True)
     return codes
 
 
 def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[float, int]:
-    """Return n² times the variance of the mean of n rows, and the number of clusters.
+    """Return the corrected sum of squared deviations of n rows, and the number of clusters.
 
-    This is the cluster-robust variance with its usual correction G / (G - 1) for G clusters (CR1;
-    Cameron and Miller 2015, section II). It is at least the variance of independent rows: if rows
-    differ more inside clusters than between them, this counts as chance. With fewer than two
-    clusters it is infinite.
+    The sum divided by n² is the variance of the mean of the rows. It is cluster-robust, with the
+    usual correction G / (G - 1) for G clusters (CR1; Cameron and Miller 2015, section II). It is at
+    least the sum for independent rows: if rows differ more inside clusters than between them, this
+    counts as chance. With fewer than two clusters it is infinite.
 
     Args:
-        deviations: Deviation of each row from the mean, shape (rows,), two or more.
-        clusters: The number of each row's cluster; None if every row is independent.
+        deviations: Deviation of each row from the mean, shape (rows,). Required are two or more
+            rows.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     n = len(deviations)
-    independent = float((deviations**2).sum()) * n / (n - 1)
+    sum_if_independent = float((deviations**2).sum()) * n / (n - 1)
     if clusters is None:
-        return independent, n
+        return sum_if_independent, n
     _, codes = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(codes, weights=deviations)
-    count = len(sums)
-    if count < 2:
-        return math.inf, count
-    clustered = float((sums**2).sum()) * count / (count - 1)
-    return max(independent, clustered), count
+    cluster_deviations = np.bincount(codes, weights=deviations)
+    num_clusters = len(cluster_deviations)
+    if num_clusters < 2:
+        return math.inf, num_clusters
+    clustered_sum = float((cluster_deviations**2).sum()) * num_clusters / (num_clusters - 1)
+    return max(sum_if_independent, clustered_sum), num_clusters
 
 
 def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float, int]:
@@ -169,43 +179,52 @@ def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float
     share as these: share · (1 - share) / variance (Korn and Graubard 1998). Without any variance it
     is the number of clusters: a hundred right answers to questions on one image are one
     observation.
+
+    Args:
+        credits: Credits from 0 to 1, shape (rows,).
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     n = len(credits)
     share = float(credits.mean())
     if n < 2:
         return float(n), n
-    squares, count = sum_of_squares(credits - share, clusters)
+    squares, num_clusters = sum_of_squares(credits - share, clusters)
     variance = squares / n**2
     if variance == 0:
-        return float(count), count
-    return share * (1 - share) / variance, count
+        return float(num_clusters), num_clusters
+    return share * (1 - share) / variance, num_clusters
 
 
 def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
     """Return a mean of credits with Wilson's interval for the effective number of rows.
 
-    Unlike mean ± t · error it is valid for shares near 0 and 1 and for few clusters: Dean and
-    Pagano 2015 compare the two for clustered rows. Rows of one cluster give no
-    information about other items, so the interval is then 0 to 1.
+    The interval is valid for shares near 0 and 1 and for few clusters, for which mean ± t ·
+    standard error is not (Dean and Pagano 2015 compare the two for clustered rows). If all rows are
+    in one cluster, it is 0 to 1, because they give no information about other items.
 
     Args:
         credits: Credits from 0 to 1, shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     _refuse_empty(credits)
     mean = float(credits.mean())
-    rows, count = effective_rows(credits, clusters)
-    if count < 2 or rows == 0:
+    num_effective, num_clusters = effective_rows(credits, clusters)
+    if num_clusters < 2 or num_effective == 0:
         return Estimate(mean, 0.0, 1.0)
-    low, high = wilson(min(mean, 1.0) * rows, rows, student_quantile(count - 1))
+    num_right = min(mean, 1.0) * num_effective  # rounding may raise a mean of ones above 1
+    low, high = wilson(num_right, num_effective, student_quantile(num_clusters - 1))
     return Estimate(mean, low, high)
 
 
 def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return the accuracy of rows with its interval; the arguments are those of `share_interval`.
+    """Return the accuracy of rows with its interval.
 
-    The interval is Wilson's of all rows, or `share_interval` if some rows share an item. Wilson's
-    interval of all rows is a little too wide if ties count half.
+    If some rows are in one cluster, the interval is that of `share_interval`. Otherwise it is
+    Wilson's interval for the number of rows, which is a little too wide if ties count half.
+
+    Args:
+        credits: Credits from 0 to 1, shape (rows,).
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     _refuse_empty(credits)
     n = len(credits)
@@ -218,17 +237,22 @@ def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate
 def mean_interval(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
     """Return a mean of unbounded values, such as scores, with Student's interval over clusters.
 
-    `values` has the shape (rows,).
+    The interval requires two rows and two clusters.
+
+    Args:
+        values: Values of shape (rows,).
+        clusters: Index of each row's cluster; None if every row is independent.
+        comparisons: Number of intervals that are read together; they hold together at 95 %.
     """
     _refuse_empty(values)
     n = len(values)
     mean = float(values.mean())
     if n < 2:
         return Estimate(mean, None, None)
-    squares, count = sum_of_squares(values - mean, clusters)
-    if count < 2:
+    squares, num_clusters = sum_of_squares(values - mean, clusters)
+    if num_clusters < 2:
         return Estimate(mean, None, None)
-    half_width = student_quantile(count - 1, comparisons) * math.sqrt(squares) / n
+    half_width = student_quantile(num_clusters - 1, comparisons) * math.sqrt(squares) / n
     return Estimate(mean, mean - half_width, mean + half_width)
 
 
@@ -244,7 +268,7 @@ def paired_difference(
     Args:
         first: Credits from 0 to 1 of shape (rows,).
         second: Credits of the same rows in the same order.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
     if first.shape != second.shape:
@@ -256,88 +280,101 @@ def paired_difference(
     differences = np.asarray(first, dtype=np.float64) - second
     mean = float(differences.mean())
     if n < 2:
+        return Difference(mean, -1.0, 1.0)  # any difference is possible
+    squares, num_clusters = sum_of_squares(differences - mean, clusters)
+    if num_clusters < 2:
         return Difference(mean, -1.0, 1.0)
-    squares, count = sum_of_squares(differences - mean, clusters)
-    if count < 2:
-        return Difference(mean, -1.0, 1.0)
-    half_width = student_quantile(count - 1, comparisons) * math.sqrt(squares + 1) / n
+    squares += 1  # one row in which either judge is better
+    half_width = student_quantile(num_clusters - 1, comparisons) * math.sqrt(squares) / n
     return Difference(mean, max(-1.0, mean - half_width), min(1.0, mean + half_width))
 
 
 @dataclass(frozen=True, slots=True)
 class _VarianceParts:
-    """A mean over seeds and rows, and the parts of its variance."""
+    """The mean of a figure over seeds and rows, and the parts of the variance of this mean."""
 
     mean: float
     row_means: Floats
     """Mean over the seeds of each row, shape (rows,)."""
-    of_seeds: float
-    """The part of the seeds, which includes the chance of each single answer."""
-    of_answers: float
-    """The part of the chance of each single answer, which the part of the rows includes too."""
+    seed_variance: float
+    """The part that comes from the choice of the seeds. It includes `answer_variance`."""
+    answer_variance: float
+    """The part that comes from the chance of each single answer. The variance of the row means
+    includes it too."""
     num_seeds: int
 
 
 def _variance_parts(values: Floats, clusters: Ints | None) -> _VarianceParts:
-    """Return the parts of the variance of the mean of `values`, shape (seeds, rows).
+    """Return the mean of `values`, shape (seeds, rows), and the parts of its variance.
 
-    Required are at least two seeds and two rows.
+    Required are at least two seeds and two rows. `clusters` has the index of each row's cluster,
+    or is None if every row is independent.
     """
     num_seeds, num_rows = values.shape
     seed_means = values.mean(axis=1)
     row_means = values.mean(axis=0)
     mean = float(row_means.mean())
-    of_seeds = float(seed_means.var(ddof=1)) / num_seeds
-    of_answers = 0.0
-    for deviations in values - seed_means[:, None] - row_means + mean:
-        squares, count = sum_of_squares(deviations, clusters)
-        if count > 1:
-            of_answers += squares
-    of_answers /= (num_seeds - 1) * num_seeds * num_rows**2
-    return _VarianceParts(mean, row_means, of_seeds, of_answers, num_seeds)
+    seed_variance = float(seed_means.var(ddof=1)) / num_seeds
+    answer_variance = 0.0
+    # Without the effects of the seed and of the row, only the chance of single answers is left.
+    residuals = values - seed_means[:, None] - row_means + mean
+    for residuals_of_seed in residuals:
+        squares, num_clusters = sum_of_squares(residuals_of_seed, clusters)
+        if num_clusters > 1:
+            answer_variance += squares
+    answer_variance /= (num_seeds - 1) * num_seeds * num_rows**2
+    return _VarianceParts(mean, row_means, seed_variance, answer_variance, num_seeds)
 
 
 def _half_width(
-    seeds: float,
+    seed_variance: float,
     degrees: float,
-    rows: Floats,
-    answers: float,
+    row_means: Floats,
+    answer_variance: float,
     clusters: Ints | None,
     comparisons: int,
     added_squares: float = 0.0,
 ) -> float:
-    """Return half the width of an interval over seeds and rows, infinite for a single cluster.
+    """Return half the width of the interval of a mean over seeds and rows.
 
-    The parts of seeds and of rows are added with their own quantiles, t² · seeds + t² · (rows -
-    answers). Of the estimators that the simulation compares, this is the simplest one that is valid
-    for three seeds, whether the seeds differ much or not at all. The chance of single answers is
-    subtracted because it would be counted twice. Seeds may be equally accurate by chance, so the
-    interval is at least as wide as the interval over the rows alone.
+    It is infinite for a single cluster. The square of the half width is t1² · seed variance + t2² ·
+    row variance, in which t1 and t2 are Student's quantiles for the number of seeds and for the
+    number of clusters. Of the estimators that tests/eval/results/test_coverage.py compares, this is
+    the simplest one that is valid for three seeds, whether the seeds differ much or not at all.
+    Seeds may be equally accurate by chance, so the interval is at least as wide as the interval
+    over the rows alone.
 
     Args:
-        seeds: The part of the seeds in the variance.
-        degrees: Degrees of freedom of that part.
-        rows: Mean over the seeds of each row, shape (rows,).
-        answers: The part of the chance of single answers in the variance.
-        clusters: The number of each row's cluster; None if every row is independent.
+        seed_variance: The part of the mean's variance that comes from the seeds.
+        degrees: Degrees of freedom of this part.
+        row_means: Mean over the seeds of each row, shape (rows,).
+        answer_variance: The part of the variance that comes from the chance of single answers.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of intervals that are read together.
-        added_squares: Added to the squares of the interval over the rows alone.
+        added_squares: Added to the sum of squares of the interval over the rows alone.
     """
-    squares, count = sum_of_squares(rows - rows.mean(), clusters)
-    if count < 2:
+    squares, num_clusters = sum_of_squares(row_means - row_means.mean(), clusters)
+    if num_clusters < 2:
         return math.inf
-    row_quantile = student_quantile(count - 1, comparisons)
-    of_rows = max(0.0, squares / len(rows) ** 2 - answers) * row_quantile**2
-    of_seeds = seeds * student_quantile(degrees, comparisons) ** 2
-    over_rows_alone = row_quantile * math.sqrt(squares + added_squares) / len(rows)
-    return max(math.sqrt(of_seeds + of_rows), over_rows_alone)
+    # The chance of single answers is subtracted, because `seed_variance` contains it too.
+    row_variance = max(0.0, squares / len(row_means) ** 2 - answer_variance)
+    row_quantile = student_quantile(num_clusters - 1, comparisons)
+    seed_quantile = student_quantile(degrees, comparisons)
+    over_both = math.sqrt(seed_variance * seed_quantile**2 + row_variance * row_quantile**2)
+    over_rows_alone = row_quantile * math.sqrt(squares + added_squares) / len(row_means)
+    return max(over_both, over_rows_alone)
 
 
 def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: int = 1) -> Estimate:
     """Return a mean with an interval for other trainings and other rows of this kind.
 
-    Without an interval, which requires `LEAST_SEEDS` seeds and two rows, each seed's value should
-    be printed instead. `values` has the shape (seeds, rows).
+    The interval requires `LEAST_SEEDS` seeds, two rows and two clusters. Without it, each seed's
+    value should be printed instead.
+
+    Args:
+        values: Values of shape (seeds, rows).
+        clusters: Index of each row's cluster; None if every row is independent.
+        comparisons: Number of intervals that are read together; they hold together at 95 %.
     """
     if values.ndim != 2 or not values.size:
         raise ValueError(
@@ -349,7 +386,12 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
         return Estimate(float(values.mean()), None, None)
     parts = _variance_parts(values, clusters)
     half_width = _half_width(
-        parts.of_seeds, num_seeds - 1, parts.row_means, parts.of_answers, clusters, comparisons
+        parts.seed_variance,
+        num_seeds - 1,
+        parts.row_means,
+        parts.answer_variance,
+        clusters,
+        comparisons,
     )
     if math.isinf(half_width):
         return Estimate(parts.mean, None, None)
@@ -357,10 +399,14 @@ def mean_over_seeds(values: Floats, clusters: Ints | None = None, comparisons: i
 
 
 def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return `mean_over_seeds` of credits, with an interval from 0 to 1 at most.
+    """Return an accuracy with an interval for other trainings and other rows of this kind.
 
     The interval contains the interval over rows alone: three trainings that answer all of 50 rows
-    right may still be wrong on others. `credits` has the shape (seeds, rows).
+    right may still be wrong on others. It requires `LEAST_SEEDS` seeds, two rows and two clusters.
+
+    Args:
+        credits: Credits from 0 to 1, shape (seeds, rows).
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     estimate = mean_over_seeds(credits, clusters)
     if estimate.low is None or estimate.high is None:
@@ -376,15 +422,18 @@ def accuracy_over_seeds(credits: Floats, clusters: Ints | None = None) -> Estima
 def difference_over_seeds(
     first: Floats, second: Floats, clusters: Ints | None = None, comparisons: int = 1
 ) -> Difference:
-    """Return mean(first) - mean(second) of two recipes, for other trainings and rows too.
+    """Return mean(first) - mean(second) of the credits of two recipes.
 
-    Rows are paired. Trainings are not: seed 0 of two recipes is only the same number, so the
-    spreads of both are added, with Satterthwaite's degrees of freedom (Welch 1947).
+    The interval is for other trainings and other rows of this kind.
+
+    Rows are paired. Trainings are not, because seed 0 of one recipe has nothing in common with seed
+    0 of another. The variances of both recipes are therefore added, with Satterthwaite's degrees of
+    freedom (Welch 1947).
 
     Args:
         first: Credits of shape (seeds, rows).
         second: Credits of the same rows; the number of seeds may be another one.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
     if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1]:
@@ -399,20 +448,20 @@ def difference_over_seeds(
         return Difference(mean, None, None)
     first_parts = _variance_parts(first, clusters)
     second_parts = _variance_parts(second, clusters)
-    of_seeds = first_parts.of_seeds + second_parts.of_seeds
+    seed_variance = first_parts.seed_variance + second_parts.seed_variance
     degrees = float(first_parts.num_seeds + second_parts.num_seeds - 2)
-    if of_seeds > 0:
-        first_square = first_parts.of_seeds**2 / (first_parts.num_seeds - 1)
-        second_square = second_parts.of_seeds**2 / (second_parts.num_seeds - 1)
-        degrees = of_seeds**2 / (first_square + second_square)
+    if seed_variance > 0:  # Satterthwaite's formula, which would divide by zero otherwise
+        first_square = first_parts.seed_variance**2 / (first_parts.num_seeds - 1)
+        second_square = second_parts.seed_variance**2 / (second_parts.num_seeds - 1)
+        degrees = seed_variance**2 / (first_square + second_square)
     half_width = _half_width(
-        of_seeds,
+        seed_variance,
         degrees,
         first_parts.row_means - second_parts.row_means,
-        first_parts.of_answers + second_parts.of_answers,
+        first_parts.answer_variance + second_parts.answer_variance,
         clusters,
         comparisons,
-        added_squares=1.0,
+        added_squares=1.0,  # one row in which either recipe is better, as in `paired_difference`
     )
     if math.isinf(half_width):
         return Difference(mean, None, None)

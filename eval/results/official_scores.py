@@ -30,8 +30,8 @@ from mmrm.eval.results.predictions_protocol import protocol_of
 
 IDS = Path(__file__).resolve().parents[1] / "benchmarks" / "ids"
 NUMBERED = re.compile(r"(.+)-[0-9]")
-"""An id that occurred twice in an older edition; newer editions number the two."""
-NAMED = 5
+"""An id of a newer edition that occurred twice in an older edition: that id, `-` and a digit."""
+MAX_NAMED = 5
 """Number of rows that a message names; further rows are counted."""
 
 
@@ -59,7 +59,12 @@ class Coverage:
         return not (self.missing or self.duplicated or self.invented or self.miscounted)
 
     def lines(self) -> list[str]:
-        """Return the lines to print with the figures: the numbers of rows and their faults."""
+        """Return the lines to print with the figures.
+
+        The first line holds the number of rows and the sentence about the comparison. The others
+        are faults, such as missing rows, and notes.
+        """
+        # `compared` and the entries of `miscounted` and `notes` are sentences, the others are ids.
         of_expected = "" if self.expected is None else f" of {self.expected:,}"
         lines = [f"{self.rows:,}{of_expected} rows; {self.compared}"]
         identities_by_fault = {
@@ -69,8 +74,8 @@ class Coverage:
         }
         for fault, identities in identities_by_fault.items():
             if identities:
-                examples = ", ".join(map(ascii, identities[:NAMED]))
-                ellipsis = " …" if len(identities) > NAMED else ""
+                examples = ", ".join(map(ascii, identities[:MAX_NAMED]))
+                ellipsis = " …" if len(identities) > MAX_NAMED else ""
                 lines.append(f"{len(identities):,} {fault}: {examples}{ellipsis}")
         return [*lines, *self.miscounted, *self.notes]
 
@@ -82,17 +87,21 @@ def score_predictions_file(
     votes: int | None = None,
     where: Location | None = None,
 ) -> tuple[dict[str, Any], Coverage]:
-    """Return the figures of a predictions file under published rules, and its coverage.
+    """Score a predictions file by published rules, and compare its rows with the benchmark's.
+
+    Returns the figures of the rules as a mapping for JSON (`micro`, `macro`, `groups` and others),
+    and the comparison of the rows, which the mapping also holds under `coverage`.
 
     Args:
         path: The predictions file.
         benchmark: The benchmark whose rules and rows are used.
         rules: Name of the rules; None takes the rules that belong to the file's format.
-        votes: The number K of votes an item, for rules that depend on K.
-        where: Place of the benchmark's rows; None compares with the ids of the known editions.
+        votes: Number of votes on an item that count, for rules that have a choice (`--k`). None
+            leaves the choice to the rules.
+        where: Location of the benchmark's rows; None compares with the ids of the known editions.
 
     Raises:
-        PredictionsError: The rules are unknown, or cannot score the file.
+        PredictionsError: If the rules are unknown, or cannot score the file.
     """
     if rules is not None and rules not in benchmark.rules:
         raise PredictionsError(
@@ -100,25 +109,27 @@ def score_predictions_file(
         )
     try:
         records = read_json_lines(path)
-        form_name = format_of(records, benchmark)
-        form = benchmark.files[form_name]
-        rules_name = chosen_rules(form_name, benchmark, rules)
+        format_name = format_of(records, benchmark)
+        file_format = benchmark.files[format_name]
+        rules_name = chosen_rules(format_name, benchmark, rules)
         rule = benchmark.rules[rules_name]
 
-        lines = records
-        if form.convert is not None and rule.reads != form_name:
-            lines = parse_records(records, form.convert, form.about)
-        figures = {**rule.figures(rules_name, lines), "format": form_name}
+        records_for_rule = records
+        if file_format.convert is not None and rule.reads != format_name:
+            records_for_rule = parse_records(records, file_format.convert, file_format.about)
+        figures = {**rule.figures(rules_name, records_for_rule), "format": format_name}
 
         unwrapped = _unwrapped(records)
-        rows = parse_records(unwrapped, form.row or row_name, form.about)
+        row_names = parse_records(unwrapped, file_format.row or row_name, file_format.about)
         groups = None
-        if form.group is not None:
-            groups = parse_records(unwrapped, form.group, form.about)
-        protocol = protocol_of(path, unwrapped) if form_name == "predictions" else None
+        if file_format.group is not None:
+            groups = parse_records(unwrapped, file_format.group, file_format.about)
+        protocol = None
+        if format_name == "predictions":  # a file of this project, which has a protocol
+            protocol = protocol_of(path, unwrapped)
     except UserError as error:
-        under = f", under the rules {rules!r}" if rules else ""
-        raise PredictionsError(f"{path}{under}: {error}") from error
+        requested_rules = f", under the rules {rules!r}" if rules else ""
+        raise PredictionsError(f"{path}{requested_rules}: {error}") from error
     if votes is not None:
         if rule.at_votes is None:
             raise PredictionsError(
@@ -126,7 +137,7 @@ def score_predictions_file(
             )
         figures = rule.at_votes(figures, votes)
 
-    compared = coverage(rows, benchmark, where, form.votes, groups)
+    compared = coverage(row_names, benchmark, where, file_format.votes, groups)
     notes = list(compared.notes)
     num_null = len(records) - len(unwrapped)
     if num_null:
@@ -139,19 +150,24 @@ def score_predictions_file(
 
 
 def _unwrapped(records: PredictionRecords) -> list[Record]:
-    """Return the records that are not null, without a wrapping `{"0": record}`.
+    """Return the records that are not null, each without the object that may wrap it.
 
-    inference_hf.py may wrap each record in this way.
+    VL-RewardBench's inference_hf.py may write each record as `{"0": record}`.
+
+    Args:
+        records: The lines of a file, at least one of which is not null.
 
     Raises:
-        PredictionsError: Only some of the lines are wrapped.
+        PredictionsError: If only some of the lines are wrapped.
     """
-    lines = [(number, record) for number, record in enumerate(records, 1) if record is not None]
-    first_number, first = lines[0]
-    if not isinstance(first.get("0"), dict):
-        return [record for _, record in lines]
+    numbered_records = [
+        (number, record) for number, record in enumerate(records, start=1) if record is not None
+    ]
+    first_number, first_record = numbered_records[0]
+    if not isinstance(first_record.get("0"), dict):
+        return [record for _, record in numbered_records]
     unwrapped = []
-    for number, record in lines:
+    for number, record in numbered_records:
         inner = record.get("0")
         if not isinstance(inner, dict):
             raise PredictionsError(
@@ -163,71 +179,83 @@ def _unwrapped(records: PredictionRecords) -> list[Record]:
 
 
 def format_of(records: PredictionRecords, benchmark: Benchmark) -> str:
-    """Return the name of a file's format, recognised by the columns of its first record.
+    """Return the name of a file's format, which the columns of its first record show.
 
-    Raises: PredictionsError if the file has no record, or the benchmark has no such format.
+    Args:
+        records: The lines of the file.
+        benchmark: The benchmark, in whose formats the file may be.
+
+    Raises:
+        PredictionsError: If the file has no record, or is in none of the formats.
     """
-    first = next((record for record in records if record is not None), None)
-    if first is None:
+    first_record = next((record for record in records if record is not None), None)
+    if first_record is None:
         raise PredictionsError(
             "the file holds no record, so that there is nothing to score. Required is a line for "
             "each row."
         )
-    inner = first.get("0")
-    columns = set(inner if isinstance(inner, dict) else first)
-    for name, form in benchmark.files.items():
-        if columns.issuperset(form.marks):
+    # VL-RewardBench's inference_hf.py may wrap each record as {"0": record}.
+    inner = first_record.get("0")
+    columns = set(inner if isinstance(inner, dict) else first_record)
+    for name, file_format in benchmark.files.items():
+        if columns.issuperset(file_format.marks):
             return name
-    names = ", ".join(sorted(map(ascii, columns))) or "(none)"
-    forms = "".join(f"\n  {name}: {form.about}" for name, form in benchmark.files.items())
+    column_names = ", ".join(sorted(map(ascii, columns))) or "(none)"
+    formats = "".join(
+        f"\n  {name}: {file_format.about}" for name, file_format in benchmark.files.items()
+    )
     raise PredictionsError(
-        f"the first record has the columns {names}, by which it is in none of the formats that "
-        f"{benchmark.name} is scored from:{forms}"
+        f"the first record has the columns {column_names}, by which it is in none of the formats "
+        f"that {benchmark.name} is scored from:{formats}"
     )
 
 
-def readers(form: str, benchmark: Benchmark) -> list[str]:
-    """Return the names of the rules that score a file of this format."""
-    readable = {form, benchmark.files[form].becomes}
-    return [name for name, rule in benchmark.rules.items() if rule.reads in readable]
+def rules_for_format(format_name: str, benchmark: Benchmark) -> list[str]:
+    """Return the names of the rules that can score a file of this format.
+
+    They read the format itself, or the format into which its lines are converted.
+    """
+    readable_formats = {format_name, benchmark.files[format_name].becomes}
+    return [name for name, rule in benchmark.rules.items() if rule.reads in readable_formats]
 
 
-def chosen_rules(form: str, benchmark: Benchmark, rules: str | None) -> str:
-    """Return the name of the rules that score a file of this format.
+def chosen_rules(format_name: str, benchmark: Benchmark, rules: str | None) -> str:
+    """Return the name of the rules by which a file of this format is scored.
 
     Args:
-        form: Name of the format.
+        format_name: Name of the format.
         benchmark: The benchmark.
         rules: The requested rules; None takes the rules that belong to the format.
 
     Raises:
-        PredictionsError: The requested rules cannot score it, or none belong to the format.
+        PredictionsError: If the requested rules cannot score the format, or none are requested and
+            none belong to it.
     """
-    able = readers(form, benchmark)
-    file_format = benchmark.files[form]
-    if rules is not None and rules in able:
+    able_rules = rules_for_format(format_name, benchmark)
+    file_format = benchmark.files[format_name]
+    if rules is not None and rules in able_rules:
         return rules
     description = (
-        f"the file is in the format {form} ({file_format.about}), which the rules "
-        f"{', '.join(able)} read"
+        f"the file is in the format {format_name} ({file_format.about}), which the rules "
+        f"{', '.join(able_rules)} read"
     )
     if rules is not None:
         required = benchmark.rules[rules].reads
         raise PredictionsError(
             f"{description}; {rules} reads {required} ({benchmark.files[required].about}). Give "
-            f"--rules {able[0]}."
+            f"--rules {able_rules[0]}."
         )
     if not file_format.rules:
         raise PredictionsError(
             f"{description}. They give different figures, so name the rules that you mean, for "
-            f"example --rules {able[0]}."
+            f"example --rules {able_rules[0]}."
         )
     return file_format.rules
 
 
 @dataclass(slots=True)
 class _FileRows:
-    """The rows of a predictions file, and the findings about them so far."""
+    """The rows of a predictions file, and the faults that were found so far."""
 
     counts: Counter[RowName]
     """Number of times that each row is in the file; several votes on a row count once."""
@@ -243,228 +271,270 @@ def coverage(
     votes: bool,
     groups: Sequence[str] | None = None,
 ) -> Coverage:
-    """Compare the rows of a file with the benchmark's.
+    """Compare the rows of a predictions file with the rows of its benchmark.
 
     Args:
         rows: Name of the row of each line.
         benchmark: The benchmark to which the rows should belong.
-        where: Place of the benchmark's rows; None compares with the ids of the known editions.
+        where: Location of the benchmark's rows; None compares with the ids of the known editions.
         votes: True if each line is a vote, of which a row may have several.
         groups: The category in each line; None if lines have none.
     """
-    have = _FileRows(Counter(rows), duplicated=[], notes=[])
+    file_rows = _FileRows(Counter(rows), duplicated=[], notes=[])
     if votes:
-        have = _rows_of_votes(have.counts)
+        file_rows = _rows_of_votes(file_rows.counts)
     if where is not None:
         try:
-            compared, expected_groups = _against_rows(have, benchmark, where)
+            compared, groups_by_id = _compare_with_rows(file_rows, benchmark, where)
         except HubError as error:
-            have.notes.append(
+            # The ids of a known edition are compared below instead.
+            file_rows.notes.append(
                 "THE HUB COULD NOT BE READ, so that nothing was compared with its rows: "
                 + str(error).splitlines()[0]
             )
         else:
             if groups is None:
                 return compared
-            return replace(compared, miscounted=_in_other_groups(rows, groups, expected_groups))
+            return replace(compared, miscounted=_wrong_categories(rows, groups, groups_by_id))
     edition = next((known for known in benchmark.known if known.ids), None)
     if edition is not None:
-        compared, fitting = _against_ids(have, benchmark, edition)
+        compared, recognised_edition = _compare_with_ids(file_rows, benchmark, edition)
         if groups is None:
             return compared
-        return replace(compared, miscounted=_other_sizes(groups, fitting, compared.whole))
-    for (identity, _), count in have.counts.items():
-        have.duplicated += [identity] * (count - 1)
+        return replace(
+            compared, miscounted=_wrong_category_sizes(groups, recognised_edition, compared.whole)
+        )
+    for (identity, _), count in file_rows.counts.items():
+        file_rows.duplicated += [identity] * (count - 1)
     return Coverage(
-        rows=have.counts.total(),
+        rows=file_rows.counts.total(),
         expected=None,
         compared="compared with nothing, because this project does not have these rows: name their "
         f"place, --benchmark {benchmark.name}=PATH",
-        duplicated=tuple(have.duplicated),
-        notes=tuple(have.notes),
+        duplicated=tuple(file_rows.duplicated),
+        notes=tuple(file_rows.notes),
     )
 
 
 def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:
-    """Return the rows of a file in which each line is a vote; `counts` are the votes on each row.
+    """Return the rows of a file in which each line is a vote.
 
     A row with more votes than most rows have is duplicated.
+
+    Args:
+        counts: Number of votes on each row.
     """
     usual_count, _ = Counter(counts.values()).most_common(1)[0]
     duplicated = [identity for (identity, _), count in counts.items() if count > usual_count]
     num_fewer = sum(count < usual_count for count in counts.values())
     fewer = f", on {num_fewer:,} rows fewer" if num_fewer else ""
-    return _FileRows(Counter(counts.keys()), duplicated, [f"votes on a row: {usual_count}{fewer}"])
+    row_counts = Counter(counts.keys())  # each row once
+    return _FileRows(row_counts, duplicated, [f"votes on a row: {usual_count}{fewer}"])
 
 
-def _other_sizes(
+def _wrong_category_sizes(
     groups: Sequence[str], edition: PublishedEdition, is_whole: bool
 ) -> tuple[str, ...]:
     """Return a sentence for each category that has more or fewer lines than the edition has rows.
 
-    If rows are missing or too many (`is_whole` is False), only categories with more lines are
-    named: the others are too small because of the missing rows.
+    Args:
+        groups: The category of each line.
+        edition: The edition. If its categories are not known, the result is empty.
+        is_whole: False if the file lacks rows or has too many. Categories with fewer lines are then
+            not named, because they are too small because of the missing rows.
     """
     if not edition.groups:
         return ()
     sentences = []
-    sizes = Counter(groups)
-    for group in dict.fromkeys([*edition.groups, *sizes]):
-        size = sizes[group]
-        expected = edition.groups.get(group, 0)
-        if size > expected or (is_whole and size != expected):
+    num_lines_by_group = Counter(groups)
+    for group in dict.fromkeys([*edition.groups, *num_lines_by_group]):
+        num_lines = num_lines_by_group[group]
+        num_rows = edition.groups.get(group, 0)
+        has_too_few = num_lines < num_rows
+        if num_lines > num_rows or (has_too_few and is_whole):
             sentences.append(
-                f"category {group!r}: {size:,} lines; {edition.name} has {expected:,} rows of it"
+                f"category {group!r}: {num_lines:,} lines; {edition.name} has {num_rows:,} rows of "
+                "it"
             )
     return tuple(sentences)
 
 
-def _in_other_groups(
-    rows: Sequence[RowName], groups: Sequence[str], expected: Mapping[str, set[str]]
+def _wrong_categories(
+    rows: Sequence[RowName], groups: Sequence[str], groups_by_id: Mapping[str, set[str]]
 ) -> tuple[str, ...]:
-    """Return a sentence about the lines that have another category than the benchmark's rows.
+    """Return a sentence about the lines that state another category than the benchmark's rows.
 
-    The result has no sentence if there are no such lines.
+    The result is empty if there are no such lines.
 
     Args:
         rows: Name of the row of each line.
         groups: The category of each line.
-        expected: The categories of the benchmark's rows of each id.
+        groups_by_id: The categories of the benchmark's rows with each id.
     """
-    others = []
+    faults = []
     for (identity, _), group in zip(rows, groups, strict=True):
-        if identity in expected and group not in expected[identity]:
-            right = " or ".join(map(repr, sorted(expected[identity])))
-            others.append(f"{identity!a} is in {group!r}, not in {right}")
-    if not others:
+        if identity in groups_by_id and group not in groups_by_id[identity]:
+            right_groups = " or ".join(map(repr, sorted(groups_by_id[identity])))
+            faults.append(f"{identity!a} is in {group!r}, not in {right_groups}")
+    if not faults:
         return ()
-    more = " …" if len(others) > NAMED else ""
-    return (f"{len(others):,} in another category: {', '.join(others[:NAMED])}{more}",)
+    ellipsis = " …" if len(faults) > MAX_NAMED else ""
+    examples = ", ".join(faults[:MAX_NAMED])
+    return (f"{len(faults):,} in another category: {examples}{ellipsis}",)
 
 
-def _against_rows(
-    have: _FileRows, benchmark: Benchmark, where: Location
+def _compare_with_rows(
+    file_rows: _FileRows, benchmark: Benchmark, where: Location
 ) -> tuple[Coverage, dict[str, set[str]]]:
-    """Compare with the benchmark's rows, and return also the categories of the rows of each id.
+    """Compare the rows of a file with the benchmark's rows at a location.
 
-    Rows are compared by their ids, and by responses and label if the file has them.
+    Rows are compared by their ids. If the file holds responses and labels, or the number of each
+    row in the benchmark, these are compared as well. Returns the comparison, and the categories of
+    the benchmark's rows with each id.
 
-    Raises: HubError if the rows are on the hub, which cannot be read.
+    Raises:
+        HubError: If the rows are on the hub, which cannot be read.
     """
-    content_lengths = {len(content) for _, content in have.counts}
-    has_responses = content_lengths == {2}
-    has_positions = content_lengths == {1}
-    counts = have.counts
+    # The texts of a row's name besides its id: two responses, the row's number and id, or nothing.
+    num_texts_of_names = {len(texts) for _, texts in file_rows.counts}
+    has_responses = num_texts_of_names == {2}
+    has_positions = num_texts_of_names == {1}
+    counts = file_rows.counts
     how = "by ids, responses and labels" if has_responses else "by the number and id of each row"
     if not has_responses and not has_positions:
         counts = Counter((identity, ()) for identity, _ in counts.elements())
         how = "by ids alone, because the file does not hold the responses"
 
     examples = benchmark.read(where) if benchmark.read else benchmark.load(where).examples
-    expected = Counter[RowName]()
-    groups: dict[str, set[str]] = {}
+    expected_counts = Counter[RowName]()
+    groups_by_id: dict[str, set[str]] = {}
     for example in examples:
         identity = str(example.row["ID"] if "ID" in example.row else example.row["id"])
-        content: tuple[str, ...] = ()
+        texts: tuple[str, ...] = ()
         if has_responses:
-            content = (example.responses[example.better], example.responses[1 - example.better])
+            texts = (example.responses[example.better], example.responses[1 - example.better])
         elif has_positions:
-            content = (example.identity,)
-        expected[identity, content] += 1
-        groups.setdefault(identity, set()).add(example.group)
+            texts = (example.identity,)
+        expected_counts[identity, texts] += 1
+        groups_by_id.setdefault(identity, set()).add(example.group)
 
-    duplicated = list(have.duplicated)
+    duplicated = list(file_rows.duplicated)
     invented = []
-    for name in (counts - expected).elements():
-        if name in expected:
-            duplicated.append(name[0])
+    surplus = counts - expected_counts
+    for name in surplus.elements():
+        identity, _ = name
+        if name in expected_counts:
+            duplicated.append(identity)
         else:
-            invented.append(name[0])
-    notes = list(have.notes)
-    num_changed = sum(identity in groups for identity in invented)
+            invented.append(identity)
+    notes = list(file_rows.notes)
+    num_changed = sum(identity in groups_by_id for identity in invented)
     if num_changed:
         notes.append(
             f"{num_changed:,} rows have an id of the benchmark, but other responses, another label "
             "or another place"
         )
+    missing = expected_counts - counts
     compared = Coverage(
         rows=counts.total(),
-        expected=expected.total(),
+        expected=expected_counts.total(),
         compared=f"compared with those at {where.location}, {how}",
-        missing=tuple(identity for identity, _ in (expected - counts).elements()),
+        missing=tuple(identity for identity, _ in missing.elements()),
         duplicated=tuple(duplicated),
         invented=tuple(invented),
         notes=tuple(notes),
     )
-    return compared, groups
+    return compared, groups_by_id
 
 
-def _against_ids(
-    have: _FileRows, benchmark: Benchmark, edition: PublishedEdition
+def _compare_with_ids(
+    file_rows: _FileRows, benchmark: Benchmark, edition: PublishedEdition
 ) -> tuple[Coverage, PublishedEdition]:
-    """Compare with the ids of a published edition, and return the edition that the file is of.
+    """Compare the rows of a file with the ids of a published edition.
 
-    Newer editions put a number behind an id that occurred twice, so ids are compared with and
-    without such a number. If some ids are numbered, the file may be of another edition, whose ids
-    are not known here. This edition is recognised by its number of rows.
+    Returns the comparison, and the edition to which the file belongs. It is another edition than
+    the given one if ids in the file have numbers at their end, with which newer editions tell equal
+    ids apart. The ids of such an edition are not known here. It is recognised by its number of
+    rows, and its ids are compared without the numbers.
     """
-    expected = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines())
-    identities: list[str] = []
-    duplicated: list[str] = []
-    for (identity, content), count in have.counts.items():
-        is_unique = len(content) == 1 or (len(content) == 2 and not edition.repeats)
-        if is_unique:
-            identities.append(identity)
-            duplicated += [identity] * (count - 1)
-        else:
-            identities += [identity] * count
+    # Number of rows with each id, or with its digest if the id may not be published.
+    expected_counts = Counter((IDS / edition.ids).read_text(encoding="utf-8").splitlines())
+    identities, duplicated = _ids_in_file(file_rows.counts, edition)
 
-    matched = Counter[str]()
+    matched_counts = Counter[str]()
     invented: list[str] = []
-    has_numbered = False
+    has_numbered_ids = False
     for identity in identities:
-        without_number = NUMBERED.fullmatch(identity)
-        name = _listed_name(identity, expected)
-        if name is None and without_number is not None:
-            name = _listed_name(without_number[1], expected)
-            has_numbered = has_numbered or name is not None
-        if name is None:
+        listed_id = _listed_id(identity, expected_counts)
+        numbered = NUMBERED.fullmatch(identity)
+        if listed_id is None and numbered is not None:
+            listed_id = _listed_id(numbered[1], expected_counts)
+            has_numbered_ids = has_numbered_ids or listed_id is not None
+        if listed_id is None:
             invented.append(identity)
             continue
-        matched[name] += 1
-        if matched[name] > expected[name]:
+        matched_counts[listed_id] += 1
+        if matched_counts[listed_id] > expected_counts[listed_id]:
             duplicated.append(identity)
 
-    fitting = edition
-    if has_numbered and not duplicated and not invented:
+    recognised_edition = edition
+    if has_numbered_ids and not duplicated and not invented:
         for known in benchmark.known:
-            if known.rows == matched.total():
-                fitting = known
+            if known.rows == matched_counts.total():
+                recognised_edition = known
                 break
+    # The ids of another edition are not known, so its missing rows cannot be named.
     missing: list[str] = []
-    lacking = f", of which {fitting.name} lacks some"
-    if fitting is edition:
+    lacking = f", of which {recognised_edition.name} lacks some"
+    if recognised_edition is edition:
         lacking = ""
-        for name in (expected - matched).elements():
-            missing.append(f"{name} (a digest: such an id)" if name[0] == "#" else name)
+        for listed_id in (expected_counts - matched_counts).elements():
+            is_digest = listed_id.startswith("#")
+            missing.append(f"{listed_id} (a digest: such an id)" if is_digest else listed_id)
     compared = Coverage(
-        rows=have.counts.total(),
-        expected=fitting.rows,
+        rows=file_rows.counts.total(),
+        expected=recognised_edition.rows,
         compared=f"compared with the ids of {edition.name}{lacking}. Responses, labels and images "
         "were not compared: name the place of the rows for that, "
         f"--benchmark {benchmark.name}=hub or =PATH",
         missing=tuple(missing),
-        duplicated=(*have.duplicated, *duplicated),
+        duplicated=(*file_rows.duplicated, *duplicated),
         invented=tuple(invented),
-        notes=tuple(have.notes),
+        notes=tuple(file_rows.notes),
     )
-    return compared, fitting
+    return compared, recognised_edition
 
 
-def _listed_name(identity: str, names: Container[str]) -> str | None:
+def _ids_in_file(
+    counts: Counter[RowName], edition: PublishedEdition
+) -> tuple[list[str], list[str]]:
+    """Return the ids of a file's rows, and the ids of rows that are in the file more than once.
+
+    The first list has a repeated row once. Rows of a benchmark may share an id, so a row counts as
+    repeated only if its name has more than the id to tell rows apart: its number in the benchmark,
+    or its responses.
+
+    Args:
+        counts: Number of times that each row is in the file.
+        edition: The edition of the benchmark, whose rows may be equal in id and responses.
+    """
+    identities: list[str] = []
+    duplicated: list[str] = []
+    for (identity, texts), count in counts.items():
+        has_position = len(texts) == 1
+        has_unique_responses = len(texts) == 2 and not edition.repeats
+        if has_position or has_unique_responses:
+            identities.append(identity)
+            duplicated += [identity] * (count - 1)
+        else:
+            identities += [identity] * count
+    return identities, duplicated
+
+
+def _listed_id(identity: str, listed_ids: Container[str]) -> str | None:
     """Return the id or its digest, whichever is in a list of ids; None if neither is."""
     for name in (identity, digested(identity)):
-        if name in names:
+        if name in listed_ids:
             return name
     return None
 

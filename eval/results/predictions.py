@@ -16,7 +16,7 @@ from mmrm.data.arrays import Ints
 from mmrm.data.errors import PredictionsError
 from mmrm.data.storage.files import content_digest, write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, Record
-from mmrm.eval.benchmarks.prediction_records import is_number, shown
+from mmrm.eval.benchmarks.prediction_records import abbreviated, is_number
 from mmrm.eval.benchmarks.rows import content_key, read_json_lines
 from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig
@@ -36,14 +36,14 @@ def write_predictions(
 ) -> None:
     """Write `predictions.jsonl`, and `<format>.jsonl` for each of the benchmark's formats.
 
-    The first holds everything that a sweep compares and a report shows of each row. The official
-    script of the benchmark reads `official.jsonl`, and R1-Reward's script reads `rewards.jsonl`.
-    Existing files are replaced.
+    `predictions.jsonl` holds everything that a sweep compares and a report shows of each row. The
+    official script of the benchmark reads `official.jsonl`, and R1-Reward's script reads
+    `rewards.jsonl`. Existing files are replaced.
     """
-    files = {OWN: _own_records(examples, scores, benchmark, protocol)}
-    for name, write in benchmark.formats.items():
-        files[f"{name}.jsonl"] = write(examples, scores)
-    for name, records in files.items():
+    records_by_file = {OWN: _own_records(examples, scores, benchmark, protocol)}
+    for format_name, make_records in benchmark.formats.items():
+        records_by_file[f"{format_name}.jsonl"] = make_records(examples, scores)
+    for name, records in records_by_file.items():
         write_json_lines(folder / name, records)
 
 
@@ -53,7 +53,7 @@ def _own_records(
     benchmark: Benchmark,
     protocol: ProtocolConfig,
 ) -> list[Record]:
-    """Return the lines of `predictions.jsonl`."""
+    """Return the lines of `predictions.jsonl`, one for each example."""
     outcome = outcomes(examples, scores, protocol)
     credits = outcome.credit(protocol.ties)
     contents_by_row = contents(examples)
@@ -65,9 +65,9 @@ def _own_records(
 
     records: list[Record] = []
     for row, (example, row_scores) in enumerate(zip(examples, scores, strict=True)):
-        values = None
+        response_scores = None
         if not row_scores.votes:
-            values = [_finite(value) for value in row_scores.values]
+            response_scores = [_finite_or_none(value) for value in row_scores.values]
         records.append(
             {
                 "key": example.key,
@@ -77,10 +77,10 @@ def _own_records(
                 "group": example.group,
                 "source": example.source,
                 "better": example.better,
-                "scores": values,
-                "votes": [_vote(vote) for vote in row_scores.votes],
+                "scores": response_scores,
+                "votes": [_vote_record(vote) for vote in row_scores.votes],
                 "critiques": _critiques(row_scores),
-                "margin": _finite(float(outcome.margin[row])),
+                "margin": _finite_or_none(float(outcome.margin[row])),
                 "credit": float(credits[row]),
                 "correct": bool(outcome.correct[row]),
                 "tie": bool(outcome.tie[row]),
@@ -90,8 +90,12 @@ def _own_records(
     return records
 
 
-def _vote(vote: Vote) -> Record:
-    """Return a vote as a line of predictions holds it."""
+def _vote_record(vote: Vote) -> Record:
+    """Return a vote in the form of `predictions.jsonl`.
+
+    It has the judge's text, the response that was shown first, and the response that the text
+    names.
+    """
     return {"text": vote.text, "first": vote.shown[0], "names": vote.named}
 
 
@@ -103,7 +107,7 @@ def _critiques(scores: Scores) -> tuple[str, ...] | None:
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a `predictions.jsonl`."""
+    """Return the lines of a `predictions.jsonl`, without lines that hold null."""
     return [row for row in read_json_lines(path) if row is not None]
 
 
@@ -115,22 +119,23 @@ def difference(
     """Return the accuracy of a `predictions.jsonl` minus the accuracy of another one.
 
     Rows are matched by their content, so that copies of a benchmark in different folders have the
-    same rows. Files of versions that did not write the content are matched by key. The interval is
-    at 95 % for `comparisons` differences together, and treats rows of one item as dependent.
+    same rows. Files of versions that did not write the content are matched by key. The interval
+    treats rows of one item as dependent. Rows belong to one item if they share an image or a
+    prompt, or if the benchmark groups them.
 
     Args:
         first: The lines of a file.
         second: The lines of another file.
-        comparisons: Number of differences that are read together.
+        comparisons: Number of differences that are read together; the interval is at 95 % for all.
 
     Raises:
-        PredictionsError: The files do not hold the same rows, or hold a row twice, or a credit is
-        no number from 0 to 1.
+        PredictionsError: If the files do not hold the same rows, or hold a row twice, or a credit
+            is no number from 0 to 1.
     """
     has_content = all("content" in record for record in (*first, *second))
-    name = "content" if has_content else "key"
-    first_credits = credits_by(first, name)
-    second_credits = credits_by(second, name)
+    column = "content" if has_content else "key"
+    first_credits = credits_by(first, column)
+    second_credits = credits_by(second, column)
     if first_credits.keys() != second_credits.keys() or not first_credits:
         num_common = len(first_credits.keys() & second_credits.keys())
         raise PredictionsError(
@@ -139,7 +144,7 @@ def difference(
             "revision and limit."
         )
     rows = sorted(first_credits)
-    items = item_by(first, name)
+    items = item_by(first, column)
     return paired_difference(
         np.array([first_credits[row] for row in rows]),
         np.array([second_credits[row] for row in rows]),
@@ -149,22 +154,41 @@ def difference(
 
 
 def item_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, str]:
-    """Return the item of each line of a `predictions.jsonl`, by the line's "key" or "content".
+    """Return the name of the item that each line of a `predictions.jsonl` belongs to.
 
-    A line of an earlier version has no item, and counts as a separate item.
+    Lines of one item are not independent. A line of an earlier version has no item, and counts as a
+    separate item.
+
+    Args:
+        records: The lines of the file.
+        by: "key" or "content", the column by which lines are named in the result.
     """
     return {record[by]: str(record.get("item", record[by])) for record in records}
 
 
 def item_codes(items: Sequence[str]) -> Ints:
-    """Return the number of each row's item, shape (rows,)."""
+    """Return the index of each row's item, shape (rows,).
+
+    Rows whose items have the same name have the same index.
+
+    Args:
+        items: Name of the item that each row belongs to.
+    """
     return cluster_codes([(item,) for item in items])
 
 
 def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[str, float]:
-    """Return the credit of each line of a `predictions.jsonl`, by the line's "key" or "content".
+    """Return the credit of each line of a `predictions.jsonl`, a number from 0 to 1.
 
-    Raises: PredictionsError for a row that occurs twice, or a credit that is no number from 0 to 1.
+    The credit is 1 if the verdict is right and 0 if it is wrong. The protocol decides what a tie
+    gets.
+
+    Args:
+        records: The lines of the file.
+        by: "key" or "content", the column by which lines are named in the result.
+
+    Raises:
+        PredictionsError: If a row occurs twice, or a credit is no number from 0 to 1.
     """
     credits: dict[str, float] = {}
     for number, record in enumerate(records, start=1):
@@ -172,13 +196,13 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
         credit = record.get("credit")
         if not isinstance(name, str) or not is_number(credit) or not 0 <= credit <= 1:
             raise PredictionsError(
-                f"record {number}: its {by} is {shown(name)} and its credit {shown(credit)}; "
+                f"record {number}: its {by} is {abbreviated(name)} and its credit {abbreviated(credit)}; "
                 "required are a text and a number from 0 to 1, as in a predictions.jsonl of this "
                 "project."
             )
         if name in credits:
             raise PredictionsError(
-                f"record {number}: the row {shown(name)} is there twice, and a comparison would "
+                f"record {number}: the row {abbreviated(name)} is there twice, and a comparison would "
                 "count only one. Remove one of them."
             )
         credits[name] = float(credit)
@@ -186,10 +210,11 @@ def credits_by(records: Sequence[Mapping[str, Any]], by: str = "key") -> dict[st
 
 
 def contents(examples: Sequence[Example]) -> list[str]:
-    """Return a digest of each row's content and of which response is the better one.
+    """Return a name for each row: a digest of its content and of which response is the better one.
 
-    Equal rows get numbers in the order of the file. Unlike `Example.key`, the digest depends
-    neither on the paths of the images nor on the order in which the responses are listed.
+    If several rows have the same digest, the second gets the suffix -2, the third -3 and so on.
+    Unlike `Example.key`, the digest depends neither on the paths of the images nor on the order in
+    which the responses are listed.
     """
     count_by_digest = Counter[str]()
     names = []
@@ -203,26 +228,28 @@ def contents(examples: Sequence[Example]) -> list[str]:
     return names
 
 
-def predictions_in(place: Path) -> dict[str, Path]:
-    """Return the predictions files at `place` by the name of their benchmark.
+def predictions_in(path: Path) -> dict[str, Path]:
+    """Return the predictions files at a path by the name of their benchmark.
 
-    A file with another name than `predictions.jsonl` is returned by its own name.
+    A file with another name than `predictions.jsonl` is returned by its own name. The result is
+    empty if there are no files.
 
     Args:
-        place: A file, a folder of results, a folder with results in `eval/`, or a run folder. In a
+        path: A file, a folder of results, a folder with results in `eval/`, or a run folder. In a
             run folder the best checkpoint is taken, or else the last one that was evaluated.
     """
-    if place.is_file():
-        name = place.parent.name if place.name == OWN else place.name
-        return {name: place}
-    for folder in (place, place / "eval", place / "best" / "eval", *_evaluations_of(place)):
-        files = {path.parent.name: path for path in sorted(folder.glob(f"*/{OWN}"))}
-        if files:
-            return files
+    if path.is_file():
+        name = path.parent.name if path.name == OWN else path.name
+        return {name: path}
+    best = path / "best" / "eval"
+    for folder in (path, path / "eval", best, *_result_folders_of_run(path)):
+        file_by_benchmark = {file.parent.name: file for file in sorted(folder.glob(f"*/{OWN}"))}
+        if file_by_benchmark:
+            return file_by_benchmark
     return {}
 
 
-def _evaluations_of(run: Path) -> list[Path]:
+def _result_folders_of_run(run: Path) -> list[Path]:
     """Return the folders of results of a run's checkpoints, the last checkpoint first."""
     folder_by_step = []
     for checkpoint in run.glob("checkpoint-*"):
@@ -232,6 +259,6 @@ def _evaluations_of(run: Path) -> list[Path]:
     return [folder for _, folder in sorted(folder_by_step, reverse=True)]
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     """Return a number, or None in place of infinity and NaN, which JSON does not have."""
     return value if math.isfinite(value) else None

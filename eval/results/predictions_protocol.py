@@ -1,7 +1,7 @@
 """The protocol under which a `predictions.jsonl` of this project was made.
 
-The file itself records only which response the judge saw first in each vote. The result file next to its
-folder, `<benchmark>.json`, has the whole protocol.
+The file itself records only which response the judge saw first in each vote. The result file next
+to its folder, `<benchmark>.json`, has the whole protocol.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PredictionsProtocol:
         return [f"protocol: {self.label}", *self.deviations]
 
 
-def result_beside(predictions: Path) -> Result | None:
+def result_of_predictions(predictions: Path) -> Result | None:
     """Return the result that was written together with a predictions file; None if there is none.
 
     The predictions are `<folder>/<benchmark>/predictions.jsonl`, and the result is
@@ -43,29 +43,29 @@ def result_beside(predictions: Path) -> Result | None:
 
 
 def protocol_of(predictions: Path, records: Sequence[Record]) -> PredictionsProtocol:
-    """Return the protocol of a predictions file.
+    """Return the protocol under which the predictions of a file were made.
 
     Args:
-        predictions: Path of the file, by which its result is found.
-        records: Its lines.
+        predictions: Path of the file, next to whose folder its result is.
+        records: The lines of the file.
 
     Raises:
-        PredictionsError: The votes contradict the result. One of the two is then from another
-        evaluation.
+        PredictionsError: If the votes contradict the result. One of the two is then from another
+            evaluation.
     """
     order = order_of_votes(records)
-    result = result_beside(predictions)
+    result = result_of_predictions(predictions)
     if result is None:
-        return PredictionsProtocol(_label_without_result(order), _deviations(order, "real"))
+        return PredictionsProtocol(_label_without_result(order), _deviations(order, images="real"))
 
     protocol = ProtocolConfig.model_validate(result.protocol)
-    if order != "scores" and not _agree(order, protocol.order):
+    if order != "scores" and not _can_be_of_protocol(order, protocol.order):
         raise PredictionsError(
             f"the votes were shown {DESCRIPTION[order]}, and the result of the file reports the "
             f"protocol {protocol.label!r}. The two are of different evaluations. Evaluate again, "
             "or move the file away from the result."
         )
-    return PredictionsProtocol(result.done, _deviations(order, protocol.images))
+    return PredictionsProtocol(result.description, _deviations(order, protocol.images))
 
 
 DESCRIPTION = {
@@ -79,52 +79,62 @@ DESCRIPTION = {
 
 
 def order_of_votes(records: Sequence[Record]) -> str:
-    """Return the order in which votes were shown the responses: a key of `DESCRIPTION`.
+    """Return the order in which the judge saw the responses in its votes: a key of `DESCRIPTION`.
 
-    The result is "scores" if the rows hold scores and no votes. In a single row with one vote, an
-    order that was drawn looks like one that follows the label; it counts as "one".
+    It is "scores" if the records hold scores and no votes, and "one" if the order follows no rule
+    that can be seen. The order of a single row is "one" unless both orders were shown, because one
+    row does not show a rule.
 
     Raises:
-        PredictionsError: A line has no label, or a vote of another form.
+        PredictionsError: If a record has no label, or a vote of another form.
     """
     required = (
         "better (0 or 1) and votes (a list, each with `first`, 0 or 1; null or empty for scores)"
     )
-    rows = parse_records(records, _better_was_first, required)
-    rows_with_votes = [row for row in rows if row]
+    # For each row, one bool for each of its votes.
+    was_better_first = parse_records(records, _better_was_first, required)
+    rows_with_votes = [votes_of_row for votes_of_row in was_better_first if votes_of_row]
     if not rows_with_votes:
         return "scores"
-    if all(len(set(row)) == 2 for row in rows_with_votes):
+    # Votes in both orders are True and False.
+    if all(len(set(votes_of_row)) == 2 for votes_of_row in rows_with_votes):
         return "both"
-    votes = [vote for row in rows_with_votes for vote in row]
-    if len(rows_with_votes) > 1 and all(votes):
+    all_votes = [vote for votes_of_row in rows_with_votes for vote in votes_of_row]
+    if len(rows_with_votes) > 1 and all(all_votes):
         return "winner_first"
-    if len(rows_with_votes) > 1 and not any(votes):
+    if len(rows_with_votes) > 1 and not any(all_votes):
         return "loser_first"
     return "one"
 
 
 def _better_was_first(record: Record) -> list[bool]:
-    """Return True for each vote on a row that was shown the better response first, else False."""
+    """Return a bool for each vote on a row: True if the judge saw the better response first."""
     better = one_of(record["better"], (0, 1), "better")
     votes = record.get("votes") or []
     return [one_of(vote["first"], (0, 1), "a vote's first") == better for vote in votes]
 
 
-def _agree(shown: str, order: Order) -> bool:
-    """Return True if votes that were shown in the order `shown` can be of a protocol with `order`.
+def _can_be_of_protocol(order_of_file: str, order_of_protocol: Order) -> bool:
+    """Return True if a file's votes can have been made under a protocol with the given order.
 
     The official order of a benchmark may by chance show the better response first in every row.
+
+    Args:
+        order_of_file: The order in which the judge saw the responses, from `order_of_votes`.
+        order_of_protocol: The protocol's key `order`.
     """
-    if order == "both":
-        return shown == "both"
-    if order == "winner_first":
-        return shown in ("winner_first", "one")
-    return shown != "both"
+    if order_of_protocol == "both":
+        return order_of_file == "both"
+    if order_of_protocol == "winner_first":
+        return order_of_file in ("winner_first", "one")
+    return order_of_file != "both"
 
 
 def _label_without_result(order: str) -> str:
-    """Return the label of a protocol of which only the order is known."""
+    """Return the label of a file's protocol if only the order of its votes is known.
+
+    `order` is a result of `order_of_votes`, such as "both".
+    """
     return (
         f"responses shown {DESCRIPTION[order]}; the rest is unknown, for the result "
         "<benchmark>.json is not beside the folder of the file"
@@ -132,11 +142,13 @@ def _label_without_result(order: str) -> str:
 
 
 def _deviations(order: str, images: str) -> tuple[str, ...]:
-    """Return the sentences of `PredictionsProtocol.deviations`.
+    """Return sentences about differences from the default protocol.
+
+    Each difference changes the meaning of the figures. There are no sentences without a difference.
 
     Args:
-        order: A key of `DESCRIPTION`.
-        images: The protocol's key `images`.
+        order: The order in which the judge saw the responses, from `order_of_votes`.
+        images: The images that the judge saw, the protocol's key `images`.
     """
     sentences = []
     if order == "winner_first":

@@ -25,7 +25,7 @@ from mmrm.eval.results.statistics import Calibration, Histogram, LengthBias, Ord
 
 Flags = NDArray[np.bool_]
 WORTH: dict[Ties, float] = {"wrong": 0.0, "half": 0.5, "right": 1.0}
-"""The credit of a tie."""
+"""The credit of a tie, the number that it adds to an accuracy, by the protocol's key `ties`."""
 LIMITED = "Limited to "
 """Beginning of the note in a result that is computed from a part of the rows."""
 
@@ -63,7 +63,11 @@ class Outcomes:
         return self.right > self.wrong + self.unread
 
     def credit(self, ties: Ties) -> Floats:
-        """Return the credit of each row: 1 if right, the worth of `ties` for a tie, else 0."""
+        """Return the number that each row adds to the accuracy, shape (rows,).
+
+        It is 1 for a right row and 0 for a wrong one. For a tie it is 0, 0.5 or 1, if `ties` is
+        "wrong", "half" or "right".
+        """
         return self.correct + WORTH[ties] * self.tie
 
     def __len__(self) -> int:
@@ -77,17 +81,20 @@ def outcomes(
     protocol: ProtocolConfig,
     rounds: int | None = None,
 ) -> Outcomes:
-    """Compare scores with labels: the votes if there are any, else the values.
+    """Compare a judge's verdicts with the labels of a benchmark's rows.
+
+    A verdict is the votes of a row if there are any, else its scores.
 
     Args:
         examples: The rows of a benchmark.
-        scores: The scores of each row, in the same order.
+        scores: The scores or votes of each row, in the same order.
         protocol: The protocol of the evaluation.
-        rounds: Count the votes of the first rounds only; None counts all votes.
+        rounds: Number of the first rounds whose votes are counted; None counts all votes. A round
+            is one vote, or one vote in each order of the responses.
 
     Raises:
-        UserError: There are not scores for each example, or they have neither values nor the votes
-        that the protocol requires.
+        UserError: If there are not scores for each example, or they have neither values nor the
+            votes that the protocol requires.
     """
     if len(examples) != len(scores):
         raise UserError(
@@ -109,15 +116,21 @@ def outcomes(
 
 
 def worst_mistakes(outcome: Outcomes, count: int = 20) -> list[int]:
-    """Return the rows with the worst wrong verdicts, worst first.
+    """Return the indices of the rows with the worst wrong verdicts, worst first.
 
-    These have the largest margin, or without scores the most votes, for the wrong response.
+    A judge that scores is worst where its margin for the wrong response is largest. A judge that
+    votes is worst where the largest share of votes is for the wrong response.
+
+    Args:
+        outcome: The outcomes of all rows.
+        count: Largest number of rows to return.
     """
     rows = np.flatnonzero(~outcome.correct & (outcome.wrong > 0))
     num_votes = outcome.right + outcome.wrong + outcome.unread
     share_wrong = outcome.wrong[rows] / num_votes[rows]
+    # Without scores, all margins are equal, and the share of votes decides.
     margins = np.nan_to_num(outcome.margin[rows], nan=0.0)
-    order = np.lexsort((-share_wrong, margins))  # by the margin first
+    order = np.lexsort((-share_wrong, margins))  # numpy sorts by the last key first
     return [int(row) for row in rows[order][:count]]
 
 
@@ -134,7 +147,17 @@ class _RowOutcome:
 def _outcome_of_row(
     example: Example, scores: Scores, protocol: ProtocolConfig, num_votes: int
 ) -> _RowOutcome:
-    """Compare the scores of a row, or the first `num_votes` votes, with its label."""
+    """Compare a judge's verdict on a row with the row's label.
+
+    Args:
+        example: The row.
+        scores: The judge's scores of the two responses, or its votes.
+        protocol: The protocol, which requires certain votes.
+        num_votes: Number of the first votes that are counted.
+
+    Raises:
+        UserError: If there are neither scores nor the votes that the protocol requires.
+    """
     if scores.values and not scores.votes:
         better = scores.values[example.better]
         other = scores.values[1 - example.better]
@@ -142,23 +165,23 @@ def _outcome_of_row(
             return _RowOutcome(right=0, wrong=0, unread=1, margin=math.nan)
         return _RowOutcome(int(better > other), int(better < other), 0, better - other)
 
-    shown = tuple(vote.shown for vote in scores.votes)
-    expected = presentations(example, protocol)
-    if shown != expected:
+    shown_orders = tuple(vote.shown for vote in scores.votes)
+    required_orders = presentations(example, protocol)
+    if shown_orders != required_orders:
         raise UserError(
-            f"{example.identity}: the verdict holds no scores and {len(shown)} votes, shown "
-            f"first {[order[0] for order in shown]}; the protocol ({protocol.label}) asks for "
-            f"{[order[0] for order in expected]}."
+            f"{example.identity}: the verdict holds no scores and {len(shown_orders)} votes, shown "
+            f"first {[order[0] for order in shown_orders]}; the protocol ({protocol.label}) asks "
+            f"for {[order[0] for order in required_orders]}."
         )
-    named = [vote.named for vote in scores.votes[:num_votes]]
-    num_right = named.count(example.better)
-    num_unread = named.count(None)
-    num_wrong = len(named) - num_right - num_unread
+    named_responses = [vote.named for vote in scores.votes[:num_votes]]
+    num_right = named_responses.count(example.better)
+    num_unread = named_responses.count(None)
+    num_wrong = len(named_responses) - num_right - num_unread
     return _RowOutcome(num_right, num_wrong, num_unread, math.nan)
 
 
 class Frozen(BaseModel):
-    """A part of a result, which is equal after it was written and read."""
+    """Base of the parts of a result: unchangeable, and equal after being written and read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -252,30 +275,40 @@ class Result(Frozen):
         return chance_of_votes(protocol.judgements, protocol.ties)
 
     @property
-    def done(self) -> str:
-        """The judgements that were made, in one line; `label` describes the protocol instead."""
+    def description(self) -> str:
+        """The evaluation in one line: its protocol, and the number of rows that were judged.
+
+        Unlike `label`, it has no orders and votes if the judge did not compare responses.
+        """
         is_limited = any(note.startswith(LIMITED) for note in self.notes)
-        rows = "all rows"
+        rows_description = "all rows"
         if is_limited:
-            rows = f"{self.micro.n} rows, drawn"
+            rows_description = f"{self.micro.n} rows, drawn"
         elif self.unavailable:
-            rows = f"{self.micro.n} rows"
+            rows_description = f"{self.micro.n} rows"
         if self.unavailable:
             num_rows = self.micro.n + len(self.unavailable)
-            rows = f"{rows} of {num_rows}, the others cannot be shown"
+            rows_description += f" of {num_rows}, the others cannot be shown"
         protocol = ProtocolConfig.model_validate(self.protocol)
-        return protocol.done(rows, pairwise=self.votes is not None)
+        return protocol.in_words(rows_description, pairwise=self.votes is not None)
 
 
 def read_result(path: Path) -> Result:
-    """Return a result from its file; raise pydantic's ValidationError for another file."""
+    """Return the result that a file holds.
+
+    Raises: pydantic's ValidationError if the file holds something else.
+    """
     return Result.model_validate_json(read_text(path))
 
 
 def chance_of_votes(votes: int, ties: Ties) -> float:
-    """Return the accuracy of a judge whose every vote is a coin.
+    """Return the accuracy of a judge that tosses a coin for each of a row's votes.
 
-    Example: two votes, one in each order, with ties wrong, give 0.25.
+    Example: with two votes on each row and wrong ties, it is 0.25.
+
+    Args:
+        votes: Number of votes on each row.
+        ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
     """
     num_majorities = sum(math.comb(votes, right) for right in range(votes // 2 + 1, votes + 1))
     num_ties = math.comb(votes, votes // 2) if votes % 2 == 0 else 0
@@ -283,7 +316,7 @@ def chance_of_votes(votes: int, ties: Ties) -> float:
 
 
 def items_of(examples: Sequence[Example], item: Callable[[Example], str] | None = None) -> Ints:
-    """Return the number of each row's item, shape (rows,).
+    """Return the index of each row's item, shape (rows,).
 
     Rows belong to one item if they show the same image, have the same prompt without an image, or
     have the same item of the benchmark. A judge that misreads an image is wrong in all rows that
@@ -311,10 +344,10 @@ def figure(
 
     Args:
         outcome: The outcomes of all rows.
-        ties: The worth of a tie.
+        ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
         rows: Indices of the rows; None takes all of them.
-        items: The number of the item of each of all rows, from `items_of`; None if every row is an
-            item.
+        items: Index of each row's item, from `items_of`, for all rows; None if every row is an
+            item. Rows of one item are not independent.
     """
     if rows is None:
         rows = np.arange(len(outcome))
@@ -359,7 +392,11 @@ def figures(
 ) -> dict[str, Accuracy]:
     """Return the accuracy of the rows with each label, in the order in which labels first occur.
 
-    `labels` has one label for each row; the other arguments are those of `figure`.
+    Args:
+        outcome: The outcomes of all rows.
+        ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
+        labels: The label of each row, such as the name of its group.
+        items: Index of each row's item, from `items_of`; None if every row is an item.
     """
     label_by_row = np.array(labels, dtype=object)
     return {

@@ -23,22 +23,27 @@ STEP = re.compile(r"checkpoint-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The folder of the results. The first rank writes it, and all ranks may read it."""
+    """The folder in which a sweep keeps its results, each named by a fingerprint.
+
+    The fingerprint is a digest of the judge, the rows and the protocol. The first rank writes the
+    folder, and all ranks may read it.
+    """
 
     folder: Path
 
-    def place(self, fingerprint: str) -> Path:
-        """Return the folder of a result, which need not exist."""
+    def folder_of(self, fingerprint: str) -> Path:
+        """Return the folder of the result with this fingerprint, which need not exist."""
         return self.folder / fingerprint
 
     def has(self, fingerprint: str) -> bool:
-        """Return True if the result exists; a folder gets its name when it is complete."""
-        return self.place(fingerprint).is_dir()
+        """Return True if the result with this fingerprint is complete."""
+        return self.folder_of(fingerprint).is_dir()
 
     def begin(self, fingerprint: str) -> Path:
-        """Return a folder to write a result into.
+        """Create a folder for a result that is to be written, and return it.
 
-        Of the files that a killed sweep left in it, only the journal of its judgements is kept.
+        Of the files that a killed sweep left in it, only the journal is kept, a JSON-lines file of
+        the judgements so far.
         """
         unfinished = self.folder / f"{fingerprint}.part"
         unfinished.mkdir(parents=True, exist_ok=True)
@@ -48,20 +53,27 @@ class Store:
         return unfinished
 
     def finish(self, fingerprint: str, about: Mapping[str, Any]) -> None:
-        """Write the description of a complete folder, and give the folder its name."""
+        """Describe the result that was written into the folder of `begin`, and mark it as complete.
+
+        The folder then gets its final name, by which `has` recognises a complete result.
+
+        Args:
+            fingerprint: The result's fingerprint.
+            about: The description of the judge and of the rows, which is written to `about.json`.
+        """
         unfinished = self.folder / f"{fingerprint}.part"
         for journal in unfinished.rglob(JOURNAL):
             journal.unlink()
         write_json(unfinished / ABOUT, about)
-        unfinished.replace(self.place(fingerprint))
+        unfinished.replace(self.folder_of(fingerprint))
 
     def result(self, fingerprint: str, benchmark: str) -> Result:
-        """Return a result that exists."""
-        return read_result(self.place(fingerprint) / f"{benchmark}.json")
+        """Return a complete result on a benchmark."""
+        return read_result(self.folder_of(fingerprint) / f"{benchmark}.json")
 
     def predictions(self, fingerprint: str, benchmark: str) -> list[dict[str, Any]]:
-        """Return the lines of the predictions.jsonl of a result."""
-        return read_predictions(self.place(fingerprint) / benchmark / OWN)
+        """Return the lines of the predictions.jsonl of a complete result on a benchmark."""
+        return read_predictions(self.folder_of(fingerprint) / benchmark / OWN)
 
 
 def step_of(checkpoint: Path) -> int | None:
@@ -72,28 +84,29 @@ def step_of(checkpoint: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The result of a judge on a benchmark, compared with the best result."""
+    """The result of a judge on a benchmark, compared with the best result on this benchmark."""
 
     judge: Path
     benchmark: str
     fingerprint: str
     result: Result
     behind: Difference | None = None
-    """accuracy(best) - accuracy(this) with its interval; None for the best."""
+    """The best accuracy minus the accuracy of this judge, with its interval; None for the best
+    judge."""
 
     @property
     def run(self) -> str:
-        """The run folder of a checkpoint; any other judge counts as a run."""
+        """The run folder of a judge that is a checkpoint, and the path of any other judge."""
         return str(self.judge.parent if self.step is not None else self.judge)
 
     @property
     def step(self) -> int | None:
-        """N of `checkpoint-N`; None for other judges."""
+        """N if the judge is a folder `checkpoint-N`, else None."""
         return step_of(self.judge.resolve())
 
     @property
     def words(self) -> str:
-        """The comparison with the best in words."""
+        """The comparison with the best judge in words: "best", "worse" or "not distinguishable"."""
         if self.behind is None:
             return "best"
         return "worse" if self.behind.distinguishable else "not distinguishable"
@@ -101,7 +114,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All results of a sweep."""
+    """All results of a sweep, which evaluates several judges on several benchmarks."""
 
     label: str
     """The protocol in one line."""
@@ -117,21 +130,30 @@ class Summary:
 def summarise(
     entries: Sequence[Standing], broken: dict[str, str], store: Store, label: str
 ) -> Summary:
-    """Return the summary of all entries, each compared with the best on its benchmark.
+    """Compare the result of each judge with the best result on the same benchmark.
 
-    All entries of a benchmark must be of the same rows. Intervals hold for all pairs of judges on
-    all benchmarks together, because the best is known only after looking at every pair.
+    Intervals hold for all pairs of judges on all benchmarks together, because the best is known
+    only after looking at every pair.
+
+    Args:
+        entries: The results, without comparisons. All results on a benchmark are of the same rows.
+        broken: Judges that could not be loaded, each with the reason.
+        store: The folder with the predictions of all results.
+        label: The protocol in one line.
     """
-    standings: dict[str, list[Standing]] = {}
+    standings_by_benchmark: dict[str, list[Standing]] = {}
     for entry in entries:
-        standings.setdefault(entry.benchmark, []).append(entry)
-    comparisons = sum(math.comb(len(of_benchmark), 2) for of_benchmark in standings.values())
-    for benchmark, of_benchmark in standings.items():
-        best = max(of_benchmark, key=lambda entry: entry.result.micro.accuracy or 0.0)
+        standings_by_benchmark.setdefault(entry.benchmark, []).append(entry)
+    comparisons = 0
+    for standings in standings_by_benchmark.values():
+        comparisons += math.comb(len(standings), 2)
+    for benchmark, standings in standings_by_benchmark.items():
+        # An accuracy is None without rows, and counts as 0 then.
+        best = max(standings, key=lambda standing: standing.result.micro.accuracy or 0.0)
         best_predictions = store.predictions(best.fingerprint, benchmark)
-        for index, entry in enumerate(of_benchmark):
-            if entry is not best:
-                predictions = store.predictions(entry.fingerprint, benchmark)
+        for index, standing in enumerate(standings):
+            if standing is not best:
+                predictions = store.predictions(standing.fingerprint, benchmark)
                 behind = difference(best_predictions, predictions, comparisons)
-                of_benchmark[index] = replace(entry, behind=behind)
-    return Summary(label, standings, broken, comparisons)
+                standings[index] = replace(standing, behind=behind)
+    return Summary(label, standings_by_benchmark, broken, comparisons)

@@ -3,7 +3,7 @@
 These are pure functions on numpy arrays. A *credit* is the number that a row of the benchmark adds
 to the accuracy: 1 right, 0 wrong, 0.5 for a tie that counts half. A *margin* is score(better
 response) - score(other response). Intervals are those of `mmrm.eval.results.intervals`, and
-`clusters` are numbers of rows that share an item, as described there.
+`clusters` are the indices of the rows' clusters, as described there.
 """
 
 import math
@@ -14,13 +14,13 @@ import numpy as np
 from mmrm.data.arrays import Floats, Ints
 from mmrm.eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
 
-DRAWS = 2000
+NUM_DRAWS = 2000
 """Number of draws of a simulated distribution, with a fixed seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderConsistency:
-    """Counts of pairs of judgements of one row, one in each order of the responses."""
+    """Counts of pairs of judgements: two on the same row, one in each order of the responses."""
 
     pairs: int
     """Number of pairs in which both judgements could be read."""
@@ -35,7 +35,7 @@ class OrderConsistency:
 
 
 def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> OrderConsistency:
-    """Compare judgements of the same rows in both orders.
+    """Count how often judgements of the same rows agree in both orders of the responses.
 
     Both arrays have the shape (pairs,) and hold the response that each judgement names: 0, 1, or -1
     if it cannot be read.
@@ -45,15 +45,19 @@ def order_consistency(first_shown_first: Ints, second_shown_first: Ints) -> Orde
         second_shown_first: Judgements that show response 1 first.
     """
     is_readable = (first_shown_first >= 0) & (second_shown_first >= 0)
-    named_in_order = first_shown_first[is_readable]
-    named_reversed = second_shown_first[is_readable]
-    is_same = named_in_order == named_reversed
+    named = first_shown_first[is_readable]
+    named_in_other_order = second_shown_first[is_readable]
+    is_consistent = named == named_in_other_order
+    # An inconsistent pair names the same position twice. If it names response 0 when that is shown
+    # first, it names response 1 when that is shown first.
+    names_first = ~is_consistent & (named == 0)
+    names_second = ~is_consistent & (named == 1)
     return OrderConsistency(
-        pairs=len(is_same),
-        consistent=int(is_same.sum()),
-        first=int((~is_same & (named_in_order == 0)).sum()),
-        second=int((~is_same & (named_in_order == 1)).sum()),
-        rate=float(is_same.mean()) if len(is_same) else None,
+        pairs=len(is_consistent),
+        consistent=int(is_consistent.sum()),
+        first=int(names_first.sum()),
+        second=int(names_second.sum()),
+        rate=float(is_consistent.mean()) if len(is_consistent) else None,
     )
 
 
@@ -90,9 +94,10 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The share of rows whose higher score is the better response's, compared with the confidence.
+    """A comparison of a judge's confidence with its accuracy.
 
-    The confidence of a row is sigmoid(|margin|).
+    The confidence in a row is sigmoid(|margin|). The accuracy is the share of rows in which the
+    better response has the higher score.
     """
 
     ece: float
@@ -137,12 +142,15 @@ class LengthBias:
 def calibration(
     margins: Floats, clusters: Ints | None = None, bins: int = 10
 ) -> Calibration | None:
-    """Return the calibration of margins (Guo et al. 2017, section 2, ECE); None without rows.
+    """Compare a judge's confidence with its accuracy (Guo et al. 2017, section 2).
+
+    The confidence in a row is sigmoid(|margin|). The judge is right if the margin is positive. The
+    result is None without rows.
 
     Args:
-        margins: Finite margins, shape (rows,). A margin of zero has confidence 0.5 and counts as
-            half right.
-        clusters: The number of each row's cluster; None if every row is independent.
+        margins: score(better response) - score(other response) of each row, finite, shape (rows,).
+            A margin of zero has confidence 0.5 and counts as half right.
+        clusters: Index of each row's cluster; None if every row is independent.
         bins: Number of bins, equally wide over confidences from 0.5 to 1.
     """
     if not len(margins):
@@ -150,21 +158,26 @@ def calibration(
     confidence = 1 / (1 + np.exp(-np.abs(np.asarray(margins, dtype=np.float64))))
     credit = (np.sign(margins) + 1) / 2
     edges = np.linspace(0.5, 1.0, bins + 1)
-    filled_bins = _bins(edges, confidence, credit, clusters)
-    gaps = [abs((entry.mean or 0) - (entry.accuracy or 0)) * entry.n for entry in filled_bins]
-    ece = sum(gaps) / len(margins)
+    calibration_bins = _bins(edges, confidence, credit, clusters)
+    weighted_gaps: list[float] = []
+    for calibration_bin in calibration_bins:
+        if calibration_bin.mean is not None and calibration_bin.accuracy is not None:
+            gap = abs(calibration_bin.mean - calibration_bin.accuracy)
+            weighted_gaps.append(gap * calibration_bin.n)
+    ece = sum(weighted_gaps) / len(margins)
     bin_of_row = _bin_of_row(edges, confidence)
     low, high = ece_interval(ece, credit - confidence, bin_of_row, bins, clusters)
     floor = ece_floor(confidence, bin_of_row, bins)
-    return Calibration(ece, filled_bins, low, high, floor)
+    return Calibration(ece, calibration_bins, low, high, floor)
 
 
 def ece_floor(confidence: Floats, bin_of_row: Ints, bins: int) -> float:
-    """Return the mean calibration error of perfectly calibrated judges.
+    """Return the calibration error that a perfectly calibrated judge has on average.
 
-    An error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for 540
-    rows in ten bins. The number of right rows in a bin is treated as normally distributed: E|gap| =
-    √(2 / π) · σ, in which σ² is the sum of p (1 - p).
+    The error is a sum of absolute values, so that chance alone makes it positive: about 0.04 for
+    540 rows in ten bins. The number of right rows in a bin is treated as normally distributed. The
+    mean absolute gap of a bin is then √(2 / π) · σ, in which σ² is the sum of p (1 - p) over its
+    rows, and p is the confidence.
 
     Args:
         confidence: Confidence of each row, shape (rows,).
@@ -180,39 +193,48 @@ def ece_interval(
 ) -> tuple[float | None, float | None]:
     """Return the 95 % interval of a calibration error; (None, None) for fewer than two clusters.
 
-    The error is the sum of the absolute values of the bins' mean gaps. These gaps have noise, which
-    is normally distributed with their covariance over clusters. It changes the sum by its own
-    absolute sum at most, and raises the sum more often than it lowers it. The low end is therefore
-    further away (by the 97.5 % quantile of the noise's absolute sum) than the high end (by the
-    error of the signed sum). A bootstrap of the error would always miss a calibrated judge, because
-    every resample adds further noise.
+    The error is the sum of the absolute values of the bins' mean gaps. Noise in the gaps raises
+    this sum more often than it lowers it, so the low end is further away from the error than the
+    high end.
+
+    - The low end is lower by the 97.5 % quantile of the sum of the noise's absolute values. Noise
+      cannot change the error by more than this sum.
+    - The high end is higher by the error of the sum in which each gap keeps its sign.
+
+    The noise is normally distributed, with the covariance of the gaps over clusters. A bootstrap of
+    the error would always miss a calibrated judge, because every resample adds further noise.
 
     Args:
         ece: The calibration error of all rows.
         gap: Credit minus confidence of each row, shape (rows,).
         bin_of_row: The bin of each row, shape (rows,).
         bins: Number of bins.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
-    n = len(gap)
-    codes = np.arange(n)
+    num_rows = len(gap)
+    cluster_of_row = np.arange(num_rows)
     if clusters is not None:
-        _, codes = np.unique(clusters, return_inverse=True)
-    count = int(codes.max()) + 1
-    if count < 2:
+        _, cluster_of_row = np.unique(clusters, return_inverse=True)
+    num_clusters = int(cluster_of_row.max()) + 1
+    if num_clusters < 2:
         return None, None
-    gaps_by_row = np.zeros((n, bins))
-    gaps_by_row[np.arange(n), bin_of_row] = gap
+
+    # The covariance of the bins' mean gaps, shape (bins, bins). A row is 0 in all bins but its own.
+    gaps_by_row = np.zeros((num_rows, bins))
+    gaps_by_row[np.arange(num_rows), bin_of_row] = gap
     mean_gaps = gaps_by_row.mean(axis=0)
-    sums = np.zeros((count, bins))
-    np.add.at(sums, codes, gaps_by_row - mean_gaps)
-    covariance = sums.T @ sums * count / (count - 1) / n**2
+    cluster_deviations = np.zeros((num_clusters, bins))
+    np.add.at(cluster_deviations, cluster_of_row, gaps_by_row - mean_gaps)
+    covariance = cluster_deviations.T @ cluster_deviations
+    covariance = covariance * num_clusters / (num_clusters - 1) / num_rows**2
+
+    # Noise of each bin's mean gap, shape (draws, bins), drawn with a fixed seed.
     generator = np.random.default_rng(0)
-    noise = generator.multivariate_normal(np.zeros(bins), covariance, DRAWS, method="eigh")
+    noise = generator.multivariate_normal(np.zeros(bins), covariance, NUM_DRAWS, method="eigh")
     reach_down = float(np.quantile(np.abs(noise).sum(axis=1), 0.975))
     signs = np.sign(mean_gaps)
     variance = max(0.0, float(signs @ covariance @ signs))
-    reach_up = student_quantile(count - 1) * math.sqrt(variance)
+    reach_up = student_quantile(num_clusters - 1) * math.sqrt(variance)
     return max(0.0, ece - reach_down), min(1.0, ece + reach_up)
 
 
@@ -223,7 +245,7 @@ def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
     """
     if not len(margins):
         return None
-    largest = float(np.abs(margins).max()) or 1.0
+    largest = float(np.abs(margins).max()) or 1.0  # any width will do if all margins are 0
     relative = np.asarray(margins, dtype=np.float64) / largest
     counts, edges = np.histogram(relative, bins=bins, range=(-1, 1))
     return Histogram(tuple(map(float, edges * largest)), tuple(map(int, counts)))
@@ -232,37 +254,37 @@ def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:
 def length_bias(
     better: Ints, other: Ints, credit: Floats, clusters: Ints | None = None, bins: int = 5
 ) -> LengthBias:
-    """Return the dependence of the credit on the lengths of the two responses.
+    """Measure the dependence of a judge's verdicts on the lengths of the two responses.
 
     Args:
         better: Number of characters of the better response, shape (rows,).
         other: Number of characters of the other response, shape (rows,).
         credit: Credit of each row with a verdict, shape (rows,): 1 if the judge prefers the better
             response, 0 if it prefers the other, 0.5 for a tie.
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
         bins: Number of bins, with equally many rows in each.
     """
-    ratio = np.log2((better + 1) / (other + 1))
+    log_ratio = np.log2((better + 1) / (other + 1))  # + 1 because a response may be empty
     edges = np.zeros(bins + 1)
-    if len(ratio):
-        edges = np.quantile(ratio, np.linspace(0, 1, bins + 1))
+    if len(log_ratio):
+        edges = np.quantile(log_ratio, np.linspace(0, 1, bins + 1))
     is_unequal = better != other
     prefers_longer = None
     longer_is_better = None
     if is_unequal.any():
         better_is_longer = (better > other)[is_unequal]
-        credit_of_unequal = credit[is_unequal]
-        credit_of_longer = np.where(better_is_longer, credit_of_unequal, 1 - credit_of_unequal)
+        credit_of_better = credit[is_unequal]
+        credit_of_longer = np.where(better_is_longer, credit_of_better, 1 - credit_of_better)
         prefers_longer = float(credit_of_longer.mean())
         longer_is_better = float(better_is_longer.mean())
-    slope = _slope(ratio, credit, clusters)
+    slope = _slope(log_ratio, credit, clusters)
     return LengthBias(
         slope=slope.value,
         low=slope.low,
         high=slope.high,
         prefers_longer=prefers_longer,
         longer_is_better=longer_is_better,
-        bins=_bins(edges, ratio, credit, clusters),
+        bins=_bins(edges, log_ratio, credit, clusters),
     )
 
 
@@ -276,10 +298,15 @@ class _Slope:
 
 
 def _slope(x: Floats, y: Floats, clusters: Ints | None) -> _Slope:
-    """Return the least-squares slope of y on x with its interval over clusters (CR1).
+    """Return the least-squares slope of y on x, with its interval over clusters (CR1).
 
     There is no slope for fewer than three rows or if x does not vary, and no interval for fewer
     than two clusters.
+
+    Args:
+        x: Shape (rows,).
+        y: Shape (rows,).
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     n = len(x)
     if n < 3:
@@ -290,10 +317,11 @@ def _slope(x: Floats, y: Floats, clusters: Ints | None) -> _Slope:
         return _Slope(None, None, None)
     slope = float((x_deviations * y).sum() / x_squares)
     residuals = y - y.mean() - slope * x_deviations
-    squares, count = sum_of_squares(x_deviations * residuals, clusters)
-    if count < 2:
+    squares, num_clusters = sum_of_squares(x_deviations * residuals, clusters)
+    if num_clusters < 2:
         return _Slope(slope, None, None)
-    quantile = Z95 if count == n else student_quantile(count - 1)
+    quantile = Z95 if num_clusters == n else student_quantile(num_clusters - 1)
+    # n - 2 degrees of freedom, because a slope and a mean were fitted
     half_width = quantile * math.sqrt(squares * (n - 1) / (n - 2)) / x_squares
     return _Slope(slope, slope - half_width, slope + half_width)
 
@@ -304,16 +332,16 @@ def _bin_of_row(edges: Floats, values: Floats) -> Ints:
 
 
 def _bins(edges: Floats, values: Floats, credit: Floats, clusters: Ints | None) -> tuple[Bin, ...]:
-    """Return the accuracy of the rows in each bin.
+    """Divide rows into bins by a value, and return the accuracy of the rows in each bin.
 
     Args:
         edges: Ascending edges of the bins, shape (bins + 1,).
         values: The value of each row by which it is binned, shape (rows,).
         credit: Credit of each row, shape (rows,).
-        clusters: The number of each row's cluster; None if every row is independent.
+        clusters: Index of each row's cluster; None if every row is independent.
     """
     bin_of_row = _bin_of_row(edges, values)
-    filled_bins = []
+    filled_bins: list[Bin] = []
     for index in range(len(edges) - 1):
         low_edge = float(edges[index])
         high_edge = float(edges[index + 1])

@@ -13,7 +13,7 @@ from mmrm.data.errors import PredictionsError
 from mmrm.data.storage.files import write_whole
 from mmrm.eval.protocol import Images
 from mmrm.eval.results.predictions import difference, predictions_in, read_predictions
-from mmrm.eval.results.predictions_protocol import protocol_of, result_beside
+from mmrm.eval.results.predictions_protocol import protocol_of, result_of_predictions
 from mmrm.eval.results.result import Accuracy, Result
 
 ABLATIONS: dict[Images, str] = {
@@ -21,39 +21,49 @@ ABLATIONS: dict[Images, str] = {
     "grey": "grey images",
     "shuffled": "shuffled images",
 }
-"""Names of the rows with the accuracy without the images."""
+"""Names of the rows with the accuracy without the images, by the replacement of the images."""
 COMPARISON_WORDS = {"better": "the first is better", "worse": "the second is better"}
+"""The words of a comparison of two judges, by `Difference.words`."""
 
 
-def accuracy_text(figure: Accuracy) -> str:
+def accuracy_text(accuracy: Accuracy) -> str:
     """Return an accuracy and its 95 % interval in percent, or a dash if there are no rows."""
-    if figure.accuracy is None:
+    if accuracy.accuracy is None:
         return MISSING
-    return interval(figure.accuracy, figure.low, figure.high)
+    return interval(accuracy.accuracy, accuracy.low, accuracy.high)
 
 
-def accuracy_cells(figure: Accuracy) -> tuple[str, ...]:
-    """Return the cells of an accuracy.
+def accuracy_cells(accuracy: Accuracy) -> tuple[str, ...]:
+    """Return the five cells of an accuracy in a row of a table.
 
-    These are accuracy with interval, rows, ties, the accuracy with half a point for a tie, and the
-    number of unparsable judgements. With half a point for a tie a judge that ties every pair is
-    worth a coin, as some judges that see no content are.
+    These are the accuracy with its interval, the number of rows, the number of ties, the accuracy
+    with half a point for a tie, and the number of unparsable judgements. With half a point for a
+    tie, a judge that ties every pair has the accuracy of a coin.
     """
-    accuracy = accuracy_text(figure)
-    half = percent(figure.half)
-    return accuracy, str(figure.n), str(figure.ties), half, str(figure.unparsable)
+    return (
+        accuracy_text(accuracy),
+        str(accuracy.n),
+        str(accuracy.ties),
+        percent(accuracy.half),
+        str(accuracy.unparsable),
+    )
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write flat rows as CSV.
+    """Write rows of a table to a CSV file.
 
-    The columns are those of all rows, in the order in which they first occur.
+    The columns are those of all rows, in the order in which they first occur. The cells of columns
+    that a row lacks are empty.
+
+    Args:
+        rows: Rows, each a mapping from the names of its columns to their values.
+        path: The file, which is replaced if it exists.
     """
-    names: dict[str, None] = {}
+    columns: dict[str, None] = {}  # a set that keeps its order
     for row in rows:
-        names |= dict.fromkeys(row)
+        columns |= dict.fromkeys(row)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(names), restval="")
+    writer = csv.DictWriter(text, list(columns), restval="")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, text.getvalue())
@@ -66,98 +76,123 @@ def results_table(
     baselines: bool,
     ablations: Mapping[Images, Mapping[str, Result]] = MappingProxyType({}),
 ) -> Table:
-    """Return one table of all benchmarks.
+    """Return a table of a judge's results on all benchmarks.
 
-    Each benchmark has rows for all its pairs, for its groups, for its items (Acc+), and for the
-    accuracy without images.
+    Each benchmark has rows for all its pairs, for its groups, for its items (Acc+, the share of
+    items with every pair right), and for the accuracy without images.
 
     Args:
         results: The result on each benchmark.
         title: The title of the table.
-        baselines: True for a column for each judge that sees no content.
+        baselines: True for a column for each baseline, a judge that sees no content.
         ablations: Results without images by the replacement of the images, then by benchmark.
     """
-    blind_names = list(next(iter(results.values())).baselines) if baselines else []
+    baseline_names: list[str] = []
+    if baselines:
+        first_result = next(iter(results.values()))
+        baseline_names = list(first_result.baselines)
     heads = ("accuracy [95 %]", "n", "ties", "half", "unparsable")
     columns = [Column("benchmark"), *(Column(head, is_number=True) for head in heads)]
-    columns += [Column(name, is_number=True, style="dim") for name in blind_names]
+    columns += [Column(name, is_number=True, style="dim") for name in baseline_names]
     rows: list[tuple[str, ...]] = []
-    styles: list[str] = []
+    row_styles: list[str] = []
     section_ends: list[int] = []
 
-    def add_row(name: str, figure: Accuracy, style: str = "", blind: Sequence[str] = ()) -> None:
-        rows.append((name, *accuracy_cells(figure), *blind))
-        styles.append(style)
+    def add_row(
+        label: str, accuracy: Accuracy, style: str, baseline_cells: Sequence[str] = ()
+    ) -> None:
+        rows.append((label, *accuracy_cells(accuracy), *baseline_cells))
+        row_styles.append(style)
 
-    for name, result in results.items():
-        blind = [percent(result.baselines[other].micro.half) for other in blind_names]
-        add_row(name, result.micro, "bold", blind)
-        for group, figure in result.groups.items():
-            blind = [percent(result.baselines[other].groups[group].half) for other in blind_names]
-            add_row(f"  {group}", figure, "", blind)
+    for benchmark, result in results.items():
+        baseline_results = [result.baselines[name] for name in baseline_names]
+        baseline_cells = [percent(baseline.micro.half) for baseline in baseline_results]
+        add_row(benchmark, result.micro, "bold", baseline_cells)
+        for group, accuracy in result.groups.items():
+            baseline_cells = [percent(baseline.groups[group].half) for baseline in baseline_results]
+            add_row(f"  {group}", accuracy, "", baseline_cells)
         if result.clusters is not None:
             add_row("  whole items (Acc+)", result.clusters, "italic")
-            for group, figure in result.cluster_groups.items():
-                add_row(f"    {group} (Acc+)", figure, "italic")
-        for images, result_by_name in ablations.items():
-            add_row(f"  {ABLATIONS[images]}", result_by_name[name].micro, "italic")
+            for group, accuracy in result.cluster_groups.items():
+                add_row(f"    {group} (Acc+)", accuracy, "italic")
+        for images, ablated_results in ablations.items():
+            add_row(f"  {ABLATIONS[images]}", ablated_results[benchmark].micro, "italic")
         section_ends.append(len(rows) - 1)
     note = f"{_protocols(results)}; half: with half a point for a tie{_chances(results)}"
     return Table(
-        title, tuple(columns), tuple(rows), (note,), tuple(section_ends), row_styles=tuple(styles)
+        title,
+        tuple(columns),
+        tuple(rows),
+        notes=(note,),
+        section_ends=tuple(section_ends),
+        row_styles=tuple(row_styles),
     )
 
 
 def _protocols(results: Mapping[str, Result]) -> str:
-    """Return the protocol of the benchmarks: one line if it is the same for all, else a line for each."""
-    protocols = {name: result.done for name, result in results.items()}
-    if len(set(protocols.values())) == 1:
-        return next(iter(protocols.values()))
-    return "; ".join(f"{name}: {words}" for name, words in protocols.items())
+    """Return the protocol under which the results were computed.
+
+    It is one line if all benchmarks have the same protocol, else one entry for each benchmark.
+    """
+    protocol_by_benchmark = {benchmark: result.description for benchmark, result in results.items()}
+    if len(set(protocol_by_benchmark.values())) == 1:
+        return next(iter(protocol_by_benchmark.values()))
+    return "; ".join(
+        f"{benchmark}: {protocol}" for benchmark, protocol in protocol_by_benchmark.items()
+    )
 
 
 def _chances(results: Mapping[str, Result]) -> str:
-    """Return the accuracy of coins, if it is not the 50 % of judges that score."""
-    chances = dict.fromkeys(result.chance for result in results.values())
+    """Return a note on the accuracy of a judge that tosses coins, or an empty text if it is 50 %.
+
+    It is 50 % for judges that score. For judges that vote it can be lower, if ties are wrong.
+    """
+    chances = dict.fromkeys(result.chance for result in results.values())  # each value once
     if list(chances) == [0.5]:
         return ""
     return f"; chance: {', '.join(f'{100 * chance:.0f} %' for chance in chances)}, with half 50 %"
 
 
 def comparison_table(first: Path, second: Path) -> Table:
-    """Return the accuracy of the first judge minus the second's on every benchmark of both.
+    """Return a table of the differences between two judges' accuracies, a row for each benchmark.
+
+    A difference is the accuracy of the first judge minus the accuracy of the second.
 
     Args:
-        first: A checkpoint with its `eval/`, a run (its best checkpoint, else its last), a folder
-            that `--output` named, or one predictions.jsonl.
-        second: The same of the other judge. Two files are compared whatever their names are.
+        first: The predictions of the first judge: a checkpoint with its `eval/`, a run (its best
+            checkpoint, else its last), a folder that `--output` named, or one predictions.jsonl.
+        second: The predictions of the second judge, in the same forms. Two files are compared
+            whatever their names are.
 
     Raises:
         PredictionsError: If there is no common benchmark, or the rows differ.
     """
     first_files = predictions_in(first)
     second_files = predictions_in(second)
-    common = {
+    files_by_benchmark = {
         name: (file, second_files[name])
         for name, file in first_files.items()
         if name in second_files
     }
     if first.is_file() and second.is_file():
-        common = {next(iter(first_files)): (first, second)}
-    if not common:
+        # The user has chosen the pair, so the names of the two files do not matter.
+        name_of_first = next(iter(first_files))
+        files_by_benchmark = {name_of_first: (first, second)}
+    if not files_by_benchmark:
         raise PredictionsError(
             f"{first} holds predictions for {', '.join(first_files) or 'nothing'}, {second} for "
             f"{', '.join(second_files) or 'nothing'}: no benchmark is in both. Evaluate both "
             "first: python eval/run.py CHECKPOINT --benchmarks …"
         )
-    together = f" for the {len(common)} benchmarks together" if len(common) > 1 else ""
+    num_benchmarks = len(files_by_benchmark)
+    together = f" for the {num_benchmarks} benchmarks together" if num_benchmarks > 1 else ""
     notes = [
         "the same rows of both, paired; rows that share an item are not independent; "
         f"95 %{together}, of these two checkpoints and not of their recipes"
     ]
     rows = []
-    for name, (first_file, second_file) in common.items():
-        rows.append(_comparison_cells(name, first_file, second_file, len(common)))
+    for name, (first_file, second_file) in files_by_benchmark.items():
+        rows.append(_comparison_cells(name, first_file, second_file, num_benchmarks))
         # A run is represented by one of its checkpoints, which the table names.
         if first_file != first:
             notes.append(f"{first}: {first_file}")
@@ -173,83 +208,105 @@ def comparison_table(first: Path, second: Path) -> Table:
 
 
 def _comparison_cells(name: str, first: Path, second: Path, comparisons: int) -> tuple[str, ...]:
-    """Return the cells of one benchmark, from the predictions of two judges."""
-    records = read_predictions(first)
-    others = read_predictions(second)
+    """Return the cells of one benchmark in the table of two judges' differences.
+
+    The cells are its name, the number of rows, the difference in points, the ends of the interval,
+    and the comparison in words.
+
+    Args:
+        name: Name of the benchmark.
+        first: The predictions.jsonl of the first judge.
+        second: The predictions.jsonl of the second judge.
+        comparisons: Number of benchmarks in the table; intervals hold for all of them together.
+    """
+    first_records = read_predictions(first)
+    second_records = read_predictions(second)
     try:
-        change = difference(records, others, comparisons=comparisons)
+        change = difference(first_records, second_records, comparisons=comparisons)
     except PredictionsError as error:
         raise PredictionsError(f"{name}: {error}") from error
-    mean, _, ends = change.points.partition(" ")
+    mean, _, ends = change.points.partition(" ")  # such as "+1.2 [-0.3, 2.7]"
     words = COMPARISON_WORDS.get(change.words, change.words)
-    label = _comparable_label(first, records)
-    other_label = _comparable_label(second, others)
-    if label != other_label:
-        words += f"; PROTOCOLS DIFFER: {label} / {other_label}"
-    return name, str(len(records)), mean, ends, words
+    first_label = _comparable_label(first, first_records)
+    second_label = _comparable_label(second, second_records)
+    if first_label != second_label:
+        words += f"; PROTOCOLS DIFFER: {first_label} / {second_label}"
+    return name, str(len(first_records)), mean, ends, words
 
 
-def score_table(benchmark: str, found: Mapping[str, Any]) -> Table:
-    """Return the figures of a predictions file under published rules, in full precision.
+def score_table(benchmark: str, figures: Mapping[str, Any]) -> Table:
+    """Return a table of a predictions file's figures under published rules, in full precision.
+
+    Some rules compute further figures: an accuracy over items with every pair right (`acc_plus`),
+    or figures with K votes on an item (`k`).
 
     Args:
         benchmark: Name of the benchmark.
-        found: The figures that `official_scores.score_file` returned.
+        figures: The figures from `official_scores.score_predictions_file`.
     """
-    has_items = "acc_plus" in found
+    has_items = "acc_plus" in figures
     heads = ["right", "of", "accuracy"]
     if has_items:
         heads += ["items", "Acc+"]
     columns = (Column(""), *(Column(head, is_number=True) for head in heads))
     rows: list[tuple[str, ...]] = []
-    for name, group in found["groups"].items():
+    for name, group in figures["groups"].items():
         cells = [name, str(group["right"]), str(group["n"]), str(group["accuracy"])]
         if has_items:
             cells += [str(group["items"]), str(group["acc_plus"])]
         rows.append(tuple(cells))
     section_ends = (len(rows) - 1,)
-    rows.append(("n, rows in the file", "", str(found["coverage"]["rows"]), ""))
+    rows.append(("n, rows in the file", "", str(figures["coverage"]["rows"]), ""))
     for name in ("k", "micro", "macro"):
-        if name in found:
-            rows.append((name, "", "", str(found[name])))
+        if name in figures:
+            rows.append((name, "", "", str(figures[name])))
     if has_items:
-        num_items = str(found["detail"]["groups"])
-        rows.append(("all items", "", "", "", num_items, str(found["acc_plus"])))
-    title = f"{benchmark}, rules {found['rules']}, file format {found['format']}"
-    return Table(title, columns, tuple(rows), (_score_note(found),), section_ends)
+        num_items = str(figures["detail"]["groups"])
+        rows.append(("all items", "", "", "", num_items, str(figures["acc_plus"])))
+    title = f"{benchmark}, rules {figures['rules']}, file format {figures['format']}"
+    return Table(title, columns, tuple(rows), (_score_note(figures),), section_ends)
 
 
-def _score_note(found: Mapping[str, Any]) -> str:
-    """Return the facts that a reader of the figures of a predictions file needs."""
-    note = str(found["about"])
-    if "k" in found:
-        k = found["k"]
-        detail = found["detail"][f"k={k}"]
-        classes = detail["classes"]
+def _score_note(figures: Mapping[str, Any]) -> str:
+    """Return the note under the table of a predictions file's figures.
+
+    It describes the rules and, if they have a choice, the number of votes on an item that count
+    (K). It warns if the file does not hold every row of the benchmark exactly once.
+    """
+    note = str(figures["about"])
+    if "k" in figures:
+        k = figures["k"]
+        detail = figures["detail"][f"k={k}"]
+        num_unreadable = detail["classes"]["doesntMatch"]
+        num_split = detail["classes"]["other"]
         note += (
             f". K = {k}: of each item the first {k} votes in cal.py's shuffle, or as many as it "
             "has (--k 1, 3, 5, 7 or 9; else the largest that all have). "
-            f"Of {detail['items']} items {classes['doesntMatch']} cannot be read and "
-            f"{classes['other']} are split: `of` is without them"
+            f"Of {detail['items']} items {num_unreadable} cannot be read and "
+            f"{num_split} are split: `of` is without them"
         )
         if detail["fails"]:
             fails = ", ".join(detail["fails"])
             note += f". cal.py itself stops here: it divides by zero for {fails}"
-    if found["whole"]:
+    if figures["whole"]:
         return note
     return f"NOT THE WHOLE BENCHMARK, or more than it: see below. {note}"
 
 
 def _comparable_label(predictions: Path, records: Sequence[dict[str, Any]]) -> str:
-    """Return the label that two predictions files must share to be compared.
+    """Return the label of the protocol under which a predictions file was made.
 
-    The label holds the protocol's requirements of any judge, so that a judge that scores can be
-    compared with one that compares. Without the result next to the file only the order of its votes
-    is known.
+    The accuracies of two files can only be compared if their labels are equal. The label names
+    orders and votes even if the judge scored and did not vote, so that it can be compared with a
+    judge that voted. Without a result next to the file, only the order of its votes is known.
+
+    Args:
+        predictions: Path of the file.
+        records: The lines of the file.
 
     Raises:
         PredictionsError: If the votes contradict the result next to the file.
     """
     protocol = protocol_of(predictions, records)
-    result = result_beside(predictions)
+    result = result_of_predictions(predictions)
     return protocol.label if result is None else result.label

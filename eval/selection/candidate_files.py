@@ -20,17 +20,18 @@ from mmrm.data.storage.row_files import Row, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-ROWS = 1000
+ROWS_PER_GROUP = 1000
 """A row group of parquet is written once it has this many rows."""
-BYTES = 1 << 26
+BYTES_PER_GROUP = 1 << 26
 """A row group of parquet is written once it has this many bytes."""
-New = Mapping[str, Any] | None
-"""The columns to add to a record, by name. None leaves the record out."""
+AddedColumns = Mapping[str, Any] | None
+"""The columns to add to a record, by name. None leaves the record out of the written file."""
 
 
-def columns_added() -> dict[str, pa.DataType]:
-    """Return the columns that may be added to a record, with their types in parquet."""
+def added_column_types() -> dict[str, pa.DataType]:
+    """Return the parquet types of the columns that commands may add to a record, by column name."""
     import pyarrow as pa
 
     numbers = pa.list_(pa.float64())
@@ -50,19 +51,22 @@ def columns_added() -> dict[str, pa.DataType]:
     }
 
 
-def check_kind(path: Path) -> None:
-    """Raise UserError unless the ending of `path` is .jsonl or .parquet."""
+def require_jsonl_or_parquet(path: Path) -> None:
+    """Raise UserError unless the name of the output file `path` ends in .jsonl or .parquet."""
     if path.suffix not in (".jsonl", ".parquet"):
         raise UserError(
-            f"{path}: files of kind {path.suffix or 'none'} are not written; required is .jsonl or .parquet."
+            f"{path}: files of kind {path.suffix or 'none'} are not written; required is .jsonl or "
+            ".parquet."
         )
 
 
-def schema_for(rows: Rows, path: Path) -> pa.Schema | None:
-    """Return the schema of records that will be written to a parquet file, or None for JSON lines.
+def parquet_schema_of(rows: Rows, path: Path) -> pa.Schema | None:
+    """Return the schema with which records are written to a parquet file.
+
+    Returns None if `path` ends in .jsonl, because JSON lines have no schema.
 
     Args:
-        rows: The records.
+        rows: The records of the input file.
         path: The file to write.
 
     Raises:
@@ -71,21 +75,24 @@ def schema_for(rows: Rows, path: Path) -> pa.Schema | None:
     """
     import pyarrow as pa
 
+    is_json_lines = path.suffix == ".jsonl"
     if isinstance(rows, ArrowTable):
-        schema = pa.ipc.open_file(pa.OSFile(str(rows.copy))).schema
-        binary = [field.name for field in schema if "binary" in str(field.type)]
-        if path.suffix == ".jsonl" and binary:
+        table_schema = pa.ipc.open_file(pa.OSFile(str(rows.copy))).schema
+        binary_columns = [field.name for field in table_schema if "binary" in str(field.type)]
+        if is_json_lines and binary_columns:
             raise UserError(
-                f"{path}: {', '.join(binary)} of {rows.original.name} hold bytes, which JSON cannot. Name a .parquet file."
+                f"{path}: {', '.join(binary_columns)} of {rows.original.name} hold bytes, which "
+                "JSON cannot. Name a .parquet file."
             )
-        return schema if path.suffix == ".parquet" else None
-    if path.suffix == ".jsonl":
+        return None if is_json_lines else table_schema
+    if is_json_lines:
         return None
+    # JSON has no types of columns, so they are inferred from all values, chunk by chunk.
     schema = pa.schema([])
     try:
-        for start in range(0, len(rows), ROWS):
-            end = min(start + ROWS, len(rows))
-            chunk = [readable(rows, number) or {} for number in range(start, end)]
+        for start in range(0, len(rows), ROWS_PER_GROUP):
+            end = min(start + ROWS_PER_GROUP, len(rows))
+            chunk = [row_if_readable(rows, number) or {} for number in range(start, end)]
             names = dict.fromkeys(name for row in chunk for name in row)
             columns: list[tuple[str, pa.DataType]] = []
             for name in names:
@@ -95,129 +102,157 @@ def schema_for(rows: Rows, path: Path) -> pa.Schema | None:
             schema = pa.unify_schemas([schema, chunk_schema], promote_options="permissive")
     except (pa.ArrowException, OverflowError) as error:
         raise UserError(
-            f"{path}: a column of parquet has one type, and the records do not ({error}). Write JSON lines: name a .jsonl file."
+            f"{path}: a column of parquet has one type, and the records do not ({error}). Write "
+            "JSON lines: name a .jsonl file."
         ) from error
     return schema
 
 
-def readable(rows: Rows, number: int) -> Row | None:
-    """Return the row with this number, or None if it cannot be read."""
+def row_if_readable(rows: Rows, number: int) -> Row | None:
+    """Return the record in the row `number`, or None if the record cannot be read."""
     try:
         return rows.row(number)
     except RecordError:
         return None
 
 
-def write_with(
-    path: Path, rows: Rows, schema: pa.Schema | None, names: Sequence[str], new: Iterable[New]
+def write_with_added_columns(
+    path: Path,
+    rows: Rows,
+    schema: pa.Schema | None,
+    names: Sequence[str],
+    added_by_record: Iterable[AddedColumns],
 ) -> None:
     """Write the records of a file with added columns.
 
     Args:
         path: The file to write.
-        rows: The records.
-        schema: The schema of the records, as `schema_for` returned it for `path`.
+        rows: The records of the input file.
+        schema: The schema of the records, as `parquet_schema_of` returned it for `path`. None
+            writes JSON lines.
         names: The names of the added columns. They replace the record's own columns of these names.
-        new: The values of the added columns, for each record in turn. A record for which it has None,
-            and a record that cannot be read, is left out.
+        added_by_record: The values of the added columns for each record, in the order of `rows`. A
+            record with None instead of values is left out, as is a record that cannot be read.
     """
     import pyarrow as pa
 
     if schema is None:
-        write_lines(path, _merged_rows(rows, new))
+        write_lines(path, _merged_rows(rows, added_by_record))
         return
-    own_fields = [field for field in schema if field.name not in names]
-    type_by_name = columns_added()
+    kept_fields = [field for field in schema if field.name not in names]
+    type_by_name = added_column_types()
     added_fields = [pa.field(name, type_by_name[name]) for name in names]
-    output_schema = pa.schema([*own_fields, *added_fields], metadata=schema.metadata)
-    remaining = iter(new)
-    with parquet(path, output_schema) as write:
+    output_schema = pa.schema([*kept_fields, *added_fields], metadata=schema.metadata)
+    remaining_added = iter(added_by_record)
+    with parquet_writer(path, output_schema) as writer:
         for batch in _batches(rows, schema):
-            added_columns = list(islice(remaining, batch.num_rows))
-            is_kept = [columns is not None for columns in added_columns]
+            added_in_batch = list(islice(remaining_added, batch.num_rows))
+            is_kept = [columns is not None for columns in added_in_batch]
             kept_rows = batch.filter(pa.array(is_kept, pa.bool_()))
-            added_to_kept = [columns for columns in added_columns if columns is not None]
-            arrays = [kept_rows.column(field.name) for field in own_fields]
+            added_to_kept_rows = [columns for columns in added_in_batch if columns is not None]
+            arrays = [kept_rows.column(field.name) for field in kept_fields]
             for field in added_fields:
-                values = [columns[field.name] for columns in added_to_kept]
+                values = [columns[field.name] for columns in added_to_kept_rows]
                 arrays.append(pa.array(values, field.type))
-            write(pa.record_batch(arrays, schema=output_schema))
+            writer.write(pa.record_batch(arrays, schema=output_schema))
 
 
-def _merged_rows(rows: Rows, new: Iterable[New]) -> Iterator[dict[str, Any]]:
-    """Yield each record with its added columns, without the records that are left out."""
-    for number, columns in enumerate(new):
-        row = readable(rows, number)
+def _merged_rows(rows: Rows, added_by_record: Iterable[AddedColumns]) -> Iterator[dict[str, Any]]:
+    """Yield each record together with its added columns.
+
+    A record that cannot be read, or whose added columns are None, is left out.
+    """
+    for number, columns in enumerate(added_by_record):
+        row = row_if_readable(rows, number)
         if row is not None and columns is not None:
             yield {**row, **columns}
 
 
 def _batches(rows: Rows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the records in batches of arrays. A record that cannot be read has null in every column."""
+    """Yield the records of a file as Arrow batches, in the order of the file.
+
+    A record that cannot be read has null in every column, so that the rows keep their numbers.
+    """
     import pyarrow as pa
 
     if isinstance(rows, ArrowTable):
         file = pa.ipc.open_file(pa.OSFile(str(rows.copy)))
         yield from map(file.get_batch, range(file.num_record_batches))
         return
-    for start in range(0, len(rows), ROWS):
-        end = min(start + ROWS, len(rows))
-        chunk = [dict(readable(rows, number) or {}) for number in range(start, end)]
+    for start in range(0, len(rows), ROWS_PER_GROUP):
+        end = min(start + ROWS_PER_GROUP, len(rows))
+        chunk = [dict(row_if_readable(rows, number) or {}) for number in range(start, end)]
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
 
 
-@contextmanager
-def parquet(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """Open a parquet file, and yield a function that writes record batches to it.
+class RowGroupWriter:
+    """Collects record batches, and writes them to a parquet file in row groups.
 
-    The function collects batches until they have ROWS rows or BYTES bytes, and writes them as one row
-    group.
+    A row group is written once it has ROWS_PER_GROUP rows or BYTES_PER_GROUP bytes.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    waiting: list[pa.RecordBatch] = []
-    num_rows = 0
-    num_bytes = 0
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
+        self.writer = writer
+        self.schema = schema
+        self.collected: list[pa.RecordBatch] = []
+        self.num_rows = 0
+        self.num_bytes = 0
 
-    def write(batch: pa.RecordBatch) -> None:
-        nonlocal num_rows, num_bytes
-        waiting.append(batch)
-        num_rows += batch.num_rows
-        num_bytes += batch.nbytes
-        if num_rows >= ROWS or num_bytes >= BYTES:
-            flush()
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch of rows, and write a row group once enough rows are collected."""
+        self.collected.append(batch)
+        self.num_rows += batch.num_rows
+        self.num_bytes += batch.nbytes
+        if self.num_rows >= ROWS_PER_GROUP or self.num_bytes >= BYTES_PER_GROUP:
+            self.flush()
 
-    def flush() -> None:
-        nonlocal num_rows, num_bytes
-        writer.write_table(pa.Table.from_batches(waiting, schema))
-        waiting.clear()
-        num_rows = 0
-        num_bytes = 0
+    def flush(self) -> None:
+        """Write the batches that are collected so far to the file, as one row group."""
+        import pyarrow as pa
 
-    with whole_file(path, "wb") as file, pq.ParquetWriter(file, schema) as writer:
-        yield write
-        flush()
+        self.writer.write_table(pa.Table.from_batches(self.collected, self.schema))
+        self.collected.clear()
+        self.num_rows = 0
+        self.num_bytes = 0
 
 
-def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as JSON lines. Values that JSON does not have, such as dates, are written as text."""
+@contextmanager
+def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
+    """Open a parquet file for the block, and yield the object that writes record batches to it."""
+    import pyarrow.parquet as pq
+
+    with whole_file(path, "wb") as file, pq.ParquetWriter(file, schema) as parquet_file:
+        writer = RowGroupWriter(parquet_file, schema)
+        yield writer
+        writer.flush()
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
+    """Write records as JSON lines, and return their number.
+
+    Values that JSON does not have, such as dates, are written as text.
+    """
+    num_records = 0
     with whole_file(path) as file:
-        file.writelines(
-            json.dumps(record, ensure_ascii=False, default=str) + "\n" for record in records
-        )
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+            num_records += 1
+    return num_records
 
 
-def write_records(path: Path, records: Iterable[Mapping[str, Any]], schema: pa.Schema) -> None:
-    """Write records as JSON lines or parquet, by the ending of `path`.
+def write_records(path: Path, records: Iterable[Mapping[str, Any]], schema: pa.Schema) -> int:
+    """Write records to a file, and return their number.
 
-    All records have the columns of `schema`, which is used only for parquet.
+    They are written as JSON lines if `path` ends in .jsonl, and as parquet otherwise. All records
+    have the columns of `schema`, which is used only for parquet.
     """
     import pyarrow as pa
 
     if path.suffix == ".jsonl":
-        write_lines(path, records)
-        return
-    with parquet(path, schema) as write:
+        return write_lines(path, records)
+    num_records = 0
+    with parquet_writer(path, schema) as writer:
         for record in records:
-            write(pa.RecordBatch.from_pylist([record], schema=schema))
+            writer.write(pa.RecordBatch.from_pylist([record], schema=schema))
+            num_records += 1
+    return num_records

@@ -1,9 +1,10 @@
-"""Score a file of prompts with responses on all ranks, with a journal from which a killed run continues.
+"""Score a file of prompts with responses on all ranks, and continue after a kill.
 
-The records are judged chunk by chunk. The first line of the journal is the fingerprint of judge, settings
-and code. Each further line is the result of one record, with a digest of the record's content as its
-key, so that a line is never used for another record, even if the file changes between two calls. The
-judgements of an unfinished chunk are kept in the judge's own journal.
+The results go to a journal, a JSON-lines file, from which a killed command continues. The records
+are judged chunk by chunk. The first line of the journal is the fingerprint of judge, settings and
+code. Each further line is the result of one record, with a digest of the record's content as its
+key, so that a line is never used for another record, even if the file changes between two calls.
+The judgements of an unfinished chunk are kept in a journal of the judge.
 """
 
 import json
@@ -21,23 +22,36 @@ from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.content import shown_key
 from mmrm.data.storage.files import digest, write_whole
 from mmrm.eval.candidates import Candidates, Scores
-from mmrm.eval.journal import Journal, showing
+from mmrm.eval.journal import Journal, ProgressBar, progress_bar
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.protocol import journal_key
-from mmrm.eval.selection.candidate_files import New
+from mmrm.eval.selection.candidate_files import AddedColumns
 from mmrm.eval.selection.candidate_records import RecordFile
 from mmrm.eval.selection.score_forms import FORMS
-from mmrm.eval.suite.fingerprint import SCORES, shared_digest
-from mmrm.eval.verifiers import Verifying
+from mmrm.eval.suite.fingerprint import SCORING_MODULES, shared_digest
+from mmrm.eval.verifiers import ResponseVerifier
 from mmrm.models.distributed import gather, rank, world_size
 
 CHUNK = 128
 """Number of records for each rank that are judged together and written to the journal together."""
-Line = dict[str, Any]
-"""The result of a record: `scores` with what the judge wrote, or the message `error`."""
-Read = tuple[Candidates, Line] | str
-"""The responses to judge and the values for the record's line that need no judge; or an error message."""
+ResultLine = dict[str, Any]
+"""The result of a record as the journal holds it: `scores` with the judge's texts and counts and
+the verdicts of a verifier, or only the message `error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeableRecord:
+    """A record that can be judged: a prompt with responses, and the verdicts of a verifier."""
+
+    candidates: Candidates
+    verdicts: ResultLine
+    """The part of the record's result that needs no judge: `right`, or nothing without a
+    verifier."""
+
+
+ReadRecord = JudgeableRecord | str
+"""A record that can be judged, or the message of the error that occurred when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +59,41 @@ class Scoring:
     """The settings by which columns are made of the scores of a record's responses."""
 
     form: str
-    verifying: Verifying | None
+    """A key of FORMS: the form of the column `rewards`."""
+    verifier: ResponseVerifier | None
     reference: Mapping[str, Any] | None
     """`mean` and `std` of the checkpoint's scores (`reference_scores` in its config.json)."""
     clip: float | None
+    """The largest size of a standardised reward; None does not clip."""
 
-    def read(self, file: RecordFile, number: int) -> tuple[Candidates, Line]:
-        """Return the responses of a record to judge, and the verdicts on them for the record's line.
+    def read_record(self, file: RecordFile, number: int) -> JudgeableRecord:
+        """Return the record in the row `number` of a file, with the verdicts on its responses.
+
+        For the form `relative`, the last of its responses is the reference answer.
 
         Raises:
             RecordError: If the record cannot be judged.
         """
         row = file.row(number)
-        answered = file.answered(row)
-        line: Line = {}
+        answered = file.answered_prompt(row)
+        verdicts: ResultLine = {}
         try:
-            if self.verifying is not None:
-                line["right"] = self.verifying.right(row.columns, answered.responses)
+            if self.verifier is not None:
+                verdicts["right"] = self.verifier.right(row.columns, answered.responses)
             reference_answer = [row.text("reference")] if self.form == "relative" else []
         except RecordError as error:
             raise RecordError(f"{row.identity}: {error}") from error
         responses = [*answered.responses, *reference_answer]
-        return candidates_of(answered.turns, responses, answered.images, row.identity), line
+        candidates = candidates_of(answered.turns, responses, answered.images, row.identity)
+        return JudgeableRecord(candidates, verdicts)
 
-    def columns(self, line: Line) -> dict[str, Any]:
-        """Return the columns to add to a record whose line in the journal is `line`."""
+    def columns(self, line: ResultLine) -> dict[str, Any]:
+        """Return the columns to add to a record, by name, from its result `line` in the journal."""
         scores = list(line["scores"])
-        context = {"right": line.get("right"), "clip": self.clip, **(self.reference or {})}
+        arguments = {"right": line.get("right"), "clip": self.clip, **(self.reference or {})}
         if self.form == "relative":
-            context["reference"] = scores.pop()
+            # `read_record` appended the reference answer, so the last score is that answer's.
+            arguments["reference"] = scores.pop()
         judged = Scores(tuple(scores))
         form = FORMS[self.form]
         columns: dict[str, Any] = {
@@ -82,68 +102,84 @@ class Scoring:
             "margin": judged.margin,
         }
         if self.reference is not None:
-            columns["normalised"] = FORMS["standardised"].of(
-                scores, self.reference["mean"], self.reference["std"]
-            )
+            mean = self.reference["mean"]
+            std = self.reference["std"]
+            columns["normalised"] = FORMS["standardised"].rewards(scores, mean, std)
         if self.form != "raw":
-            needed = {name: context[name] for name in form.needs}
-            columns["rewards"] = form.of(scores, **needed)
+            needed_arguments = {name: arguments[name] for name in form.needs}
+            columns["rewards"] = form.rewards(scores, **needed_arguments)
         for name in ("right", "judgements", "unread"):
             if name in line:
                 columns[name] = line[name]
         if "critiques" in line:
+            # Without the critique of a reference answer, which is the last one.
             columns["critiques"] = line["critiques"][: len(scores)]
         return columns
 
 
-def fingerprint(judge: Path, scoring: Scoring) -> str:
+def scoring_fingerprint(judge: Path, scoring: Scoring) -> str:
     """Return a digest of the judge, the settings and the code; all ranks must call together.
 
-    The lines of a journal are used again only if the digest is the same. The records are not part of
-    it, because each line is stored under the content of its own record.
+    The lines of a journal (the results of an earlier call) are used again only if the digest is the
+    same. The digest does not depend on the records, because each line is stored under the content
+    of its own record.
+
+    Args:
+        judge: A checkpoint folder or the YAML file of a judge.
+        scoring: The settings of the command.
     """
-    settings = [str(scoring.form == "relative"), str(scoring.verifying)]
-    code = code_digest("mmrm.eval.selection.candidate_scores", *SCORES, floors=("models", "eval"))
-    return digest("\n".join([shared_digest(judge), code, *settings]))
+    # The form `relative` judges the reference answer too. The other forms do not change the results.
+    settings = [str(scoring.form == "relative"), str(scoring.verifier)]
+    digest_of_code = code_digest(
+        "mmrm.eval.selection.candidate_scores", *SCORING_MODULES, floors=("models", "eval")
+    )
+    return digest("\n".join([shared_digest(judge), digest_of_code, *settings]))
 
 
-def content_key(record: Read) -> str:
+def content_key(record: ReadRecord) -> str:
     """Return a digest of a record's prompt, images, responses and verdicts.
 
     For a record that cannot be read it is a digest of the error message, which names the row.
     """
     if isinstance(record, str):
         return shown_key((), (), (), record)
-    candidates, line = record
-    return shown_key((), (), (), journal_key(candidates), line)
+    return shown_key((), (), (), journal_key(record.candidates), record.verdicts)
 
 
-def line_key(record: Read, content: str, line: Line) -> str:
-    """Return the key of a record's line: the digest `content`, and the row's name if the line is an error.
+def line_key(record: ReadRecord, digest_of_content: str, line: ResultLine) -> str:
+    """Return the key under which a record's result `line` is stored in the journal.
 
-    The message of an error names the row, so it must not be used for an equal record in another row.
+    The key is the digest of the record's content. If the result is an error, the name of the row is
+    appended: the error's message names the row, so it must not be used for an equal record in
+    another row.
     """
     if isinstance(record, str) or "error" not in line:
-        return content
-    return f"{content}/{record[0].identity}"
+        return digest_of_content
+    return f"{digest_of_content}/{record.candidates.identity}"
 
 
 @dataclass(slots=True)
 class LineJournal:
-    """The journal of a scored file: a line with the fingerprint, then one line for each judged record.
+    """The journal of a scored file: a JSON-lines file with the results of the records so far.
 
-    Only the first rank reads and writes it, while it holds the lock of the output. The lines may be in
-    any order, and there may be lines of records that the file no longer holds.
+    Its first line is a fingerprint, and each further line is the result of one record. Only the
+    first rank reads and writes it, while it holds the lock of the output. The lines may be in any
+    order, and there may be lines of records that the scored file no longer holds.
     """
 
     path: Path
-    mark: str
+    fingerprint: str
+    """The digest of judge, settings and code, as `scoring_fingerprint` returns it."""
     offsets: dict[str, int] = field(default_factory=dict)
     """The byte at which the line of each key begins. It is filled on the first rank only."""
 
     def begin(self, console: Console) -> None:
-        """Read the keys of an existing journal, or begin a new one. Called on the first rank only."""
-        head = json.dumps(self.mark).encode() + b"\n"
+        """Read the keys of an existing journal, or begin a new one.
+
+        A journal with another fingerprint is replaced by a new one. Only the first rank may call
+        this.
+        """
+        head = json.dumps(self.fingerprint).encode() + b"\n"
         if not self.path.is_file():
             write_whole(self.path, head.decode())
             return
@@ -151,21 +187,22 @@ class LineJournal:
         with self.path.open("rb") as file:
             if file.readline() != head:
                 console.print(
-                    f"{self.path} belongs to another judge, input, option or code; all is judged anew.",
+                    f"{self.path} belongs to another judge, input, option or code; all is judged "
+                    "anew.",
                     soft_wrap=True,
                 )
                 write_whole(self.path, head.decode())
                 return
-            end = len(head)
+            end_of_lines = len(head)
             for text in file:
-                key = _key_of(text)
+                key = _key_of_line(text)
                 if key is None:
                     num_damaged += 1
                 else:
-                    self.offsets[key] = end
+                    self.offsets[key] = end_of_lines
                 if text.endswith(b"\n"):
-                    end += len(text)
-        os.truncate(self.path, end)  # removes a last line that a kill cut off
+                    end_of_lines += len(text)
+        os.truncate(self.path, end_of_lines)  # removes a last line that a kill cut off
         if self.offsets:
             console.print(
                 f"{len(self.offsets):,} records are there, judged before the command was stopped.",
@@ -178,39 +215,46 @@ class LineJournal:
                 highlight=False,
             )
 
-    def held_key(self, record: Read, content: str) -> str | None:
-        """Return the key of the line that the journal has for a record, or None if it has none."""
-        empty_lines: tuple[Line, Line] = ({}, {"error": ""})
-        for line in empty_lines:
-            key = line_key(record, content, line)
+    def held_key(self, record: ReadRecord, digest_of_content: str) -> str | None:
+        """Return the key of the line that the journal has for a record, or None if it has none.
+
+        Args:
+            record: The record.
+            digest_of_content: The digest that `content_key` returns for the record.
+        """
+        # The key depends on whether the line is a result or an error, so both are looked up.
+        possible_lines: tuple[ResultLine, ResultLine] = ({}, {"error": ""})
+        for line in possible_lines:
+            key = line_key(record, digest_of_content, line)
             if key in self.offsets:
                 return key
         return None
 
-    def add(self, lines: Sequence[Line]) -> None:
-        """Append lines, each of which holds its `key`. Called on the first rank only."""
+    def add(self, lines: Sequence[ResultLine]) -> None:
+        """Append the results of records, each with its `key`. Only the first rank may call this."""
         with self.path.open("ab") as file:
             for line in lines:
                 self.offsets[line["key"]] = file.tell()
                 file.write(json.dumps(line).encode() + b"\n")
 
-    def lines(self, keys: Iterable[str]) -> Iterator[Line]:
-        """Yield the line of each key, in the order of the keys."""
+    def lines(self, keys: Iterable[str]) -> Iterator[ResultLine]:
+        """Yield the record's result that is stored under each key, in the order of the keys."""
         with self.path.open("rb") as file:
             for key in keys:
                 file.seek(self.offsets[key])
                 yield json.loads(file.readline())
 
 
-def _key_of(text: bytes) -> str | None:
-    """Return the key of a line of a journal, or None if the line is damaged or cut off."""
+def _key_of_line(text: bytes) -> str | None:
+    """Return the key of a line of the journal, or None if the line is damaged or cut off."""
     if not text.endswith(b"\n"):
         return None
     try:
         line = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(line, dict) or not {"scores", "error"} & line.keys():
+    is_result = isinstance(line, dict) and ("scores" in line or "error" in line)
+    if not is_result:
         return None
     key = line.get("key")
     return key if isinstance(key, str) else None
@@ -219,105 +263,136 @@ def _key_of(text: bytes) -> str | None:
 def score_candidates_file(
     judge: Judge, file: RecordFile, scoring: Scoring, journal: LineJournal, console: Console
 ) -> list[str]:
-    """Judge every record of a file that has no line in the journal yet; all ranks must call together.
+    """Judge the records of a file that have no result in the journal yet, and add their results.
 
-    Returns the keys of the records' lines in the order of the file. On ranks other than the first the
-    list is empty.
+    All ranks must call together.
+
+    Returns:
+        The keys of the results in the journal, in the order of the file's records. On ranks other
+        than the first the list is empty.
     """
-    total = len(file.rows)
+    num_records = len(file.rows)
     chunk_size = CHUNK * world_size()
     keys: list[str] = []
     num_judged = 0
     chunk_file = journal.path.with_name(f"{journal.path.name}.chunk")
-    judgements = Journal(file=chunk_file, mark=journal.mark)
-    if rank() == 0:
+    chunk_journal = Journal(file=chunk_file, fingerprint=journal.fingerprint)
+    is_first_rank = rank() == 0
+    if is_first_rank:
         journal.begin(console)
     num_before = len(journal.offsets)
     with ExitStack() as stack:
-        show = stack.enter_context(showing(file.path.name, console, total)) if rank() == 0 else None
-        for start in range(0, total, chunk_size):
-            numbers = range(start, min(start + chunk_size, total))
+        progress: ProgressBar | None = None
+        if is_first_rank:
+            progress = stack.enter_context(progress_bar(file.path.name, console, num_records))
+        for start in range(0, num_records, chunk_size):
+            numbers = range(start, min(start + chunk_size, num_records))
             records = read_chunk(file, scoring, numbers)
             content_keys = shared_content_keys(records)
             held_keys = list(map(journal.held_key, records, content_keys))
-            # All records of a chunk are judged again if one line is missing, so that the packed rows
-            # are the same as in an uninterrupted run. Finished judgements are read from `judgements`.
-            if gather(None in held_keys)[0]:
-                lines = judge_chunk(judge, records, judgements)
+            # Only the first rank knows the journal, so it decides for all ranks. All records of a
+            # chunk are judged again if one result is missing, so that the packed rows are the same
+            # as in an uninterrupted run. Finished judgements are read from the chunk's journal.
+            is_incomplete = gather(None in held_keys)[0]
+            if is_incomplete:
+                lines = judge_chunk(judge, records, chunk_journal)
                 num_judged += len(lines)
                 held_keys = list(map(line_key, records, content_keys, lines))
-                if rank() == 0:
-                    keyed = zip(held_keys, lines, strict=True)
-                    journal.add([{"key": key, **line} for key, line in keyed])
-                    judgements.remove()
-            if show is not None:
+                if is_first_rank:
+                    keyed_lines = zip(held_keys, lines, strict=True)
+                    journal.add([{"key": key, **line} for key, line in keyed_lines])
+                    chunk_journal.remove()
+            if progress is not None:
                 keys += filter(None, held_keys)
-                show.update(numbers.stop, num_judged)
-    if rank() == 0:
-        judgements.remove()  # those of a chunk whose lines were written when the command was killed
-        report_unused(journal, num_before, keys, console)
+                progress.update(numbers.stop, num_judged)
+    if is_first_rank:
+        # A kill between `add` and `remove` leaves the journal of a finished chunk.
+        chunk_journal.remove()
+        print_number_of_unused_lines(journal, num_before, keys, console)
     return keys
 
 
-def report_unused(
+def print_number_of_unused_lines(
     journal: LineJournal, num_before: int, keys: Sequence[str], console: Console
 ) -> None:
-    """Print how many lines of an earlier call belong to records that the file does not hold."""
+    """Print how many of the journal's results belong to records that the scored file does not hold.
+
+    Args:
+        journal: The journal, after the file was judged.
+        num_before: The number of results in the journal before the file was judged.
+        keys: The keys of the results of the file's records.
+        console: The console. Nothing is printed if all results are used.
+    """
     num_unused = len(journal.offsets.keys() - set(keys))
     if num_unused:
         console.print(
-            f"{num_unused:,} of the {num_before:,} records that were there are not in the file as it is now and are not used.",
+            f"{num_unused:,} of the {num_before:,} records that were there are not in the file as "
+            "it is now and are not used.",
             highlight=False,
             soft_wrap=True,
         )
 
 
-def read_chunk(file: RecordFile, scoring: Scoring, numbers: Sequence[int]) -> list[Read]:
-    """Read the records with these row numbers, on all ranks.
+def read_chunk(file: RecordFile, scoring: Scoring, numbers: Sequence[int]) -> list[ReadRecord]:
+    """Return the records of a file in the rows `numbers`; all ranks must call together.
 
     A record that one rank cannot read, for example because an image is missing there, is an error
     message on all ranks.
     """
-    read: dict[int, tuple[Candidates, Line]] = {}
-    faults: dict[int, str] = {}
+    record_by_number: dict[int, JudgeableRecord] = {}
+    message_by_number: dict[int, str] = {}
     for number in numbers:
         try:
-            read[number] = scoring.read(file, number)
+            record_by_number[number] = scoring.read_record(file, number)
         except RecordError as error:
-            faults[number] = str(error)
-    for faults_of_rank in reversed(gather(faults)):
-        faults.update(faults_of_rank)
-    return [faults[number] if number in faults else read[number] for number in numbers]
+            message_by_number[number] = str(error)
+    # The first rank is merged last: of several messages about a record, all ranks take its message.
+    for messages_of_rank in reversed(gather(message_by_number)):
+        message_by_number.update(messages_of_rank)
+    records: list[ReadRecord] = []
+    for number in numbers:
+        if number in message_by_number:
+            records.append(message_by_number[number])
+        else:
+            records.append(record_by_number[number])
+    return records
 
 
-def shared_content_keys(records: Sequence[Read]) -> list[str]:
-    """Return the content key of each record, on all ranks. Each rank computes a share of the keys."""
+def shared_content_keys(records: Sequence[ReadRecord]) -> list[str]:
+    """Return the `content_key` of each record on all ranks, which must call together.
+
+    Each rank computes a share of the keys, because the images have to be read for them.
+    """
     keys = [""] * len(records)
-    own = list(map(content_key, records[rank() :: world_size()]))
-    for number, keys_of_rank in enumerate(gather(own)):
+    keys_of_this_rank = list(map(content_key, records[rank() :: world_size()]))
+    for number, keys_of_rank in enumerate(gather(keys_of_this_rank)):
         keys[number :: world_size()] = keys_of_rank
     return keys
 
 
-def judge_chunk(judge: Judge, records: Sequence[Read], journal: Journal) -> list[Line]:
-    """Judge records, and return the line of each for the journal; all ranks must call together."""
-    batch = [record[0] for record in records if not isinstance(record, str)]
-    judged = iter(scores_or_faults(judge, batch, journal))
-    lines: list[Line] = []
+def judge_chunk(judge: Judge, records: Sequence[ReadRecord], journal: Journal) -> list[ResultLine]:
+    """Judge records, and return the result of each; all ranks must call together.
+
+    A record that could not be read has its error message as result. `journal` keeps the judgements
+    that are finished if the command is killed.
+    """
+    batch = [record.candidates for record in records if not isinstance(record, str)]
+    remaining_scores = iter(scores_or_messages(judge, batch, journal))
+    lines: list[ResultLine] = []
     for record in records:
         if isinstance(record, str):
             lines.append({"error": record})
         else:
-            lines.append(_line(next(judged), record[1]))
+            lines.append(_result_line(next(remaining_scores), record.verdicts))
     return lines
 
 
-def scores_or_faults(
+def scores_or_messages(
     judge: Judge, batch: Sequence[Candidates], journal: Journal
 ) -> list[Scores | str]:
-    """Return for each record of a batch its scores, or the error message if it cannot be judged.
+    """Return for each prompt of a batch the scores, or an error message if it cannot be judged.
 
-    If the batch fails, its halves are judged separately, and so on, until the failing records are
+    If the batch fails, its halves are judged separately, and so on, until each failing prompt is
     alone. Other errors than RecordError and NonFiniteError are raised. An error occurs on all ranks
     together, and `journal` holds the judgements that were made before it.
     """
@@ -329,35 +404,49 @@ def scores_or_faults(
         if len(batch) == 1:
             return [str(error)]
     half = len(batch) // 2
-    first_half = scores_or_faults(judge, batch[:half], journal)
-    second_half = scores_or_faults(judge, batch[half:], journal)
+    first_half = scores_or_messages(judge, batch[:half], journal)
+    second_half = scores_or_messages(judge, batch[half:], journal)
     return first_half + second_half
 
 
-def _line(judged: Scores | str, line: Line) -> Line:
-    """Return the line of a record for the journal, from its scores or its error message.
+def _result_line(scores_or_message: Scores | str, verdicts: ResultLine) -> ResultLine:
+    """Return the result of a record for the journal, from its scores or an error message.
 
-    `line` holds the values that need no judge, such as the verdicts of a verifier.
+    `verdicts` is the part of the result that needs no judge: `right`, or nothing without a
+    verifier.
     """
-    if isinstance(judged, str):
-        return {"error": judged}
-    line = {"scores": list(judged.values), **line}
-    if judged.usage.judgements:
-        line["judgements"] = judged.usage.judgements
-        line["unread"] = judged.usage.unread
-    elif judged.texts:
-        line["critiques"] = list(judged.texts)
+    if isinstance(scores_or_message, str):
+        return {"error": scores_or_message}
+    scores = scores_or_message
+    line: ResultLine = {"scores": list(scores.values), **verdicts}
+    # A judge that compares makes judgements. A critic's texts are critiques of each response.
+    if scores.usage.judgements:
+        line["judgements"] = scores.usage.judgements
+        line["unread"] = scores.usage.unread
+    elif scores.texts:
+        line["critiques"] = list(scores.texts)
     return line
 
 
-def added(journal: LineJournal, scoring: Scoring, keys: Sequence[str]) -> Iterator[New]:
-    """Yield the columns to add to each record, or None for a record without scores."""
+def columns_to_add(
+    journal: LineJournal, scoring: Scoring, keys: Sequence[str]
+) -> Iterator[AddedColumns]:
+    """Yield the columns to add to each record, or None for a record without scores.
+
+    Args:
+        journal: The journal with the results of the records.
+        scoring: The settings by which the columns are made.
+        keys: The keys of the results, in the order of the records.
+    """
     for line in journal.lines(keys):
         yield None if "error" in line else scoring.columns(line)
 
 
-def errors(journal: LineJournal, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the row number and the error message of each record without scores."""
+def record_errors(journal: LineJournal, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the row number and the error message of each record without scores.
+
+    `keys` are the keys of the results in the journal, in the order of the records.
+    """
     for number, line in enumerate(journal.lines(keys)):
         if "error" in line:
             yield {"row": number, "error": line["error"]}

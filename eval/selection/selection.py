@@ -1,4 +1,4 @@
-"""Select the best response or preference pairs from scored responses, and make training records of them."""
+"""Select the best response or preference pairs from scored responses, and make training records."""
 
 from __future__ import annotations
 
@@ -7,150 +7,177 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import visible
 from mmrm.data.regular_files import read_bytes
 from mmrm.eval.candidates import Scores
-from mmrm.eval.selection.candidate_records import Answered
-from mmrm.eval.verifiers import Verifying
+from mmrm.eval.selection.candidate_records import AnsweredPrompt
+from mmrm.eval.verifiers import ResponseVerifier
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 Format = Literal["project", "trl"]
+"""The form of training records: this project's own, or the turns that TRL's trainers read."""
 
 
-class NotTaken(Exception):
-    """Raised if the rules select nothing from a record. The message is the reason, which callers count."""
+class NothingSelected(Exception):
+    """Raised if nothing can be selected from a record's responses.
+
+    The message is the reason, by which callers count such records.
+    """
 
 
 IndexPair = tuple[int, int]
-"""Indices of a better and a worse response."""
+"""The indices of a better and a worse response to the same prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredResponses:
-    """The responses to a prompt, their scores, and which of them are right if a verifier was used."""
+    """The responses to a prompt with their scores, and with verdicts if a verifier was used."""
 
     responses: Sequence[str]
     scores: Sequence[float]
     right: Sequence[bool] | None
+    """Whether each response is right; None if no verifier was used."""
 
     @property
     def order(self) -> list[int]:
-        """Indices of the responses, best first."""
+        """Indices of the responses, the highest score first."""
         return Scores(tuple(self.scores)).order
 
 
-def scored(
-    columns: Mapping[str, Any], responses: Sequence[str], verifying: Verifying | None
+def read_scored_responses(
+    columns: Mapping[str, Any], responses: Sequence[str], verifier: ResponseVerifier | None
 ) -> ScoredResponses:
-    """Return the responses of a record with their scores and verdicts.
+    """Return the responses of a record with the scores in its columns, and with verdicts.
 
     Args:
-        columns: The columns of the record.
+        columns: The values of the record by column. The scores are in the column `scores`.
         responses: The responses of the record.
-        verifying: The verifier of the responses; None if they are not verified.
+        verifier: The verifier of the responses. None leaves out the verdicts.
 
     Raises:
         RecordError: If the column `scores` does not hold one finite number for each response.
     """
     scores = columns.get("scores")
-    if (
-        not isinstance(scores, list)
-        or len(scores) != len(responses)
-        or not all(map(_finite, scores))
-    ):
+    if not _is_list_of_numbers(scores, len(responses)):
         raise RecordError(
-            f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as eval/score.py writes it."
+            f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as "
+            "eval/score.py writes it."
         )
-    right = verifying.right(columns, responses) if verifying else None
+    right = verifier.right(columns, responses) if verifier else None
     return ScoredResponses(responses, scores, right)
 
 
-def _finite(value: Any) -> bool:
+def _is_list_of_numbers(value: Any, length: int) -> TypeGuard[list[float]]:
+    """Return True if `value` is a list of `length` finite numbers."""
+    if not isinstance(value, list) or len(value) != length:
+        return False
+    return all(map(_is_finite_number, value))
+
+
+def _is_finite_number(value: Any) -> bool:
     """Return True if `value` is a finite number. True and False do not count as numbers."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
 
 
-def best(scored_responses: ScoredResponses) -> int:
-    """Return the index of the best response, or of the best right response if a verifier was used.
+def index_of_best(scored_responses: ScoredResponses) -> int:
+    """Return the index of the response with the highest score.
+
+    If a verifier was used, only right responses are considered.
 
     Raises:
-        NotTaken: If a verifier was used and no response is right.
+        NothingSelected: If a verifier was used and no response is right.
     """
+    is_right = scored_responses.right
     for index in scored_responses.order:
-        if scored_responses.right is None or scored_responses.right[index]:
+        if is_right is None or is_right[index]:
             return index
-    raise NotTaken("no response is right")
+    raise NothingSelected("no response is right")
 
 
 def preference_pairs(
-    scored_responses: ScoredResponses, minimum: float | None, all_pairs: bool
+    scored_responses: ScoredResponses, min_margin: float | None, all_pairs: bool
 ) -> list[IndexPair]:
-    """Return indices of a better and a worse response, the pairs with the better ones first.
+    """Return pairs of a better and a worse response to a prompt, as indices.
 
-    Without a verifier the pair is the best and the worst response by score, or all pairs with
-    different scores. With a verifier it is the best right response and the worst wrong one, or all
-    pairs of a right and a wrong response, whatever their scores. Responses with equal texts, and
-    responses without a visible character, make no pair.
+    Without a verifier there is one pair, the best and the worst response by score, or with
+    `all_pairs` all pairs of responses with different scores. With a verifier there is one pair, the
+    best right response and the worst wrong one, or with `all_pairs` all pairs of a right and a
+    wrong response, whatever their scores. Responses with equal texts, and responses without a
+    visible character, make no pair. Pairs with better responses come first.
 
     Args:
-        scored_responses: The responses to one prompt.
-        minimum: The least margin between the scores of a pair; None takes any.
+        scored_responses: The responses to the prompt.
+        min_margin: The least difference between the scores of a pair; None allows any difference.
         all_pairs: Return all pairs instead of one.
 
     Raises:
-        NotTaken: If there is no pair.
+        NothingSelected: If there is no pair.
     """
     scores = scored_responses.scores
     texts = scored_responses.responses
     if scored_responses.right is None:
-        candidates, reason = _pairs_by_score(scored_responses, all_pairs)
+        pairs, reason = _pairs_by_score(scored_responses, all_pairs)
     else:
-        candidates, reason = _pairs_by_verifier(
+        pairs, reason = _pairs_by_verifier(
             scored_responses.order, scored_responses.right, all_pairs
         )
-    if not candidates:
-        raise NotTaken(reason)
-    if minimum is not None:
-        candidates = [
+    if not pairs:
+        raise NothingSelected(reason)
+    if min_margin is not None:
+        pairs = [
             (better, worse)
-            for better, worse in candidates
-            if scores[better] - scores[worse] >= minimum
+            for better, worse in pairs
+            if scores[better] - scores[worse] >= min_margin
         ]
-    if not candidates:
-        raise NotTaken("the margin is too small")
-    taken = [
-        (better, worse)
-        for better, worse in candidates
-        if texts[better] != texts[worse] and visible(texts[better]) and visible(texts[worse])
-    ]
-    if not taken:
-        raise NotTaken("the texts are equal or empty")
-    return taken
+    if not pairs:
+        raise NothingSelected("the margin is too small")
+    usable_pairs: list[IndexPair] = []
+    for better, worse in pairs:
+        are_visible = visible(texts[better]) and visible(texts[worse])
+        if are_visible and texts[better] != texts[worse]:
+            usable_pairs.append((better, worse))
+    if not usable_pairs:
+        raise NothingSelected("the texts are equal or empty")
+    return usable_pairs
 
 
 def _pairs_by_score(
     scored_responses: ScoredResponses, all_pairs: bool
 ) -> tuple[list[IndexPair], str]:
-    """Return (better, worse) pairs with different scores, best first, and the reason if there are none."""
+    """Return the pairs of a better and a worse response by score, and the reason if there are none.
+
+    Without `all_pairs` the only pair is the best and the worst response. Responses with equal
+    scores make no pair.
+    """
     order = scored_responses.order
     scores = scored_responses.scores
     if len(order) == 1:
         return [], "one response"
     pairs = list(combinations(order, 2)) if all_pairs else [(order[0], order[-1])]
-    different = [(better, worse) for better, worse in pairs if scores[better] > scores[worse]]
-    return different, "all scores are equal"
+    pairs_that_differ = [
+        (better, worse) for better, worse in pairs if scores[better] > scores[worse]
+    ]
+    return pairs_that_differ, "all scores are equal"
 
 
 def _pairs_by_verifier(
     order: Sequence[int], is_right: Sequence[bool], all_pairs: bool
 ) -> tuple[list[IndexPair], str]:
-    """Return (right, wrong) pairs, best first, and the reason if there are none."""
+    """Return the pairs of a right and a wrong response, and the reason if there are none.
+
+    Args:
+        order: The indices of the responses, the highest score first.
+        is_right: Whether each response is right.
+        all_pairs: Return all pairs instead of the best right and the worst wrong response.
+    """
     right = [index for index in order if is_right[index]]
     wrong = [index for index in order if not is_right[index]]
     if not right:
@@ -163,29 +190,38 @@ def _pairs_by_verifier(
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
-    """Makes training records: preference records with `chosen` and `rejected`, or SFT records with one response.
+class TrainingRecordMaker:
+    """Makes training records of the responses to a prompt.
 
-    `form` is this project's form or TRL's, and `suffix` is the ending of the file to write. In JSON
-    lines, images are the paths that the scored file has, or data URIs if the scored file contains the
-    images. Parquet contains the images, as `datasets` stores them.
+    A record is a preference record with `chosen` and `rejected`, or an SFT record with one
+    response. In records for JSON lines, images are the paths that the scored file has, or data URIs
+    if the scored file contains the images. Records for parquet contain the images, as `datasets`
+    stores them.
     """
 
     form: Format
     suffix: str
+    """The ending of the file that the records are written to: .jsonl or .parquet."""
 
-    def pair(
+    def preference_record(
         self,
-        answered: Answered,
+        answered: AnsweredPrompt,
         scored_responses: ScoredResponses,
         chosen: int,
         rejected: int,
         identity: str,
     ) -> dict[str, Any]:
-        """Return the preference record of the responses with the indices `chosen` and `rejected`.
+        """Return the preference record of two responses to a prompt.
 
-        Its `margin` is the difference of their scores. The record has no margin if the pair was made
-        by a verifier. `identity` names the record in messages.
+        The `margin` of the record is the difference of their scores. The record has no margin if
+        the responses were verified, because the pair was then not made by score.
+
+        Args:
+            answered: The prompt with all responses to it.
+            scored_responses: The same responses with their scores.
+            chosen: The index of the better response.
+            rejected: The index of the worse response.
+            identity: The name of the record in messages.
         """
         record = self._prompt(answered, identity) | {
             "chosen": self._response(answered.responses[chosen]),
@@ -196,54 +232,65 @@ class Writer:
             record["margin"] = scores[chosen] - scores[rejected]
         return record
 
-    def example(self, answered: Answered, index: int, identity: str) -> dict[str, Any]:
+    def sft_record(self, answered: AnsweredPrompt, index: int, identity: str) -> dict[str, Any]:
         """Return the SFT record of the response with this index.
 
         The response is in the column `completion` in TRL's form, and in `response` otherwise.
         `identity` names the record in messages.
         """
-        name = "completion" if self.form == "trl" else "response"
-        return self._prompt(answered, identity) | {name: self._response(answered.responses[index])}
+        column = "completion" if self.form == "trl" else "response"
+        response = self._response(answered.responses[index])
+        return self._prompt(answered, identity) | {column: response}
 
     def _response(self, content: str) -> Any:
-        """Return a response as a training record holds it: a text, or one assistant turn for TRL."""
+        """Return a response in the form of the training records.
+
+        It is a text in this project's form, and a list of one assistant turn in TRL's.
+        """
         if self.form != "trl":
             return content
         return [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})]
 
     def _turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a turn as a training record holds it. In TRL's JSON lines its content is one text."""
+        """Return a turn of a prompt in the form of the training records.
+
+        In TRL's JSON lines the content of a turn is one text, and otherwise a list of parts.
+        """
         if self.form == "trl" and self.suffix == ".jsonl":
-            return {
-                "role": turn["role"],
-                "content": "".join(part["text"] for part in turn["content"]),
-            }
+            # `_prompt` has refused images, so every part is a text.
+            text = "".join(part["text"] for part in turn["content"])
+            return {"role": turn["role"], "content": text}
         return dict(turn)
 
-    def _prompt(self, answered: Answered, identity: str) -> dict[str, Any]:
-        """Return the columns `images` and `prompt` of a training record."""
+    def _prompt(self, answered: AnsweredPrompt, identity: str) -> dict[str, Any]:
+        """Return the columns `images` and `prompt` of a training record.
+
+        Raises:
+            UserError: If a record for TRL's JSON lines has images. The message begins with
+                `identity`.
+        """
+        images: list[Any] = []
         if self.suffix == ".parquet":
-            images: list[Any] = [
-                {"bytes": one if isinstance(one, bytes) else read_bytes(one)}
-                for one in answered.images
-            ]
+            for image in answered.images:
+                content = image if isinstance(image, bytes) else read_bytes(image)
+                images.append({"bytes": content})
         elif self.form == "trl" and answered.images:
             raise UserError(
-                f"{identity} has images, and TRL's trainers take them from parquet: name an OUT that ends in .parquet."
+                f"{identity} has images, and TRL's trainers take them from parquet: name an OUT "
+                "that ends in .parquet."
             )
         else:
-            images = [
-                str(one) if isinstance(one, Path) else data_uri(one, identity)
-                for one in answered.references
-            ]
+            for reference in answered.references:
+                is_path = isinstance(reference, Path)
+                images.append(str(reference) if is_path else data_uri(reference, identity))
         return {"images": images, "prompt": [self._turn(turn) for turn in answered.turns]}
 
-    def schema(self, pair: bool, verified: bool) -> pa.Schema:
-        """Return the schema of the records in parquet. It tells `datasets` which columns hold images.
+    def schema(self, for_pairs: bool, with_margin: bool) -> pa.Schema:
+        """Return the schema of the records in parquet, which tells `datasets` where images are.
 
         Args:
-            pair: True for preference records, False for SFT records.
-            verified: True if a verifier made the pairs, so that they have no margin.
+            for_pairs: True for preference records, False for SFT records.
+            with_margin: True if preference records have the column `margin`.
         """
         from datasets import Features, Image, List, Value
 
@@ -252,11 +299,11 @@ class Writer:
         is_trl = self.form == "trl"
         response = turns if is_trl else Value("string")
         columns = {"images": List(Image()), "prompt": turns}
-        if pair:
+        if for_pairs:
             columns["chosen"] = response
             columns["rejected"] = response
         else:
             columns["completion" if is_trl else "response"] = response
-        if pair and not verified:
+        if for_pairs and with_margin:
             columns["margin"] = Value("float64")
         return Features(columns).arrow_schema

@@ -1,8 +1,8 @@
 """The HTTP side of the server: its routes, the checks before a request is read, and the shutdown.
 
-At SIGTERM (or Ctrl-C) the server drains: it answers the requests that it has accepted, refuses new ones
-with status 503, and then ends with exit status 0. Accepted requests that are not answered within the
-seconds of `--max-drain` get 503 as well. A second signal ends the process at once.
+At SIGTERM (or Ctrl-C) the server drains: it answers the requests that it has accepted, refuses new
+ones with status 503, and then ends with exit status 0. Accepted requests that are not answered
+within the seconds of `--max-drain` get 503 as well. A second signal ends the process at once.
 """
 
 import asyncio
@@ -25,12 +25,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.service import LOGGER, RequestError, Service
 
-OPEN = ("/health", "/ready")
+OPEN_PATHS = ("/health", "/ready")
 """Paths that need no key, because load balancers request them."""
+METERED_PATHS = (*DIALECTS, "/metrics", "/v1/models")
+"""Paths whose requests are counted by their names in the metrics."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection is kept open.
 
-Clients and load balancers close theirs earlier, so that they never send a request while the server closes.
+Clients and load balancers close theirs earlier, so that they never send a request while the server
+closes.
 """
 HEADER_SECONDS = 20
 """Seconds that a connection may take to send the headers of a request."""
@@ -40,46 +43,52 @@ CLOSE_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """ASGI middleware that refuses requests before they are read, counts the others, and logs each."""
+    """ASGI middleware that refuses requests before they are read, counts the others, and logs each.
+
+    Requests to /health and /ready are passed on without a check, a count or a line of the log.
+    """
 
     app: ASGIApp
     service: Service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request with an error, or pass it on to the app."""
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        """Answer a request with an error if it is refused, or pass it on to the app."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)
             return
         service = self.service
         started = time.perf_counter()
-        status = 500
-        path = scope["path"] if scope["path"] in (*DIALECTS, "/metrics", "/v1/models") else "other"
+        # Unknown paths share one name, so that clients cannot create any number of metrics.
+        path = scope["path"] if scope["path"] in METERED_PATHS else "other"
+        status = 500  # if the app fails before it sends a status
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
-        refused = self._refused(scope)
-        if refused:
-            service.metrics.errors.labels(refused.kind).inc()
-        accepted = scope["method"] == "POST" and refused is None
-        service.requests += accepted
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            service.metrics.errors.labels(refusal.kind).inc()
+        is_accepted_post = scope["method"] == "POST" and refusal is None
+        if is_accepted_post:
+            service.num_requests += 1
         try:
-            answering = refused.response() if refused else self.app
-            await answering(scope, receive, send_and_note_status)
+            answering_app = self.app if refusal is None else refusal.response()
+            await answering_app(scope, receive, send_and_note_status)
         finally:
-            service.requests -= accepted
+            if is_accepted_post:
+                service.num_requests -= 1
             seconds = time.perf_counter() - started
             service.metrics.seconds.labels(path).observe(seconds)
             LOGGER.info("%s %s %d %.0f ms", scope["method"], path, status, 1000 * seconds)
 
-    def _refused(self, scope: Scope) -> RequestError | None:
-        """Return the error for a request that is refused before it is read, or None if it is accepted."""
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        """Return the error for a request that is refused unread, or None if it is accepted."""
         service = self.service
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        required = f"Bearer {service.key}".encode()
-        if service.key is not None and not hmac.compare_digest(given, required):
+        sent_header = dict(scope["headers"]).get(b"authorization", b"")
+        required_header = f"Bearer {service.key}".encode()
+        if service.key is not None and not hmac.compare_digest(sent_header, required_header):
             return RequestError(
                 401,
                 "unauthorized",
@@ -87,17 +96,23 @@ class Gate:
             )
         if scope["method"] == "POST" and service.draining:
             return RequestError(503, "draining", "the server is being shut down; ask another one.")
-        if scope["method"] == "POST" and service.requests >= service.limits.queue:
+        if scope["method"] == "POST" and service.num_requests >= service.limits.queue:
             return RequestError(
                 429,
                 "overloaded",
-                f"{service.requests} requests wait, which is all this server allows; try again.",
+                f"{service.num_requests} requests wait, which is all this server allows; "
+                "try again.",
             )
         return None
 
 
 def application(service: Service) -> FastAPI:
-    """Return the FastAPI app with the routes of a service."""
+    """Return a FastAPI app whose requests a service answers.
+
+    The app has the routes that score responses, and the routes for states and metrics. The service
+    loads its judge when the app starts.
+    """
+    # No pages about the API: they would be further routes without a key.
     app = FastAPI(
         title="reward model",
         lifespan=service.lifespan,
@@ -108,18 +123,20 @@ def application(service: Service) -> FastAPI:
     app.add_middleware(Gate, service=service)
 
     @app.exception_handler(RequestError)
-    async def refused(_: Request, error: RequestError) -> JSONResponse:
+    async def answer_error(_: Request, error: RequestError) -> JSONResponse:
         service.metrics.errors.labels(error.kind).inc()
         return error.response()
 
     @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
+    async def answer_unknown_route(_: Request, error: HTTPException) -> JSONResponse:
         return RequestError(
             error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}."
         ).response()
 
     for path, read in DIALECTS.items():
-        app.add_api_route(path, _route(service, read), methods=["POST"], response_model=None)
+        app.add_api_route(
+            path, _route_handler(service, read), methods=["POST"], response_model=None
+        )
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -138,28 +155,34 @@ def application(service: Service) -> FastAPI:
 
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:
-        service.metrics.queue.set(service.groups)
+        service.metrics.queue.set(service.num_groups)
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     return app
 
 
-def _route(
+def _route_handler(
     service: Service, read: Callable[[Any, ServedCheckpoint], ScoreRequest]
 ) -> Callable[[Request], Any]:
-    """Return the handler of a route whose requests `read` reads."""
+    """Return the function that answers the requests to a route.
 
-    async def route(request: Request) -> JSONResponse:
+    Args:
+        service: The service, which computes the answers.
+        read: The function that reads the parsed body of a request to this route.
+    """
+
+    async def answer_request(request: Request) -> JSONResponse:
         return await service.answer(request, read)
 
-    return route
+    return answer_request
 
 
 class TimedHeaders(H11Protocol):
-    """A connection that is closed if a request's headers do not arrive in time.
+    """A connection of uvicorn that is closed if a request's headers do not arrive in time.
 
-    uvicorn waits without a limit for the headers. A client that sends one byte in a minute would keep a
-    connection open, and thousands of such clients would use up all connections of the process.
+    uvicorn waits without a limit for the headers. A client that sends one byte in a minute would
+    keep a connection open, and thousands of such clients would use up all connections of the
+    process.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -169,26 +192,28 @@ class TimedHeaders(H11Protocol):
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Read `data`, and stop or start the timer for the headers of a request.
+        """Parse `data`, and stop or start the timer for the headers of a request.
 
-        The timer stops once the headers are complete. It starts with the first byte of a next request.
+        The timer stops once the headers are complete. It starts again with the first byte of the
+        connection's next request.
         """
         super().data_received(data)
         awaits_headers = self.conn.their_state is h11.IDLE
         if not awaits_headers and self.header_timer is not None:
             self.header_timer.cancel()
             self.header_timer = None
-        if awaits_headers and self.header_timer is None and self.conn.trailing_data[0]:
+        unparsed_bytes, _ = self.conn.trailing_data
+        if awaits_headers and self.header_timer is None and unparsed_bytes:
             self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer, because the connection is closed."""
+        """Stop the timer for the headers, because the connection is closed."""
         if self.header_timer is not None:
             self.header_timer.cancel()
         super().connection_lost(exc)
 
     def _expect_headers(self) -> None:
-        """Start the timer that closes the connection."""
+        """Start the timer that closes the connection unless headers arrive in time."""
         self.header_timer = self.loop.call_later(HEADER_SECONDS, self._close_as_too_slow)
 
     def _close_as_too_slow(self) -> None:
@@ -200,9 +225,11 @@ class TimedHeaders(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that answers its accepted requests before it ends; see the module's docstring.
+    """A uvicorn server that answers its accepted requests before it ends.
 
-    uvicorn itself would refuse connections at once, and end with the status of the signal.
+    After the first signal it drains: it answers the requests that it has accepted, refuses new ones
+    with status 503, and ends with exit status 0. uvicorn itself would refuse connections at once,
+    and end with the status of the signal.
     """
 
     def __init__(self, service: Service) -> None:
@@ -221,7 +248,10 @@ class Server(uvicorn.Server):
         """The time of the monotonic clock at which draining ends."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain at the first signal, and end at once at the second one."""
+        """Begin to drain at the first signal, and end at once at the second one.
+
+        uvicorn calls this method for SIGTERM and SIGINT.
+        """
         is_second_signal = self.service.draining
         self.should_exit = is_second_signal
         self.force_exit = is_second_signal
@@ -232,18 +262,18 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return True if the server has to end; uvicorn calls this ten times in a second.
 
-        The server ends if all accepted requests are answered after a signal, if draining took too long,
-        or if the model failed.
+        The server ends if all accepted requests are answered after a signal, if draining took too
+        long, or if the model failed.
         """
         service = self.service
         if time.monotonic() > self.drain_until and not service.out_of_time.is_set():
             LOGGER.warning(
                 "%d requests are not answered %d s after the signal and are given up",
-                service.requests,
+                service.num_requests,
                 service.limits.drain,
             )
             service.out_of_time.set()
-        has_drained = service.draining and not service.requests
+        has_drained = service.draining and service.num_requests == 0
         has_failed = service.failed is not None
         if has_drained or has_failed or service.out_of_time.is_set():
             self.should_exit = True

@@ -1,9 +1,10 @@
 """Compute the scores of all clients' groups in packed rows, in order of arrival.
 
-A group is a prompt with the responses to it. Groups are encoded in a pool of threads, and one thread runs
-the model. A new row is made as soon as the row before it ends, of the groups that have arrived by then.
-Equal prompts in a row are computed once. If a row fails, its groups are computed one by one, so that only
-the group that causes the error fails.
+A group is a prompt with the responses to it. A row is a sequence of groups that the model computes
+together. Groups are encoded in a pool of threads, and one thread runs the model. As soon as a row
+is computed, the next one is made of the groups that have arrived by then. Equal prompts in a row
+are computed once. If a row fails, its groups are computed one by one, so that only the group that
+causes the error fails.
 """
 
 import asyncio
@@ -30,8 +31,9 @@ from mmrm.models.packing.groups import Group, join
 
 ResultT = TypeVar("ResultT")
 
-ENCODERS = min(16, os.cpu_count() or 1)
-ENCODED = 256
+NUM_ENCODERS = min(16, os.cpu_count() or 1)
+"""Number of threads that encode groups."""
+MAX_ENCODED = 256
 """Largest number of groups that are encoded and not answered yet.
 
 An encoded image of a million pixels takes 24 MB.
@@ -44,56 +46,69 @@ class ScoredGroup:
 
     scores: Scores
     tokens: int
-    """Tokens computed for the group. A prompt that several groups share is counted at the first of them, and what a judge
-    writes is not counted."""
+    """Number of tokens computed for the group.
+
+    A prompt that several groups share is counted at the first of them. Texts that a judge writes
+    are not counted.
+    """
     tokens_unshared: int
     """The number of tokens if each response were computed with its own copy of the prompt."""
 
 
 @dataclass(eq=False, slots=True)
 class Part:
-    """A unit, or some of its responses, that waits to be computed."""
+    """Responses to a prompt that wait to be computed together.
+
+    They are the responses of one unit, or some of them if the unit is too large for a row. A unit
+    holds the responses to a prompt that the judge computes together.
+    """
 
     unit: Unit
     group: Group
-    prompt: object
+    """The encoded unit: the prompt and its continuations, which are the responses, or one for each
+    judgement that is to be written."""
+    prompt_key: object
     """A key that is equal for parts with equal prompts, which may be computed as one group."""
     result: "asyncio.Future[UnitResult]"
-    tokens: int = 0
+    num_tokens: int = 0
+    """Number of tokens that were computed for the part; 0 before."""
 
     @property
     def num_continuations(self) -> int:
-        """Continuations of its group: responses, or judgements to be written."""
+        """Number of continuations of the prompt."""
         return len(self.group.continuations)
 
     @property
-    def continuation_tokens(self) -> int:
-        """Tokens of its continuations, without the prompt."""
+    def num_continuation_tokens(self) -> int:
+        """Number of tokens of all continuations, without the prompt."""
         return sum(len(continuation.ids) for continuation in self.group.continuations)
 
     @property
-    def unshared_tokens(self) -> int:
-        """Tokens of its sequences, each with the prompt."""
-        return self.num_continuations * len(self.group.prompt_ids) + self.continuation_tokens
+    def num_unshared_tokens(self) -> int:
+        """Number of tokens if each continuation were computed with its own copy of the prompt."""
+        num_prompt_tokens = self.num_continuations * len(self.group.prompt_ids)
+        return num_prompt_tokens + self.num_continuation_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """Groups that are computed together, and for each the parts that were merged into it."""
+    """A row to be computed: groups of prompts with responses, which the model computes together."""
 
     groups: Sequence[Group]
     parts_by_group: Sequence[Sequence[Part]]
+    """The parts whose responses each group holds. Parts with equal prompts share a group."""
 
     @property
     def parts(self) -> list[Part]:
-        """The parts, group by group."""
+        """The parts of the row in the order of their groups."""
         return [part for parts in self.parts_by_group for part in parts]
 
 
 class Batcher:
-    """Scores the candidates of any number of callers on one event loop.
+    """Computes the scores of responses for any number of callers on one event loop.
 
-    The method `run` must run as a task of this event loop.
+    The method `run` must run as a task of the same event loop. It packs the responses that wait
+    into rows, which the model computes one after the other.
     """
 
     def __init__(
@@ -103,21 +118,28 @@ class Batcher:
         limits: RequestLimits,
         metrics: Metrics,
     ) -> None:
-        """`model` has the one thread in which the model was loaded."""
+        """Create a batcher for a loaded judge.
+
+        Args:
+            judge: The judge.
+            model: An executor with one thread, the one in which the judge's model was loaded.
+            limits: The limits on requests.
+            metrics: The metrics to which computed rows are added.
+        """
         self.judge = judge
         self.model = model
         self.limits = limits
         self.metrics = metrics
-        self.encoders = ThreadPoolExecutor(ENCODERS, "encode")
+        self.encoders = ThreadPoolExecutor(NUM_ENCODERS, "encode")
         self.waiting: list[Part] = []
-        self.arrived = asyncio.Event()
-        self.room = asyncio.Semaphore(ENCODED)
+        self.has_waiting = asyncio.Event()
+        self.encoding_slots = asyncio.Semaphore(MAX_ENCODED)
 
     async def score(self, candidates: Candidates, lane: asyncio.Semaphore) -> ScoredGroup:
-        """Return the judge's scores of a group.
+        """Wait until a group is computed, and return the judge's scores of its responses.
 
         Args:
-            candidates: The prompt with its responses.
+            candidates: The group, a prompt with its responses.
             lane: The semaphore of the request that the group belongs to, from `new_lane`.
 
         Raises:
@@ -125,29 +147,32 @@ class Batcher:
             NonFiniteError: If a score is not a finite number.
         """
         async with lane:
-            units, prompt = await self.in_pool(self._split, candidates)
-        computed = await asyncio.gather(*(self._computed(unit, prompt, lane) for unit in units))
-        parts = [part for parts_of_unit in computed for part in parts_of_unit]
-        scores = self.judge.merge(
-            candidates, [part.unit for part in parts], [part.result.result() for part in parts]
+            units, prompt_key = await self.in_pool(self._units_and_prompt_key, candidates)
+        parts_by_unit = await asyncio.gather(
+            *(self._compute_unit(unit, prompt_key, lane) for unit in units)
         )
-        tokens = sum(part.tokens for part in parts)
-        tokens_unshared = sum(part.unshared_tokens for part in parts)
-        return ScoredGroup(scores, tokens, tokens_unshared)
+        # A part is the responses of a unit, or some of them. Its result is now a finished future.
+        parts = [part for parts_of_unit in parts_by_unit for part in parts_of_unit]
+        units_of_parts = [part.unit for part in parts]
+        results = [part.result.result() for part in parts]
+        scores = self.judge.merge(candidates, units_of_parts, results)
+        num_tokens = sum(part.num_tokens for part in parts)
+        num_tokens_unshared = sum(part.num_unshared_tokens for part in parts)
+        return ScoredGroup(scores, num_tokens, num_tokens_unshared)
 
     def new_lane(self) -> asyncio.Semaphore:
-        """Return a semaphore that limits how many groups of one request are in the encoders' pool.
+        """Return a semaphore that limits the number of groups of one request in the encoders' pool.
 
         The pool works in order of arrival. With the limit, a request of hundreds of groups does not
         fill the pool, and a small request does not have to wait for all of them.
         """
-        return asyncio.Semaphore(ENCODERS)
+        return asyncio.Semaphore(NUM_ENCODERS)
 
     async def in_pool(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Call a function in the pool of encoders, outside of the event loop and the model's thread.
+        """Call `function` in a thread of the encoders' pool, and return its result.
 
-        If the caller is cancelled, a function that waits for a thread is never called, and a running
-        one ends at its next step.
+        If the caller is cancelled before a thread is free, the function is never called. A function
+        that runs already ends when it next calls `stop_if_abandoned`.
         """
         abandoned = threading.Event()
         try:
@@ -158,10 +183,11 @@ class Batcher:
             abandoned.set()
             raise
 
-    def _split(self, candidates: Candidates) -> tuple[list[Unit], object]:
-        """Return the units of candidates, and a digest of their prompt and images.
+    def _units_and_prompt_key(self, candidates: Candidates) -> tuple[list[Unit], object]:
+        """Return the judge's units of candidates, and a digest of their prompt and images.
 
-        The digest is None if the judge cannot compute several units as one group.
+        A unit holds the responses that the judge computes together. The digest is None if the judge
+        cannot compute several units of one prompt as one group.
         """
         units = self.judge.checked_units(candidates)
         if not self.judge.units_share_groups:
@@ -172,37 +198,58 @@ class Batcher:
             digest.update(hashlib.sha256(content).digest())
         return units, digest.digest()
 
-    async def _computed(self, unit: Unit, prompt: object, lane: asyncio.Semaphore) -> list[Part]:
-        """Wait until a unit is computed, and return its parts with their results."""
+    async def _compute_unit(
+        self, unit: Unit, prompt_key: object, lane: asyncio.Semaphore
+    ) -> list[Part]:
+        """Wait until a unit of the judge is computed, and return its parts with their results.
+
+        Args:
+            unit: The responses to a prompt that the judge computes together. If they do not fit
+                into one row, they become several parts.
+            prompt_key: A key of the prompt. Units with equal keys may be computed as one group.
+                None if the judge does not allow this.
+            lane: The semaphore of the request, from `new_lane`.
+        """
+        loop = asyncio.get_running_loop()
+        parts: list[Part] = []
+        # Encoding requires a place in the request's lane, which is kept until the unit is encoded,
+        # and one of the batcher's slots, which is kept until the unit is computed.
         async with AsyncExitStack() as until_computed:
             async with lane:
-                await until_computed.enter_async_context(self.room)
-                encoded = await self.in_pool(self._encoded, unit)
-            loop = asyncio.get_running_loop()
-            parts = [
-                Part(piece, group, prompt or object(), loop.create_future())
-                for piece, group in encoded
-            ]
+                await until_computed.enter_async_context(self.encoding_slots)
+                encoded_units = await self.in_pool(self._encode_for_rows, unit)
+            for encoded_unit, group in encoded_units:
+                # A new object differs from every other key, so that the part is a group of its own.
+                key = prompt_key or object()
+                parts.append(Part(encoded_unit, group, key, loop.create_future()))
             self.waiting += parts
-            self.arrived.set()
+            self.has_waiting.set()
             await asyncio.gather(*(part.result for part in parts))
             return parts
 
-    def _encoded(self, unit: Unit) -> list[tuple[Unit, Group]]:
-        """Return a unit with its group, or several with some of the responses each if one row is too small."""
-        self._refuse_if_too_long(unit)
+    def _encode_for_rows(self, unit: Unit) -> list[tuple[Unit, Group]]:
+        """Encode a unit of the judge, and return it with the encoded group.
+
+        If one row cannot hold all responses of the unit, the result has several units, each with
+        some of the responses, and their groups.
+
+        Raises:
+            RecordError: If the prompt with its longest response exceeds the limit of tokens.
+        """
+        self._refuse_by_longest_response(unit)
         group = self.judge.encode(unit)
         self._refuse_beyond_tokens(group)
-        return list(self._pieces(unit, group))
+        return list(self._halve_until_it_fits(unit, group))
 
-    def _refuse_if_too_long(self, unit: Unit) -> None:
-        """Raise RecordError if a prompt with its longest response is beyond the limit of tokens.
+    def _refuse_by_longest_response(self, unit: Unit) -> None:
+        """Raise RecordError if a prompt with its longest response exceeds the limit of tokens.
 
-        A text of few characters cannot be. A longer one is encoded with its longest response alone,
-        before the prompt is tokenised once for each of the others.
+        This check comes before the whole unit is encoded, which takes long, because the prompt is
+        tokenised with each response. A prompt with so few characters that it cannot exceed the
+        limit is not encoded here.
         """
         if self.judge.info.compares or len(unit.shown) == 1:
-            return
+            return  # such a unit has few responses, so that its encoding is the check
         responses = unit.candidates.responses
         longest = max(unit.shown, key=lambda index: len(responses[index]))
         num_characters = sum(map(len, texts(unit.candidates.prompt))) + len(responses[longest])
@@ -210,86 +257,105 @@ class Batcher:
             self._refuse_beyond_tokens(self.judge.encode(replace(unit, shown=(longest,))))
 
     def _refuse_beyond_tokens(self, group: Group) -> None:
-        """Raise RecordError if a group's prompt with its longest response is beyond the limit of tokens."""
+        """Raise RecordError if a group exceeds the limit of tokens.
+
+        The limit holds for the prompt with its longest response, because a larger group is divided.
+        """
         longest = max(group.continuations, key=lambda continuation: len(continuation.ids))
         cost = self.judge.row_cost(replace(group, continuations=(longest,)))
         if cost > self.limits.tokens:
             raise RecordError(
-                f"the prompt with its longest response takes {cost:,} tokens of a row, its images' patches among them; this "
-                f"server allows {self.limits.tokens:,}. Shorten it, send fewer or smaller images, or "
-                "start with `--max-tokens N`."
+                f"the prompt with its longest response takes {cost:,} tokens of a row, its images' "
+                f"patches among them; this server allows {self.limits.tokens:,}. Shorten it, send "
+                "fewer or smaller images, or start with `--max-tokens N`."
             )
 
-    def _pieces(self, unit: Unit, group: Group) -> Iterator[tuple[Unit, Group]]:
-        """Yield a unit in halves, again and again, until each fits into a row."""
+    def _halve_until_it_fits(self, unit: Unit, group: Group) -> Iterator[tuple[Unit, Group]]:
+        """Yield a judge's unit and its encoded group, or parts of them that fit into a row.
+
+        The responses of a unit that is too large are halved as often as needed. A single response
+        that does not fit is yielded unchanged.
+        """
         middle = len(group.continuations) // 2
         fits = self.judge.row_cost(group) <= self.judge.packed.token_budget
         if fits or middle == 0 or not self.judge.units_share_groups:
-            yield unit, group
+            yield unit, group  # some judges cannot divide a unit
             return
         for half in (slice(middle), slice(middle, None)):
             half_of_group = replace(group, continuations=group.continuations[half])
             half_of_unit = replace(unit, shown=unit.shown[half], seeds=unit.seeds[half])
-            yield from self._pieces(half_of_unit, half_of_group)
+            yield from self._halve_until_it_fits(half_of_unit, half_of_group)
 
     async def run(self) -> None:
-        """Compute the waiting parts, row after row, until the task is cancelled."""
+        """Compute the responses that wait, row after row, until the task is cancelled."""
         while True:
-            await self.arrived.wait()
-            row = await self._in_model(self._next_row, list(self.waiting))
-            taken = set(row.parts)
+            await self.has_waiting.wait()
+            row = await self._in_model_thread(self._next_row, list(self.waiting))
+            parts_of_row = set(row.parts)
+            # The result of a part is done early if its caller was cancelled.
             self.waiting = [
-                part for part in self.waiting if part not in taken and not part.result.done()
+                part for part in self.waiting if part not in parts_of_row and not part.result.done()
             ]
             if not self.waiting:
-                self.arrived.clear()
-            await self._answer(row)
+                self.has_waiting.clear()
+            await self._compute_row(row)
 
-    async def _in_model(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Call a function in the model's thread."""
+    async def _in_model_thread(
+        self, function: Callable[..., ResultT], *arguments: object
+    ) -> ResultT:
+        """Call `function` in the model's thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self.model, function, *arguments)
 
     def _next_row(self, waiting: Sequence[Part]) -> PendingRow:
-        """Return a row with the first waiting part, and further parts that fit into the token budget.
+        """Return a row with the first waiting part, and with further parts that fit into it.
 
-        The further parts are tried in order of arrival.
+        A part is responses to a prompt that some caller waits for. The further parts are tried in
+        order of arrival. They fit if the row stays within the token budget.
         """
         budget = self.judge.packed.token_budget
         group_by_prompt: dict[object, Group] = {}
         parts_by_prompt: dict[object, list[Part]] = {}
-        used = 0
+        row_cost = 0
         for part in waiting:
             if part.result.done():
                 continue  # its caller no longer waits for it
-            if group_by_prompt and used + part.continuation_tokens > budget:
+            if group_by_prompt and row_cost + part.num_continuation_tokens > budget:
                 continue  # it cannot fit, even if its prompt is in the row already
-            same_prompt = group_by_prompt.get(part.prompt)
-            if same_prompt is None:
+            present_group = group_by_prompt.get(part.prompt_key)
+            if present_group is None:
                 group = part.group
                 added_cost = self.judge.row_cost(group)
             else:
-                group = join([same_prompt, part.group])
-                added_cost = self.judge.row_cost(group) - self.judge.row_cost(same_prompt)
-            if not group_by_prompt or used + added_cost <= budget:
-                group_by_prompt[part.prompt] = group
-                parts_by_prompt.setdefault(part.prompt, []).append(part)
-                used += added_cost
+                group = join([present_group, part.group])
+                added_cost = self.judge.row_cost(group) - self.judge.row_cost(present_group)
+            # The first part is taken even beyond the budget: it would fit into no other row either.
+            if not group_by_prompt or row_cost + added_cost <= budget:
+                group_by_prompt[part.prompt_key] = group
+                parts_by_prompt.setdefault(part.prompt_key, []).append(part)
+                row_cost += added_cost
         return PendingRow(list(group_by_prompt.values()), list(parts_by_prompt.values()))
 
-    async def _answer(self, row: PendingRow) -> None:
-        """Compute a row, and set the result of each part, or the error that the part causes alone."""
+    async def _compute_row(self, row: PendingRow) -> None:
+        """Compute a row, and set the result of each of its parts.
+
+        A part is responses to a prompt that some caller waits for. If the row fails, its parts are
+        computed again one by one, and a part that fails alone gets its error as its result.
+        """
         if not row.groups:
             return
         parts = row.parts
         results: list[UnitResult] | BaseException
-        [results] = await asyncio.gather(self._in_model(self._forward, row), return_exceptions=True)
+        # With return_exceptions, `gather` returns an error of the model instead of raising it.
+        [results] = await asyncio.gather(
+            self._in_model_thread(self._forward, row), return_exceptions=True
+        )
         if isinstance(results, BaseException) and len(parts) > 1:
             for part in parts:
-                await self._answer(PendingRow([part.group], [[part]]))
+                await self._compute_row(PendingRow([part.group], [[part]]))
             return
         for index, part in enumerate(parts):
             if part.result.done():
-                continue
+                continue  # its caller was cancelled
             if isinstance(results, BaseException):
                 part.result.set_exception(results)
             else:
@@ -297,7 +363,14 @@ class Batcher:
 
     @torch.no_grad()
     def _forward(self, row: PendingRow) -> list[UnitResult]:
-        """Return the result of each part; raise NonFiniteError if a score is not a finite number."""
+        """Run the model on a row, and return the results in the order of `row.parts`.
+
+        A part is responses to a prompt that some caller waits for. The number of tokens that were
+        computed for a part is noted in it.
+
+        Raises:
+            NonFiniteError: If a score is not a finite number.
+        """
         judge = self.judge
         batch = judge.packed.encoder.pack(row.groups)
         units = [merged_unit(parts) for parts in row.parts_by_group]
@@ -309,32 +382,37 @@ class Batcher:
             start = 0
             for part in parts:
                 end = start + part.num_continuations
-                part.tokens = part.continuation_tokens
+                part.num_tokens = part.num_continuation_tokens
                 if start == 0:
-                    part.tokens += len(group.prompt_ids)
+                    # The prompt, which the parts of a group share, is counted at the first of them.
+                    part.num_tokens += len(group.prompt_ids)
                 result = group_result
                 if judge.units_share_groups:
                     result = group_result.of_responses(slice(start, end))
-                    judge.merge(part.unit.candidates, [part.unit], [result])  # refuses bad scores
+                    # Called only to raise NonFiniteError for this part and not for another one.
+                    judge.merge(part.unit.candidates, [part.unit], [result])
                 results.append(result)
                 start = end
-        self._count(row, batch.cost)
+        self._add_to_metrics(row, batch.cost)
         return results
 
-    def _count(self, row: PendingRow, cost: int) -> None:
-        """Add a row that was computed to the metrics."""
+    def _add_to_metrics(self, row: PendingRow, cost: int) -> None:
+        """Add a computed row, which takes `cost` tokens of the token budget, to the metrics."""
         parts = row.parts
-        self.metrics.ran(
-            cost / self.judge.packed.token_budget,
-            sum(part.tokens for part in parts),
-            sum(part.unshared_tokens for part in parts),
-            sum(part.num_continuations for part in parts),
-            len(parts) - len(row.groups),
+        self.metrics.add_row(
+            fill=cost / self.judge.packed.token_budget,
+            tokens=sum(part.num_tokens for part in parts),
+            unshared=sum(part.num_unshared_tokens for part in parts),
+            responses=sum(part.num_continuations for part in parts),
+            merged=len(parts) - len(row.groups),
         )
 
 
 def merged_unit(parts: Sequence[Part]) -> Unit:
-    """Return one unit with the responses of several parts that have the same prompt."""
+    """Return one unit of the judge that holds the responses of several parts.
+
+    All parts have the same prompt.
+    """
     if len(parts) == 1:
         return parts[0].unit
     first = parts[0].unit

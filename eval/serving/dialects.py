@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,20 +19,24 @@ from mmrm.data.errors import RecordError
 from mmrm.data.storage.strict_json import parse_json
 from mmrm.eval.serving.batcher import ScoredGroup
 
-HEADER = "<|im_start|>assistant\n"
-TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
-PADDING = re.compile(r"(?:<\|endoftext\|>)*")
-END = re.compile(r"<\|im_end\|>|<\|endoftext\|>")
-AFTER = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>)*")
-PICTURE = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
+ASSISTANT_HEADER = "<|im_start|>assistant\n"
+"""The beginning of an assistant's turn in ChatML, the form of Qwen's chat template."""
+FINISHED_TURN = re.compile(
+    r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>\n?", re.DOTALL
+)
+"""A whole turn in ChatML: its role and its content."""
+LEADING_PADDING = re.compile(r"\A(?:<\|endoftext\|>)*")
+END_TOKEN = re.compile(r"<\|im_end\|>|<\|endoftext\|>")
+END_TOKENS_AND_BLANKS = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>)*")
+IMAGE_TOKENS = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
 """An image in a rendered conversation; frameworks send its tokens one by one."""
-FOREIGN = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
-"""Markers of other models' chat templates, which this model would read as text."""
+FOREIGN_MARKER = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
+"""A marker of another model's chat template, which this model would read as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedCheckpoint:
-    """The identity of the served checkpoint, for the answers."""
+    """The properties of the served checkpoint that answers contain."""
 
     name: str
     kind: str
@@ -42,23 +47,28 @@ class ServedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A group without scores."""
+    """The reason why a group of a request has no scores."""
 
     message: str
     type: str
     status: int
+    """The HTTP status of the answer if the whole request fails for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A request that was read."""
+    """The groups of a request, and the form of its answer.
+
+    A group is a prompt with the responses to it.
+    """
 
     groups: Sequence[Any]
     """Groups in the form of `/v1/rewards`; they are not checked yet."""
-    write: Callable[[Sequence[ScoredGroup | Failure]], dict[str, Any]]
-    """Returns the answer, from the scores or the failure of each group."""
-    partial: bool = False
-    """True if the answer can hold the failure of a group. Otherwise one failure fails the request."""
+    write_answer: Callable[[Sequence[Any]], dict[str, Any]]
+    """Returns the answer, from the `ScoredGroup` or the `Failure` of each group."""
+    holds_failures: bool = False
+    """True if the answer can hold the failure of a group. Otherwise one failure fails the request,
+    and `write_answer` is called with scored groups alone."""
 
 
 class _Body(BaseModel):
@@ -67,283 +77,364 @@ class _Body(BaseModel):
     model: str | None = None
 
 
-class _Rewards(_Body):
+class _RewardsBody(_Body):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     groups: list[Any] = Field(min_length=1)
 
 
-class _Classify(_Body):
+class _ClassifyBody(_Body):
     messages: list[Any] | None = None
     input: str | list[str] | None = None
     use_activation: bool | None = None
     add_generation_prompt: bool = False
 
 
-class _Rerank(_Body):
+class _RerankBody(_Body):
     query: str | dict[str, Any]
     documents: list[str] = Field(min_length=1)
     top_n: int = Field(default=0, ge=0)
 
 
-class _GetReward(_Body):
+class _GetRewardBody(_Body):
     query: list[str] = Field(min_length=1)
     prompts: list[str] | None = None
     labels: list[Any] | None = None
 
 
-def rewards(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read a request of this project.
+def read_rewards_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
+    """Read the body of a request to `/v1/rewards`, this project's own route.
 
-    The request is `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`. The answer
+    The body is `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`. The answer
     has an `error` in place of the scores of a failed group.
     """
-    reference = served.reference
-
-    def group(found: ScoredGroup | Failure) -> dict[str, Any]:
-        if isinstance(found, Failure):
-            return {"error": {"message": found.message, "type": found.type}}
-        scores = found.scores
-        normalised = reference and [
-            (value - reference["mean"]) / reference["std"] for value in scores.values
-        ]
-        return {
-            "scores": scores.values,
-            "normalised": normalised,
-            "order": scores.order,
-            "margin": scores.margin,
-            "tokens": found.tokens,
-            "tokens_unshared": found.tokens_unshared,
-            "judgements": scores.usage.judgements,
-            "unread": scores.usage.unread,
-        }
-
-    def write(found: Sequence[ScoredGroup | Failure]) -> dict[str, Any]:
-        return {
-            "model": served.name,
-            "fingerprint": served.fingerprint,
-            "groups": [group(one) for one in found],
-        }
-
-    return ScoreRequest(_Rewards.model_validate(body).groups, write, partial=True)
+    request = _RewardsBody.model_validate(body)
+    return ScoreRequest(
+        request.groups, write_answer=partial(_rewards_answer, served), holds_failures=True
+    )
 
 
-def classify(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read a request of vLLM's `/classify`.
+def _rewards_answer(
+    served: ServedCheckpoint, results: Sequence[ScoredGroup | Failure]
+) -> dict[str, Any]:
+    """Return the answer of `/v1/rewards` from the result of each group."""
+    return {
+        "model": served.name,
+        "fingerprint": served.fingerprint,
+        "groups": [_rewards_group(served, result) for result in results],
+    }
 
-    It has `messages` whose last turn is the assistant's, or `input`, the rendered conversations.
 
-    The answer's `probs` hold the raw score.
+def _rewards_group(served: ServedCheckpoint, result: ScoredGroup | Failure) -> dict[str, Any]:
+    """Return the entry of one group in the answer of `/v1/rewards`: its scores, or its error."""
+    if isinstance(result, Failure):
+        return {"error": {"message": result.message, "type": result.type}}
+    scores = result.scores
+    normalised = None
+    if served.reference:
+        mean = served.reference["mean"]
+        standard_deviation = served.reference["std"]
+        normalised = [(value - mean) / standard_deviation for value in scores.values]
+    return {
+        "scores": scores.values,
+        "normalised": normalised,
+        "order": scores.order,
+        "margin": scores.margin,
+        "tokens": result.tokens,
+        "tokens_unshared": result.tokens_unshared,
+        "judgements": scores.usage.judgements,
+        "unread": scores.usage.unread,
+    }
 
-    Raises: RecordError for `use_activation: true`, which requires a score that is not raw.
+
+def read_classify_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
+    """Read the body of a request to `/classify`, a route of vLLM.
+
+    The body has `messages` whose last turn is the assistant's, or `input`: one or several such
+    conversations as texts of the chat template. The answer's `probs` hold the raw scores.
+
+    Raises: RecordError for `use_activation: true`, which requires a score that is not raw, and for
+    a conversation that does not end with a response.
     """
-    request = _Classify.model_validate(body)
+    request = _ClassifyBody.model_validate(body)
     if request.use_activation or request.add_generation_prompt:
         raise RecordError(
-            "`use_activation` and `add_generation_prompt` must be false or left out: `probs` holds the raw score of an answer."
+            "`use_activation` and `add_generation_prompt` must be false or left out: `probs` holds "
+            "the raw score of an answer."
         )
-    if (request.messages is None) == (request.input is None):
+    has_messages = request.messages is not None
+    has_input = request.input is not None
+    if has_messages == has_input:
         raise RecordError("give either `messages`, whose last turn is the assistant's, or `input`.")
-    if request.messages is not None:
-        groups = [_answered(request.messages)]
-    else:
-        texts = [request.input] if isinstance(request.input, str) else request.input or []
-        groups = [
-            {"messages": turns, "responses": [response]}
-            for turns, response in map(response_of, texts)
-        ]
 
-    def write(found: Sequence[Any]) -> dict[str, Any]:
-        data = [
-            {"index": index, "label": None, "probs": list(one.scores.values), "num_classes": 1}
-            for index, one in enumerate(found)
-        ]
-        tokens = sum(one.tokens_unshared for one in found)
-        usage = {
-            "prompt_tokens": tokens,
-            "total_tokens": tokens,
+    groups: list[dict[str, Any]] = []
+    if request.messages is not None:
+        groups.append(_group_of_conversation(request.messages))
+    if request.input is not None:
+        texts = [request.input] if isinstance(request.input, str) else request.input
+        for text in texts:
+            turns, response = split_rendered(text)
+            groups.append({"messages": turns, "responses": [response]})
+    return ScoreRequest(groups, write_answer=partial(_classify_answer, served))
+
+
+def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -> dict[str, Any]:
+    """Return the answer of `/classify`, which has one raw score for each conversation."""
+    data = []
+    for index, result in enumerate(results):
+        raw_scores = list(result.scores.values)
+        data.append({"index": index, "label": None, "probs": raw_scores, "num_classes": 1})
+    num_tokens = sum(result.tokens_unshared for result in results)
+    return {
+        "id": f"classify-{uuid.uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": served.name,
+        "data": data,
+        "usage": {
+            "prompt_tokens": num_tokens,
+            "total_tokens": num_tokens,
             "completion_tokens": 0,
             "prompt_tokens_details": None,
-        }
-        about = {
-            "id": f"classify-{uuid.uuid4().hex}",
-            "object": "list",
-            "created": int(time.time()),
-            "model": served.name,
-        }
-        return {**about, "data": data, "usage": usage}
-
-    return ScoreRequest(groups, write)
+        },
+    }
 
 
-def _answered(messages: list[Any]) -> dict[str, Any]:
-    last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
-    content = last.get("content")
-    if isinstance(content, list):
-        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
-        content = "".join(texts) if len(texts) == len(content) else None
-    if last.get("role") != "assistant" or not isinstance(content, str):
+def _group_of_conversation(messages: list[Any]) -> dict[str, Any]:
+    """Return a group, a prompt with one response: the last message is the response.
+
+    Raises: RecordError if the last message is not a text of the assistant.
+    """
+    last_turn = messages[-1] if messages and isinstance(messages[-1], dict) else {}
+    response = last_turn.get("content")
+    if isinstance(response, list):
+        response = _joined_texts(response)
+    if last_turn.get("role") != "assistant" or not isinstance(response, str):
         raise RecordError(
             "the last of the messages must be the assistant's turn with the text to be scored."
         )
-    return {"messages": messages[:-1], "responses": [content]}
+    return {"messages": messages[:-1], "responses": [response]}
 
 
-def rerank(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read vLLM's request: the `query` is the prompt (a text, or {"content": parts}), the `documents` are responses."""
-    request = _Rerank.model_validate(body)
+def _joined_texts(parts: list[Any]) -> str | None:
+    """Return the joined texts of a turn's parts, or None if a part is not a text."""
+    texts: list[str] = []
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "text":
+            return None
+        if not isinstance(part.get("text"), str):
+            return None
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def read_rerank_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
+    """Read the body of a request to `/rerank`, a route of vLLM.
+
+    The `query` is the prompt, a text or `{"content": parts}`. The `documents` are the responses.
+    """
+    request = _RerankBody.model_validate(body)
     content = request.query if isinstance(request.query, str) else request.query.get("content")
     group = {"messages": [{"role": "user", "content": content}], "responses": request.documents}
-
-    def write(found: Sequence[Any]) -> dict[str, Any]:
-        [one] = found
-        results = [
-            {
-                "index": place,
-                "document": {"text": request.documents[place], "multi_modal": None},
-                "relevance_score": one.scores.values[place],
-            }
-            for place in one.scores.order[: request.top_n or None]
-        ]
-        usage = {"prompt_tokens": one.tokens_unshared, "total_tokens": one.tokens_unshared}
-        return {
-            "id": f"rerank-{uuid.uuid4().hex}",
-            "model": served.name,
-            "usage": usage,
-            "results": results,
-        }
-
-    return ScoreRequest([group], write)
+    return ScoreRequest([group], write_answer=partial(_rerank_answer, served, request))
 
 
-def get_reward(body: Any, served: ServedCheckpoint) -> ScoreRequest:
-    """Read OpenRLHF's request; queries with equal prompts and images are one group.
+def _rerank_answer(
+    served: ServedCheckpoint, request: _RerankBody, results: Sequence[ScoredGroup]
+) -> dict[str, Any]:
+    """Return the answer of `/rerank`: the `top_n` best documents, or all if `top_n` is 0.
 
-    `query` holds prompt and response as one text, `prompts` the prompt alone; see `response_of`. A label may be JSON with
-    "images", the prompt's images as `/v1/rewards` takes them; other labels are not read.
+    `results` holds the scores of the request's only group.
     """
-    request = _GetReward.model_validate(body)
-    number = len(request.query)
-    prompts: Sequence[str | None] = request.prompts or [None] * number
-    labels = request.labels or [None] * number
-    if not number == len(prompts) == len(labels):
-        raise RecordError(
-            f"{number} queries, {len(prompts)} prompts and {len(labels)} labels; required are equally many."
+    [result] = results
+    num_shown = request.top_n or len(request.documents)
+    ranked_documents = []
+    for index in result.scores.order[:num_shown]:
+        ranked_documents.append(
+            {
+                "index": index,
+                "document": {"text": request.documents[index], "multi_modal": None},
+                "relevance_score": result.scores.values[index],
+            }
         )
-    groups: dict[str, dict[str, Any]] = {}
-    places: dict[str, list[int]] = {}
-    for place, (query, prompt, label) in enumerate(
+    num_tokens = result.tokens_unshared
+    return {
+        "id": f"rerank-{uuid.uuid4().hex}",
+        "model": served.name,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        "results": ranked_documents,
+    }
+
+
+def read_get_reward_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
+    """Read the body of a request to `/get_reward`, a route of OpenRLHF.
+
+    Each `query` holds a prompt and a response as one text, and `prompts` hold the prompts alone;
+    see `split_rendered`. A label may be JSON with the prompt's "images", in the form that
+    `/v1/rewards` takes. Other labels are ignored. Queries with equal prompts and images become one
+    group.
+
+    Raises: RecordError if a query cannot be split, or the numbers of queries, prompts and labels
+    differ.
+    """
+    request = _GetRewardBody.model_validate(body)
+    num_queries = len(request.query)
+    prompts: Sequence[str | None] = request.prompts or [None] * num_queries
+    labels = request.labels or [None] * num_queries
+    if not num_queries == len(prompts) == len(labels):
+        raise RecordError(
+            f"{num_queries} queries, {len(prompts)} prompts and {len(labels)} labels; required are "
+            "equally many."
+        )
+    group_by_prompt: dict[str, dict[str, Any]] = {}
+    query_indices_by_prompt: dict[str, list[int]] = {}
+    for index, (query, prompt, label) in enumerate(
         zip(request.query, prompts, labels, strict=True)
     ):
         try:
-            turns, response = response_of(query, prompt)
+            turns, response = split_rendered(query, prompt)
         except RecordError as error:
-            raise RecordError(f"query {place}: {error}") from error
-        group = {"messages": turns, "responses": [], "images": _images(label)}
-        key = json.dumps(group)
-        groups.setdefault(key, group)["responses"].append(response)
-        places.setdefault(key, []).append(place)
+            raise RecordError(f"query {index}: {error}") from error
+        images = _images_in_label(label)
+        prompt_key = json.dumps([turns, images])
+        if prompt_key not in group_by_prompt:
+            group_by_prompt[prompt_key] = {"messages": turns, "responses": [], "images": images}
+            query_indices_by_prompt[prompt_key] = []
+        group_by_prompt[prompt_key]["responses"].append(response)
+        query_indices_by_prompt[prompt_key].append(index)
 
-    def write(found: Sequence[Any]) -> dict[str, Any]:
-        scores = [0.0] * number
-        for own, one in zip(places.values(), found, strict=True):
-            for place, score in zip(own, one.scores.values, strict=True):
-                scores[place] = score
-        return {"rewards": scores, "scores": scores, "extra_logs": {}}
-
-    return ScoreRequest(list(groups.values()), write)
+    query_indices_by_group = list(query_indices_by_prompt.values())
+    return ScoreRequest(
+        list(group_by_prompt.values()),
+        write_answer=partial(_get_reward_answer, query_indices_by_group),
+    )
 
 
-def _images(label: Any) -> list[Any]:
+def _get_reward_answer(
+    query_indices_by_group: Sequence[Sequence[int]], results: Sequence[ScoredGroup]
+) -> dict[str, Any]:
+    """Return the answer of `/get_reward`: a score for each query, in the order of the request.
+
+    Args:
+        query_indices_by_group: The index of the query of each response, group by group.
+        results: The scores of each group.
+    """
+    score_by_query: dict[int, float] = {}
+    for query_indices, result in zip(query_indices_by_group, results, strict=True):
+        score_by_query.update(zip(query_indices, result.scores.values, strict=True))
+    scores = [score_by_query[index] for index in range(len(score_by_query))]
+    return {"rewards": scores, "scores": scores, "extra_logs": {}}
+
+
+def _images_in_label(label: Any) -> list[Any]:
+    """Return the "images" of a label that is a JSON object, or an empty list for other labels."""
     if not isinstance(label, str) or not label.lstrip().startswith("{"):
         return []
     try:
-        found = parse_json(label)
+        fields = parse_json(label)
     except RecordError:  # a reference answer that begins with a brace
         return []
-    images = found.get("images")
+    images = fields.get("images")
     return images if isinstance(images, list) else []
 
 
-def response_of(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """Return the turns and the response of a rendered conversation.
+def split_rendered(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
+    """Split a rendered conversation into a prompt and a response.
 
-    The conversation is in ChatML (Qwen's template), or the prompt and response are plain texts.
+    Returns the turns of the prompt, and the response. The tokens of an image in the prompt become
+    an image part without an image, which is later filled with one of the request's images.
 
-    - Padding (<|endoftext|>) in front is removed. The response ends before <|im_end|> or
-      <|endoftext|>; only blanks and these tokens may follow.
-    - If there is a `prompt`, the query must begin with it, and the remaining text is the response.
-      Text that the template put at the beginning of the assistant's turn belongs to the response. A
-      prompt without ChatML is one turn of the user.
-    - If there is no `prompt`, the query must be ChatML, and its last turn is the response.
-    - An image's tokens become an image part, to be filled with the images of the request.
+    Args:
+        query: A prompt and its response in one text, in ChatML or as plain text. Padding
+            (<|endoftext|>) in front is removed. The response ends before <|im_end|> or
+            <|endoftext|>, which only blanks and such tokens may follow.
+        prompt: The prompt alone, with which the query must begin. The remaining text is the
+            response, together with text that the chat template puts at the beginning of the
+            assistant's turn. A prompt without ChatML becomes one turn of the user. If it is None,
+            the query must be ChatML, and its last turn is the response.
 
-    Raises: RecordError for another form. The encoder later refuses other control tokens inside the
-    response.
+    Raises:
+        RecordError: If the query has another form. Control tokens inside the response are refused
+            later, by the encoder.
     """
-    rendered = PADDING.sub("", query, 1)
+    rendered = LEADING_PADDING.sub("", query)
     if prompt is not None:
-        rendered_prompt = PADDING.sub("", prompt, 1)
+        rendered_prompt = LEADING_PADDING.sub("", prompt)
         if not rendered.startswith(rendered_prompt):
             raise RecordError(
-                f"it does not begin with its prompt, so that the response cannot be told: {rendered[:80]!r}"
+                "it does not begin with its prompt, so that the response cannot be told: "
+                f"{rendered[:80]!r}"
             )
-        turns, unfinished = turns_of(rendered_prompt)
+        turns, beginning_of_response = parse_chatml(rendered_prompt)
         remainder = rendered[len(rendered_prompt) :]
-        if unfinished is None:
-            return turns, _ended(remainder.removeprefix(HEADER))
-        return turns, _ended(unfinished + remainder)
-    turns, unfinished = turns_of(rendered)
-    if unfinished is not None:
-        return turns, _ended(unfinished)
+        if beginning_of_response is None:
+            # The prompt ends with a whole turn, so the assistant's turn begins in the remainder.
+            return turns, _without_end(remainder.removeprefix(ASSISTANT_HEADER))
+        return turns, _without_end(beginning_of_response + remainder)
+
+    turns, unfinished_response = parse_chatml(rendered)
+    if unfinished_response is not None:
+        return turns, _without_end(unfinished_response)
     last_turn = turns.pop()
-    if last_turn["role"] != "assistant" or any(
-        part["type"] == "image" for part in last_turn["content"]
-    ):
+    has_image = any(part["type"] == "image" for part in last_turn["content"])
+    if last_turn["role"] != "assistant" or has_image:
         raise RecordError(
-            "a text without its prompt must be a conversation in ChatML that ends with an assistant's text."
+            "a text without its prompt must be a conversation in ChatML that ends with an "
+            "assistant's text."
         )
     return turns, "".join(part["text"] for part in last_turn["content"])
 
 
-def _ended(response: str) -> str:
-    end = END.search(response)
-    if end and not AFTER.fullmatch(response, end.start()):
+def _without_end(response: str) -> str:
+    """Return a response up to its first end token, or unchanged if it has none.
+
+    Raises: RecordError if anything but blanks and further end tokens follows.
+    """
+    end_token = END_TOKEN.search(response)
+    if end_token is None:
+        return response
+    if not END_TOKENS_AND_BLANKS.fullmatch(response, end_token.start()):
         raise RecordError(
-            f"the response goes on after the end of its turn: {response[end.start() :][:80]!r}"
+            "the response goes on after the end of its turn: "
+            f"{response[end_token.start() :][:80]!r}"
         )
-    return response[: end.start()] if end else response
+    return response[: end_token.start()]
 
 
-def turns_of(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the turns of a rendered prompt, and the beginning of the assistant's unfinished turn.
+def parse_chatml(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the finished turns of a conversation in ChatML, and its unfinished turn at the end.
 
-    The second value is None if the prompt does not end with an unfinished turn of the assistant. A
-    text without ChatML is one turn of the user.
+    The second value is the text that an unfinished turn of the assistant holds so far, or None if
+    every turn is finished. A text without ChatML is one finished turn of the user.
+
+    Raises: RecordError for another chat template, and for other text after the finished turns.
     """
     if "<|im_start|>" not in rendered:
-        if marker := FOREIGN.search(rendered):
+        if marker := FOREIGN_MARKER.search(rendered):
             raise RecordError(
-                f"the text contains {marker[0]!r}, which another model's chat template writes. Required is ChatML, or plain text."
+                f"the text contains {marker[0]!r}, which another model's chat template writes. "
+                "Required is ChatML, or plain text."
             )
         return [{"role": "user", "content": [{"type": "text", "text": rendered}]}], None
     turns: list[dict[str, Any]] = []
     position = 0
-    while turn := TURN.match(rendered, position):
-        turns.append({"role": turn[1], "content": _parts(turn[2])})
+    while turn := FINISHED_TURN.match(rendered, position):
+        role, content = turn.groups()
+        turns.append({"role": role, "content": _parts_of_turn(content)})
         position = turn.end()
-    unfinished = PADDING.sub("", rendered[position:], 1)
-    if unfinished and not unfinished.startswith(HEADER):
-        raise RecordError(f"this is not the end of a conversation in ChatML: {unfinished[:80]!r}")
-    return turns, unfinished.removeprefix(HEADER) if unfinished else None
+    remainder = LEADING_PADDING.sub("", rendered[position:])
+    if not remainder:
+        return turns, None
+    if not remainder.startswith(ASSISTANT_HEADER):
+        raise RecordError(f"this is not the end of a conversation in ChatML: {remainder[:80]!r}")
+    return turns, remainder.removeprefix(ASSISTANT_HEADER)
 
 
-def _parts(content: str) -> list[dict[str, Any]]:
-    """Return the content of a rendered turn as texts, and an image between every two of them."""
+def _parts_of_turn(content: str) -> list[dict[str, Any]]:
+    """Return the rendered content of a turn as parts: its images, and the texts around them."""
     parts: list[dict[str, Any]] = []
-    for number, text in enumerate(PICTURE.split(content)):
-        if number > 0:
+    for index, text in enumerate(IMAGE_TOKENS.split(content)):
+        if index > 0:
             parts.append({"type": "image"})
         if text:
             parts.append({"type": "text", "text": text})
@@ -351,9 +442,10 @@ def _parts(content: str) -> list[dict[str, Any]]:
 
 
 DIALECTS: dict[str, Callable[[Any, ServedCheckpoint], ScoreRequest]] = {
-    "/v1/rewards": rewards,
-    "/classify": classify,
-    "/rerank": rerank,
-    "/v1/rerank": rerank,
-    "/get_reward": get_reward,
+    "/v1/rewards": read_rewards_request,
+    "/classify": read_classify_request,
+    "/rerank": read_rerank_request,
+    "/v1/rerank": read_rerank_request,
+    "/get_reward": read_get_reward_request,
 }
+"""The function that reads the requests to each route."""

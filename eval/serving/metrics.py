@@ -13,19 +13,24 @@ from prometheus_client import (
 )
 
 RECENT = 1000
-"""Number of latest scores whose mean and spread are shown.
+"""Number of latest scores whose mean and spread are reported.
 
 They drift if the policy that writes the responses changes, or if images are no longer found.
 """
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-FILLS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+SECONDS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+FILL_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class Metrics:
-    """The counters and gauges of one server. Any thread may add to them."""
+    """The counters and gauges of one server, for Prometheus. Any thread may add to them.
+
+    A row is a sequence of packed groups that the model computes together, and a group is a prompt
+    with the responses to it. Groups of a row that have the same prompt share its computation.
+    """
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
+        registry = CollectorRegistry()
+        self.registry = registry
         ProcessCollector(registry=registry)
         self.scores = deque[float](maxlen=RECENT)
         self.queue = Gauge(
@@ -34,7 +39,7 @@ class Metrics:
         self.fill = Histogram(
             "reward_row_fill",
             "Share of the token budget that a row takes",
-            buckets=FILLS,
+            buckets=FILL_BUCKETS,
             registry=registry,
         )
         self.tokens = Counter("reward_tokens", "Tokens computed", registry=registry)
@@ -50,13 +55,18 @@ class Metrics:
             registry=registry,
         )
         self.seconds = Histogram(
-            "reward_seconds", "Of answered requests", ["path"], buckets=SECONDS, registry=registry
+            "reward_seconds",
+            "Seconds in which a request was answered",
+            ["path"],
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
         )
         self.errors = Counter(
             "reward_errors", "Requests and groups refused or failed", ["kind"], registry=registry
         )
-        shown = {
-            "reward_tokens_saved_ratio": ("Share of tokens that sharing saved", self.saved),
+        # Prometheus calls these functions whenever it reads the metrics.
+        computed_gauges = {
+            "reward_tokens_saved_ratio": ("Share of tokens that sharing saved", self.saved_share),
             "reward_score_mean": (
                 f"Mean of the last {RECENT} scores",
                 lambda: fmean(list(self.scores) or [0.0]),
@@ -66,16 +76,21 @@ class Metrics:
                 lambda: pstdev(list(self.scores) or [0.0]),
             ),
         }
-        for name, (about, value) in shown.items():
-            Gauge(name, about, registry=registry).set_function(value)
-        self.computed = 0
-        self.alone = 0
+        for name, (description, function) in computed_gauges.items():
+            Gauge(name, description, registry=registry).set_function(function)
+        self.num_computed = 0
+        self.num_unshared = 0
 
-    def saved(self) -> float:
-        """Return the share of tokens that sharing saved since the start."""
-        return 1 - self.computed / self.alone if self.alone else 0.0
+    def saved_share(self) -> float:
+        """Return the share of tokens that was saved by sharing prompts since the start.
 
-    def ran(self, fill: float, tokens: int, unshared: int, responses: int, merged: int) -> None:
+        It is 0 before the first row.
+        """
+        if self.num_unshared == 0:
+            return 0.0
+        return 1 - self.num_computed / self.num_unshared
+
+    def add_row(self, fill: float, tokens: int, unshared: int, responses: int, merged: int) -> None:
         """Add a computed row to the counts.
 
         Args:
@@ -85,17 +100,13 @@ class Metrics:
             responses: The number of responses or compared pairs.
             merged: The number of groups that shared their prompt with an earlier group of the row.
         """
-        self.computed += tokens
-        self.alone += unshared
+        self.num_computed += tokens
+        self.num_unshared += unshared
         self.fill.observe(fill)
-        counts = {
-            self.tokens: tokens,
-            self.unshared: unshared,
-            self.responses: responses,
-            self.merged: merged,
-        }
-        for counter, count in counts.items():
-            counter.inc(count)
+        self.tokens.inc(tokens)
+        self.unshared.inc(unshared)
+        self.responses.inc(responses)
+        self.merged.inc(merged)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -14,7 +14,7 @@ class RequestLimits(Section):
     """The limits of a server. A request that exceeds one is refused before it is computed.
 
     `turns`, `parts`, `images` and `characters` are the limits on training records in
-    `mmrm.data.limits`. A number in brackets is the HTTP status of the refusal.
+    `mmrm.data.limits`. Some descriptions end with the HTTP status of the refusal in brackets.
     """
 
     body: Limit = Field(2**25, description="bytes of a request (413)")
@@ -40,7 +40,7 @@ class RequestLimits(Section):
     )
     tokens: Limit = Field(
         2**15,
-        description="what a prompt with as many of its responses as fit into a row takes of a row: tokens + 0.4 x patches",
+        description="tokens + 0.4 x patches of a prompt with its longest response",
     )
     drain: Limit = Field(
         30, description="seconds after SIGTERM in which accepted requests are still answered"

@@ -1,6 +1,7 @@
 """Check the groups of a request, and read their images.
 
-A group is a prompt with the responses to it. Its images may be data URIs, or files below the media root.
+A group is a prompt with the responses to it. Its images may be data URIs, or files below the media
+root.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,11 @@ from mmrm.eval.candidates import Candidates
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.serving.request_limits import RequestLimits
 
+MAX_NAMED = 5
+"""Number of faults that a message names."""
 
-class Asking(BaseModel):
+
+class WrittenGroup(BaseModel):
     """A group of a request, as a client wrote it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -32,52 +36,70 @@ class Asking(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Checks groups against the limits and makes candidates of them. Any thread may call it."""
+    """Checks the groups of requests against the limits, and converts them to candidates.
+
+    A group is a prompt with the responses to it. Any thread may call an intake.
+    """
 
     limits: RequestLimits
     media_root: Path | None
     """The folder of images that are given as paths; None if paths are not allowed."""
     compares: bool
-    """Whether the judge compares every two responses."""
+    """True if the judge compares every two responses. Fewer responses are then allowed."""
 
     def __call__(self, written: Any, identity: str) -> Candidates:
-        """Return the candidates of a group, with the bytes of its images.
+        """Check a group, and return it as candidates with the bytes of its images.
 
         Args:
-            written: The group as parsed JSON.
+            written: The group, a prompt with responses, as parsed JSON.
             identity: The name of the group in messages.
 
         Raises:
             RecordError: If the group is malformed, not allowed or too large.
         """
         try:
-            asked = Asking.model_validate(written)
+            group = WrittenGroup.model_validate(written)
         except ValidationError as error:
             raise RecordError(f"{identity}: {problems(error)}") from error
-        most = self.limits.compared if self.compares else self.limits.responses
-        if len(asked.responses) > most:
-            what = "of a judge that compares every two of them" if self.compares else "of a group"
-            raise RecordError(
-                f"{identity}: {len(asked.responses)} responses; this server allows {most} {what}. Send "
-                f"fewer, or start with `--max-{'compared' if self.compares else 'responses'} N`."
-            )
-        sizes = written_sizes(asked.messages, asked.responses, asked.images)
+        self._refuse_too_many_responses(len(group.responses), identity)
+        sizes = written_sizes(group.messages, group.responses, group.images)
+        limits = self.limits.model_dump()
         for name, count in sizes.items():
-            limit = getattr(self.limits, name)
+            limit = limits[name]  # sizes have the names of their limits
             if count > limit:
                 raise RecordError(
-                    f"{identity}: {count:,} {name}; this server allows {limit:,} in a group. Shorten "
-                    f"it, or start with `--max-{name} N`."
+                    f"{identity}: {count:,} {name}; this server allows {limit:,} in a group. "
+                    f"Shorten it, or start with `--max-{name} N`."
                 )
-        candidates = candidates_of(asked.messages, asked.responses, asked.images, identity)
+        candidates = candidates_of(group.messages, group.responses, group.images, identity)
         return replace(candidates, images=self._read_images(candidates.images, identity))
 
+    def _refuse_too_many_responses(self, num_responses: int, identity: str) -> None:
+        """Raise RecordError if a group has too many responses for this kind of judge."""
+        limit = self.limits.responses
+        limit_name = "responses"
+        description = "of a group"
+        if self.compares:
+            limit = self.limits.compared
+            limit_name = "compared"
+            description = "of a judge that compares every two of them"
+        if num_responses > limit:
+            raise RecordError(
+                f"{identity}: {num_responses} responses; this server allows {limit} {description}. "
+                f"Send fewer, or start with `--max-{limit_name} N`."
+            )
+
     def _read_images(self, images: Sequence[EncodedImage], identity: str) -> tuple[bytes, ...]:
-        """Return the bytes of a group's images; raise ImageError if their headers declare too many pixels."""
+        """Return the bytes of a group's images.
+
+        Raises:
+            ImageError: If an image cannot be read, or if the images have more pixels than the
+                limits allow. Their headers are enough to know this, so that no image is decoded.
+        """
         contents: list[bytes] = []
         num_pixels = 0
         for image in images:
-            content = image if isinstance(image, bytes) else self._read(str(image), identity)
+            content = image if isinstance(image, bytes) else self._read_file(str(image), identity)
             height, width = image_size(content, identity)
             if height * width > self.limits.pixels:
                 raise ImageError(
@@ -94,37 +116,42 @@ class Intake:
             contents.append(content)
         return tuple(contents)
 
-    def _read(self, name: str, identity: str) -> bytes:
-        """Return the bytes of a file below the media root.
+    def _read_file(self, name: str, identity: str) -> bytes:
+        """Return the bytes of the image file that a request names by its path below the media root.
 
-        The message of an error is the same for every path outside of it, so that clients cannot learn
-        which files exist there.
+        Raises:
+            ImageError: If the file cannot be read or is too large. The message is the same for
+                every path outside of the media root, so that clients cannot learn which files exist
+                there.
         """
         if self.media_root is None:
             raise ImageError(
-                f"{identity}: an image is given as a path, and this server reads no files (it was started without --media-root). "
-                "Send the image as a data URI."
+                f"{identity}: an image is given as a path, and this server reads no files (it was "
+                "started without --media-root). Send the image as a data URI."
             )
         try:
             path = image_path(self.media_root, name, identity)
             with open_regular(path) as file:
+                # One byte more than allowed shows that the file is too large.
                 content = file.read(self.limits.body + 1)
         except (ImageError, OSError, SpecialFileError):
             raise ImageError(
-                f"{identity}: the image {name[:200]!r} is no readable file below this server's media folder. Name a file there "
-                "by its path within that folder, or send it as a data URI."
+                f"{identity}: the image {name[:200]!r} is no readable file below this server's "
+                "media folder. Name a file there by its path within that folder, or send it as a "
+                "data URI."
             ) from None
         if len(content) > self.limits.body:
             raise ImageError(
-                f"{identity}: the image {name[:200]!r} is larger than the {self.limits.body:,} bytes of a request."
+                f"{identity}: the image {name[:200]!r} is larger than the "
+                f"{self.limits.body:,} bytes of a request."
             )
         return content
 
 
 def problems(error: ValidationError) -> str:
-    """Return the first five faults of a body in one line, without repeating its content."""
+    """Return the first faults of a request's body in one line, without repeating its content."""
     faults: list[str] = []
-    for fault in error.errors(include_url=False)[:5]:
+    for fault in error.errors(include_url=False)[:MAX_NAMED]:
         key = ".".join(map(str, fault["loc"])) or "the body"
         faults.append(f"{key}: {fault['msg']}")
     return "; ".join(faults)

@@ -1,6 +1,7 @@
-"""The scalar reward model as vLLM runs it: its Qwen2.5-VL without a language-model head, and the reward head on one token.
+"""The scalar reward model as vLLM runs it: Qwen2.5-VL with the reward head.
 
-`vllm_plugin.py` registers it. Written against vLLM 0.30 and 0.31.
+The reward head reads one token and replaces the language-model head. `vllm_plugin.py` registers
+the model. Written against vLLM 0.30 and 0.31.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,8 +29,10 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.v1.pool.metadata import PoolingMetadata
 
 from mmrm.data.storage.manifest import verify_settings, verify_weights
-from mmrm.eval.serving.vllm_plugin import read_at
+from mmrm.eval.serving.vllm_plugin import head_read_of
 
+MAX_NAMED = 5
+"""Number of missing tensors that a message names."""
 ACTIVATIONS = {
     "none": nn.Identity,
     "tanh": nn.Tanh,
@@ -40,69 +43,83 @@ ACTIVATIONS = {
 
 
 class ServedHead(nn.Sequential):
-    """The head of `config.reward_head` in fp32, without dropout.
+    """The reward head that `config.reward_head` describes, in fp32 and without dropout.
 
-    Its modules have the indices that they have in models/portable/reward.py.
+    Its modules have the indices that they have in models/portable/reward.py, so that the
+    checkpoint's names of weights fit.
     """
 
     def __init__(self, config: Any) -> None:
-        shape = config.reward_head
-        features = config.text_config.hidden_size
-        fp32 = torch.float32
-        width = shape["width"] or features
-        parts: list[nn.Module] = []
-        for _ in range(shape["layers"] - 1):
-            parts += [
-                nn.Linear(features, width, dtype=fp32),
-                ACTIVATIONS[shape["activation"]](),
-                nn.Identity(),
-            ]
-            features = width
-        super().__init__(*parts, nn.Linear(features, 1, bias=False, dtype=fp32))
+        head_config = config.reward_head
+        num_features = config.text_config.hidden_size
+        width = head_config["width"] or num_features
+        layers: list[nn.Module] = []
+        for _ in range(head_config["layers"] - 1):
+            layers.append(nn.Linear(num_features, width, dtype=torch.float32))
+            layers.append(ACTIVATIONS[head_config["activation"]]())
+            layers.append(nn.Identity())  # has the index of training's dropout
+            num_features = width
+        layers.append(nn.Linear(num_features, 1, bias=False, dtype=torch.float32))
+        super().__init__(*layers)
 
 
 class ReadLast(LastPool):  # type: ignore[misc]
-    """The hidden state of a prompt's last token, or NaN if the token at `place` is not `end`.
+    """A pooler that returns the hidden state of each prompt's last token.
 
-    A NaN becomes an error of the request. The hidden state of another token would become a
-    meaningless score, and an exception in this class would end the engine.
+    It returns NaN for a prompt that does not end with the end of the answer's turn. A NaN becomes
+    an error of the request. The hidden state of another token would become a meaningless score, and
+    an exception in this class would end the engine.
+
+    Args:
+        end_index: Index in a prompt, from its end, at which the answer's turn has to end.
+        end_id: Id of the token that ends a turn.
     """
 
-    def __init__(self, place: int, end: int) -> None:
+    def __init__(self, end_index: int, end_id: int) -> None:
         super().__init__()
-        self.place = place
-        self.end = end
+        self.end_index = end_index
+        self.end_id = end_id
 
     def get_pooling_updates(self, task: str) -> PoolingParamsUpdate:
-        """Ask for the tokens of the prompts."""
+        """Tell vLLM that `forward` needs the tokens of the prompts."""
         return PoolingParamsUpdate(requires_token_ids=True)
 
     def forward(self, hidden_states: Tensor, pooling_metadata: PoolingMetadata) -> Tensor:
-        """Return the hidden state that is read of each prompt, fp32 of shape (prompts, H).
+        """Return the hidden state of each prompt's last token, or NaN; fp32 of shape (prompts, H).
 
-        `hidden_states` are the states of all scheduled tokens, shape (T, H).
+        Args:
+            hidden_states: The states of all scheduled tokens, shape (tokens, H).
+            pooling_metadata: vLLM's positions and ids of the tokens of each prompt.
         """
-        found: Tensor = super().forward(hidden_states, pooling_metadata).float()
-        for row, ids in enumerate(pooling_metadata.get_prompt_token_ids_cpu()):
-            if ids[self.place :][:1].tolist() != [self.end]:
-                found[row] = torch.nan
-        return found
+        last_states: Tensor = super().forward(hidden_states, pooling_metadata).float()
+        for prompt_index, ids in enumerate(pooling_metadata.get_prompt_token_ids_cpu()):
+            # A slice, because a prompt may be too short to have a token at this index.
+            token_at_end = ids[self.end_index :][:1].tolist()
+            if token_at_end != [self.end_id]:
+                last_states[prompt_index] = torch.nan
+        return last_states
 
 
 class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
-    """Images resized by PIL, as in training (vLLM's default, torchvision, moves scores by up to 0.002), and no videos."""
+    """The processing of a request's images: they are resized by PIL, as in training.
+
+    vLLM's default, torchvision, would change scores by up to 0.002. Videos are not supported.
+    """
 
     def get_hf_processor(self, **kwargs: object) -> Qwen2_5_VLProcessor:
-        """Load the checkpoint's processor, with the limits of pixels in its preprocessor_config.json; vLLM caches it."""
-        found = super().get_hf_processor(**kwargs)
-        if not isinstance(found.image_processor, Qwen2VLImageProcessorPil):
-            found.image_processor = Qwen2VLImageProcessorPil.from_dict(
-                found.image_processor.to_dict()
-            )
-        return found
+        """Return the checkpoint's processor, with PIL in place of torchvision.
+
+        Its limits of pixels are those of the checkpoint's preprocessor_config.json.
+        """
+        processor = super().get_hf_processor(**kwargs)
+        # vLLM returns the same processor again, so it may have been changed already.
+        if not isinstance(processor.image_processor, Qwen2VLImageProcessorPil):
+            settings = processor.image_processor.to_dict()
+            processor.image_processor = Qwen2VLImageProcessorPil.from_dict(settings)
+        return processor
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Allow any number of images."""
+        """Return vLLM's limits on the media of a request: any number of images, and no videos."""
         return {"image": None}
 
 
@@ -110,14 +127,17 @@ class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
     Qwen2_5_VLMultiModalProcessor, info=ServedImages, dummy_inputs=Qwen2VLDummyInputsBuilder
 )
 class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
-    """Answers the task `classify` with the raw score."""
+    """The scalar reward model as a model of vLLM.
+
+    It answers the task `classify` with the raw score.
+    """
 
     is_pooling_model = True
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = vllm_config.model_config.hf_config
-        pooler = vllm_config.model_config.pooler_config
-        place, _ = read_at(config.reward_head, vllm_config.model_config.model)
+        head_read = head_read_of(config.reward_head, vllm_config.model_config.model)
+        # The language-model head is not created: no text is generated.
         with no_init_weights(
             self,
             lambda module: StageMissingLayer("output", module),
@@ -125,45 +145,52 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
         ):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.head = ServedHead(config)
-        read = ReadLast(place, config.assistant_turn["end"])
         classify = pooler_for_classify(
-            pooler, pooling=read, classifier=self.head, act_fn=PoolerIdentity()
+            vllm_config.model_config.pooler_config,
+            pooling=ReadLast(head_read.end_index, config.assistant_turn["end"]),
+            classifier=self.head,
+            act_fn=PoolerIdentity(),
         )
         self.pooler = DispatchPooler({"classify": classify})
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load a checkpoint completely or not at all.
+        """Load a checkpoint's weights, and return the names of the loaded parameters.
 
         vLLM itself refuses tensors without a parameter, and ignores missing linear layers.
 
+        Args:
+            weights: The name and the tensor of each weight of the checkpoint.
+
         Raises:
-            CheckpointError: The files differ from those saved.
-            ValueError: Tensors are missing, or hold integers.
+            CheckpointError: If the files differ from those that were saved.
+            ValueError: If tensors are missing, or hold integers.
         """
-        folder = Path(self.model_config.model)
+        folder = Path(self.model_config.model)  # or the checkpoint's id on the hub
         if folder.is_dir():
             verify_settings(folder)
             verify_weights(folder)
         with torch.device("meta"):
-            missing = {
-                f"model.{name}" for name, _ in Qwen2_5_VLModel(self.config).named_parameters()
-            }
+            stock_model = Qwen2_5_VLModel(self.config)  # without memory for its weights
+        missing = {f"model.{name}" for name, _ in stock_model.named_parameters()}
         missing |= {f"head.{name}" for name in self.head.state_dict()}
 
-        def seen() -> Iterator[tuple[str, Tensor]]:
+        def checked_weights() -> Iterator[tuple[str, Tensor]]:
+            """Yield the weights, and remove the name of each from the set of missing weights."""
             for name, tensor in weights:
                 if not tensor.is_floating_point():
                     raise ValueError(
-                        f"{self.model_config.model}: the tensor {name} holds {tensor.dtype}; required are floating-point "
-                        "numbers. Converted weights lose their scales: use the original checkpoint."
+                        f"{self.model_config.model}: the tensor {name} holds {tensor.dtype}; "
+                        "required are floating-point numbers. Converted weights lose their "
+                        "scales: use the original checkpoint."
                     )
                 missing.discard(name)
                 yield name, tensor
 
-        loaded: set[str] = super().load_weights(seen())
+        loaded: set[str] = super().load_weights(checked_weights())
         if missing:
+            examples = ", ".join(sorted(missing)[:MAX_NAMED])
             raise ValueError(
-                f"{self.model_config.model}: {len(missing)} tensors are missing: {', '.join(sorted(missing)[:5])} ... The model "
-                "would run with random weights in their place. Use a complete checkpoint."
+                f"{self.model_config.model}: {len(missing)} tensors are missing: {examples} ... "
+                "The model would run with random weights in their place. Use a complete checkpoint."
             )
         return loaded

@@ -1,16 +1,19 @@
 """The plug-in with which vLLM serves our scalar checkpoints, and the chat template for requests.
 
-In vLLM's environment, with this project installed without its dependencies (`pip install --no-deps .`):
+In vLLM's environment, with this project installed without its dependencies
+(`pip install --no-deps .`):
 
     python -m mmrm.eval.serving.vllm_plugin CHECKPOINT > reward.jinja
     vllm serve CHECKPOINT --chat-template reward.jinja
 
-`POST /classify` with `{"model", "messages"}`, the answer as the last message and images as data URIs, gives the raw score as
-`data[0].probs[0]`. vLLM computes in 16 bits what is stored in 32: `--dtype float32` for fp32 checkpoints.
+`POST /classify` takes `{"model", "messages"}`, with the answer as the last message and images as
+data URIs. It returns the raw score as `data[0].probs[0]`. By default, vLLM computes fp32
+checkpoints in 16 bits. Give `--dtype float32` for them.
 """
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,24 @@ from mmrm.data.storage.manifest import verify_settings
 
 ARCHITECTURE = "ScalarRewardModel"
 MODEL = "mmrm.eval.serving.vllm_model:ServedModel"
-SERVED = "qwen2_5_vl"
+SERVED_MODEL_TYPE = "qwen2_5_vl"
 
-READS = {"end_of_turn": (-1, ".rstrip('\\n')"), "last_token": (-2, "")}
-"""By the token that a head reads: the index in the prompt at which the answer's turn ends, and the
-filter in the chat template that makes this token the last one."""
+
+@dataclass(frozen=True, slots=True)
+class HeadRead:
+    """The token of a prompt that a reward head reads. In vLLM it has to be the last one."""
+
+    end_index: int
+    """Index, from the end of the prompt, of the token that ends the answer's turn."""
+    template_filter: str
+    """The filter at the end of the chat template that makes the token that is read the last one."""
+
+
+HEAD_READS = {
+    "end_of_turn": HeadRead(-1, ".rstrip('\\n')"),
+    "last_token": HeadRead(-2, ""),  # the newline after the end of the turn
+}
+"""The token that a head reads, by the value of `read` in its configuration."""
 
 TEMPLATE = """\
 {{%- if messages[-1]['role'] != 'assistant' -%}}
@@ -52,49 +68,65 @@ SYSTEM = """\
 
 
 def register() -> None:
-    """Register the architecture of scalar checkpoints; vLLM calls it in each of its processes, and may do so again."""
+    """Register the architecture of scalar checkpoints in vLLM.
+
+    vLLM calls this function in each of its processes, perhaps more than once.
+    """
     from vllm import ModelRegistry
 
     if ARCHITECTURE not in ModelRegistry.get_supported_archs():
         ModelRegistry.register_model(ARCHITECTURE, MODEL)
 
 
-def read_at(head: dict[str, Any], checkpoint: object) -> tuple[int, str]:
-    """Return the entry of `READS` for a checkpoint's `reward_head`.
+def head_read_of(head: dict[str, Any], checkpoint: object) -> HeadRead:
+    """Return the token that a reward head reads.
 
-    Raises: ValueError if the head cannot be served.
+    Args:
+        head: `reward_head` in the checkpoint's config.json.
+        checkpoint: The checkpoint's path or name, for the message.
+
+    Raises:
+        ValueError: If vLLM cannot serve the head.
     """
-    if head["read"] not in READS:
+    if head["read"] not in HEAD_READS:
         raise ValueError(
-            f"{checkpoint}: its head reads {head['read']!r}. vLLM can read one token, at the end of the prompt: it serves "
-            f"heads that read {' or '.join(READS)}. Score with this project's own commands instead."
+            f"{checkpoint}: its head reads {head['read']!r}. vLLM can read one token, at the end "
+            f"of the prompt: it serves heads that read {' or '.join(HEAD_READS)}. Score with this "
+            "project's own commands instead."
         )
-    return READS[head["read"]]
+    return HEAD_READS[head["read"]]
 
 
 def template(checkpoint: Path) -> str:
-    """Return the chat template whose last token is the one that the checkpoint's head reads.
+    """Return the chat template with which vLLM has to render the requests to a checkpoint.
 
-    It is the tokenizer's own template. As in training, a conversation without a system prompt gets
-    the recipe's system prompt.
+    It is the tokenizer's own template, changed so that the last token is the one that the
+    checkpoint's head reads. As in training, a conversation without a system prompt gets the
+    recipe's system prompt.
+
+    Raises:
+        ValueError: If this plug-in cannot serve the checkpoint.
     """
     verify_settings(checkpoint)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    card = checkpoint / "judge.json"
-    if config["model_type"] != SERVED:
+    if config["model_type"] != SERVED_MODEL_TYPE:
         raise ValueError(
-            f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of {SERVED!r} by this plug-in, "
-            "and no others yet: score with this project's own commands instead, or serve with eval/serve.py."
+            f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of "
+            f"{SERVED_MODEL_TYPE!r} by this plug-in, and no others yet: score with this project's "
+            "own commands instead, or serve with eval/serve.py."
         )
-    prompt = (
-        json.loads(card.read_text(encoding="utf-8"))["backbone"]["system_prompt"]
-        if card.is_file()
-        else None
-    )
+    system_prompt = None
+    card_file = checkpoint / "judge.json"  # holds the recipe's settings of the judge
+    if card_file.is_file():
+        card = json.loads(card_file.read_text(encoding="utf-8"))
+        system_prompt = card["backbone"]["system_prompt"]
+    code_for_system_prompt = ""
+    if system_prompt is not None:
+        code_for_system_prompt = SYSTEM.format(prompt=json.dumps(system_prompt))
     return TEMPLATE.format(
-        system="" if prompt is None else SYSTEM.format(prompt=json.dumps(prompt)),
+        system=code_for_system_prompt,
         stock=AutoTokenizer.from_pretrained(checkpoint).chat_template,
-        cut=read_at(config["reward_head"], checkpoint)[1],
+        cut=head_read_of(config["reward_head"], checkpoint).template_filter,
     )
 
 

@@ -1,6 +1,7 @@
-"""The worth of a critic's critiques: its accuracy without one, after its own, and after true ones.
+"""The worth of a critic's critiques: its accuracy without them, after its own, and after true ones.
 
-All are measured on the embedded world, in which the true critique of a response is known.
+All are measured on the generated shapes data (`data/synthetic/`), in which the true critique of a
+response is known.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import write_json
 from mmrm.data.synthetic.wording import CritiqueTruth, read_critique
-from mmrm.data.synthetic.world import ShapesWorld, WorldItem
+from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example, Scores, candidates_from_record
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
@@ -31,38 +32,47 @@ from mmrm.eval.results.result import Accuracy, figure, outcomes
 from mmrm.eval.results.summary_table import accuracy_text
 from mmrm.models.backbone import load_critic
 
-WRITTEN = {"readable": "readable", "verdict": "right verdict", "fact": "right fact", "both": "both"}
-"""Counts of written critiques, and the heads of their columns."""
+COLUMN_HEADS = {
+    "readable": "readable",
+    "verdict": "right verdict",
+    "fact": "right fact",
+    "both": "both",
+}
+"""The head of the column of each count of `matching_parts`."""
 RESPONSES = ("of right responses", "of wrong responses")
-"""The rows of critiques by the side of the response: the right one comes first."""
+"""The names of the counts of critiques, by the index of the response. Response 0 is right."""
 
 
 def run(options: argparse.Namespace, runtime: Runtime) -> StudyResult:
-    """Judge the same rows in every way; all ranks call together.
+    """Measure a critic on generated pairs: without critiques, with its own, and with true ones.
+
+    All ranks must call together, and get the figures with their tables.
 
     Args:
-        options: The critic's `checkpoint`, the `scalar` judge or None, `rows`, `level` and `seed`
-            of the world, and `samples` and `temperature` of the critiques.
+        options: The critic's `checkpoint`; `scalar`, a scalar reward model to compare with, or
+            None; `rows`, `level` and `seed` of the generated shapes data; `samples` and
+            `temperature` of the critiques.
         runtime: The device and the token budget.
     """
-    figures = ablate(options, runtime)
+    figures = study_figures(options, runtime)
     return StudyResult(figures, (judges_table(figures), critiques_table(figures)))
 
 
 def write(result: StudyResult, file: Path) -> None:
-    """Write the figures to a JSON file."""
+    """Write the study's figures to a JSON file."""
     write_json(file, to_jsonable_python(result.figures))
 
 
-def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
-    """Return the figures of all judges; see `run`.
+def study_figures(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
+    """Return the study's figures as they are written to JSON. The arguments are those of `run`.
 
-    `judges` contains accuracy, in which a tie is wrong, and cost (see `cost_figures`;
-    seconds are wall-clock time over the rows, on all ranks together). `critiques` and `by_truth`
-    are what `truth_of_critiques` returns.
+    `judges` holds the accuracy and the cost of each way to judge: without critiques, with the
+    critic's own, with true ones, and by the scalar model. A tie is wrong. Seconds are wall-clock
+    time over the rows, on all ranks together. `critiques` and `by_truth` are the two results of
+    `truth_of_critiques`.
     """
-    world = ShapesWorld(options.level, options.seed, "benchmark")
-    items = [world.item(index) for index in range(options.rows)]
+    shapes_data = ShapesGenerator(options.level, options.seed, "benchmark")
+    items = [shapes_data.item(index) for index in range(options.rows)]
     examples = [row_with_right_first(item) for item in items]
     config = CriticJudgeConfig(
         type="critic",
@@ -71,7 +81,11 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
         temperature=options.temperature,
     )
     critic = load_checkpoint(options.checkpoint, runtime, load_critic)
-    true_critiques = {item.identity: (item.critique(True), item.critique(False)) for item in items}
+    true_critiques: dict[str, tuple[str, str]] = {}
+    for item in items:
+        of_right_response = item.critique(chosen=True)
+        of_wrong_response = item.critique(chosen=False)
+        true_critiques[item.identity] = (of_right_response, of_wrong_response)
     judges = {
         "no critique": critic_judge(critic, config, "none"),
         "own critique": critic_judge(critic, config),
@@ -79,80 +93,93 @@ def ablate(options: argparse.Namespace, runtime: Runtime) -> dict[str, Any]:
     }
     protocol = ProtocolConfig()
     scores_by_judge: dict[str, list[Scores]] = {}
-    cost: dict[str, dict[str, float]] = {}
+    cost_by_judge: dict[str, dict[str, float]] = {}
     for name, judge in judges.items():
         scores = judge.under(protocol, PREFERENCE_FOLDER).score_batch(examples)
         scores_by_judge[name] = scores
-        cost[name] = cost_figures(scores)
+        cost_by_judge[name] = cost_figures(scores)
     if options.scalar is not None:
         scalar = load_judge(options.scalar, runtime).judge.under(protocol, PREFERENCE_FOLDER)
         started = perf_counter()
+        # A judge that compares may be given here too, and needs the orders of the responses.
         scores_by_judge["scalar"] = scalar.score_batch(with_presentations(examples, protocol))
-        cost["scalar"] = {"seconds_per_judgement": (perf_counter() - started) / len(examples)}
-    figures_of_judges = {}
+        seconds = perf_counter() - started
+        cost_by_judge["scalar"] = {"seconds_per_judgement": seconds / len(examples)}
+    figures_by_judge = {}
     for name, scores in scores_by_judge.items():
-        accuracy = figure(outcomes(examples, scores, protocol), "wrong")
-        figures_of_judges[name] = {"accuracy": accuracy, "cost": cost[name]}
+        accuracy = figure(outcomes(examples, scores, protocol), ties="wrong")
+        figures_by_judge[name] = {"accuracy": accuracy, "cost": cost_by_judge[name]}
     critiques, by_truth = truth_of_critiques(items, examples, scores_by_judge["own critique"])
     return {
         "checkpoint": str(options.checkpoint),
-        "world": f"{world.source}, split benchmark, seed {options.seed}",
+        "world": f"{shapes_data.source}, split benchmark, seed {options.seed}",
         "rows": options.rows,
         "critic": config.model_dump(exclude={"checkpoint"}),
-        "judges": figures_of_judges,
+        "judges": figures_by_judge,
         "critiques": critiques,
         "by_truth": by_truth,
     }
 
 
-def row_with_right_first(item: WorldItem) -> Example:
-    """Return an item of the world as a row whose first response is the right one."""
-    candidates = candidates_from_record(item.preference())
-    right, wrong = candidates.responses
+def row_with_right_first(item: GeneratedItem) -> Example:
+    """Return a generated question as a benchmark row whose first response is the right one."""
+    record = item.preference()
+    candidates = candidates_from_record(record)  # its responses are chosen and rejected
     return Example(
         key=candidates.key,
         images=candidates.images,
         prompt=candidates.prompt,
-        responses=(right, wrong),
+        responses=(record.chosen, record.rejected),
         better=0,
-        group=item.preference().category,
-        source=item.preference().source,
+        group=record.category,
+        source=record.source,
         identity=candidates.identity,
         row={},
     )
 
 
 def truth_of_critiques(
-    items: Sequence[WorldItem], examples: Sequence[Example], scores: Sequence[Scores]
+    items: Sequence[GeneratedItem], examples: Sequence[Example], scores: Sequence[Scores]
 ) -> tuple[dict[str, Counter[str]], dict[str, Accuracy]]:
-    """Return how true the written critiques are, and the accuracy by whether they are true.
+    """Compare written critiques with the true ones, and return two results.
 
-    The first are counts of `checked`, for all critiques, for those of right and of wrong responses,
-    and by category. The second distinguishes rows both of whose critiques are true from the others.
+    The first result holds counts of critiques and of their true parts (see `matching_parts`). There
+    are counts for all critiques, for those of right responses, for those of wrong responses, and
+    for each category of question. The second result holds two accuracies: of the rows whose two
+    critiques are true, and of the other rows.
+
+    Args:
+        items: The generated questions.
+        examples: The same questions as benchmark rows.
+        scores: The scores of a critic that wrote its critiques; their texts are the critiques.
     """
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     are_both_true = []
     for item, row_scores in zip(items, scores, strict=True):
         assert row_scores.texts, "a critic with its own critiques writes one of each response"
         num_true = 0
-        for side, critique in enumerate(row_scores.texts):
-            result = checked(critique, item.critique_truth(side == 0))
-            num_true += result["both"]
-            for name in ("all", RESPONSES[side], item.category):
-                counts[name].update(result)
+        for index, critique in enumerate(row_scores.texts):
+            is_right_response = index == 0  # see `row_with_right_first`
+            parts = matching_parts(critique, item.critique_truth(is_right_response))
+            num_true += parts["both"]
+            for name in ("all", RESPONSES[index], item.category):
+                counts[name].update(parts)
         are_both_true.append(num_true == 2)
-    found = outcomes(examples, scores, ProtocolConfig())
-    is_true = np.array(are_both_true, dtype=bool)
+    row_outcomes = outcomes(examples, scores, ProtocolConfig())
+    has_true_critiques = np.array(are_both_true, dtype=bool)
+    rows_with_true_critiques = np.flatnonzero(has_true_critiques)
+    other_rows = np.flatnonzero(~has_true_critiques)
     return counts, {
-        "both critiques true": figure(found, "wrong", np.flatnonzero(is_true)),
-        "a critique false": figure(found, "wrong", np.flatnonzero(~is_true)),
+        "both critiques true": figure(row_outcomes, ties="wrong", rows=rows_with_true_critiques),
+        "a critique false": figure(row_outcomes, ties="wrong", rows=other_rows),
     }
 
 
-def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
-    """Return 1 or 0 for each part of a critique that equals that of the correct one.
+def matching_parts(critique: str, truth: CritiqueTruth) -> dict[str, int]:
+    """Return, for each part of a critique, 1 if it is true, else 0.
 
-    A critique that cannot be read states nothing. `n` is 1.
+    The parts are the `verdict` on the response and the `fact` about the image. Both are 0 if the
+    critique is not `readable`. `n` is always 1, so that sums of these numbers also count critiques.
     """
     statement = read_critique(critique)
     has_verdict = statement is not None and statement.right == truth.right
@@ -167,7 +194,11 @@ def checked(critique: str, truth: CritiqueTruth) -> dict[str, int]:
 
 
 def judges_table(figures: Mapping[str, Any]) -> Table:
-    """Return accuracy and cost of each judge, and the accuracy by truth of the critiques."""
+    """Return a table of the accuracy and cost of each way to judge.
+
+    The last rows show the accuracy of the critic with its own critiques on two parts of the data:
+    rows with true critiques, and the other rows. `figures` are those of `study_figures`.
+    """
     heads = ("accuracy [95 %]", "ties", "s per judgement", "tokens/s", "cut off")
     columns = (Column("scored after"), *(Column(head, is_number=True) for head in heads))
     rows: list[tuple[str, ...]] = []
@@ -176,25 +207,29 @@ def judges_table(figures: Mapping[str, Any]) -> Table:
         cost = judge["cost"]
         cells = [name, accuracy_text(accuracy), str(accuracy.ties)]
         cells.append(f"{cost['seconds_per_judgement']:.4f}")
-        if "truncated" in cost:
+        if "truncated" in cost:  # the judge wrote critiques
             cells.append(f"{cost['generated_tokens_per_second']:.0f}")
             cells.append(f"{percent(cost['truncated'])} %")
         else:
             cells += [MISSING, MISSING]
         rows.append(tuple(cells))
     for name, accuracy in figures["by_truth"].items():
-        words = f"  own, {name}: n = {accuracy.n}"
-        rows.append((words, accuracy_text(accuracy), str(accuracy.ties)))
+        # Indented: these rows are parts of the row `own critique`.
+        row_name = f"  own, {name}: n = {accuracy.n}"
+        rows.append((row_name, accuracy_text(accuracy), str(accuracy.ties)))
     return Table(figures["checkpoint"], columns, tuple(rows))
 
 
 def critiques_table(figures: Mapping[str, Any]) -> Table:
-    """Return how true the written critiques are, in percent."""
-    heads = ("n", *WRITTEN.values())
+    """Return a table of the shares of written critiques that are readable and true, in percent.
+
+    `figures` are those of `study_figures`.
+    """
+    heads = ("n", *COLUMN_HEADS.values())
     columns = (Column("written critiques"), *(Column(head, is_number=True) for head in heads))
     rows = []
     for name, counts in figures["critiques"].items():
         num_critiques = max(counts["n"], 1)
-        shares = [f"{percent(counts[key] / num_critiques)} %" for key in WRITTEN]
+        shares = [f"{percent(counts[key] / num_critiques)} %" for key in COLUMN_HEADS]
         rows.append((name, str(counts["n"]), *shares))
     return Table(figures["world"], columns, tuple(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mmrm.eval.candidates import Example, Scores
-from mmrm.eval.protocol import draw
+from mmrm.eval.protocol import draw_side
 
 
 def _longest(example: Example, seed: int) -> tuple[float, float]:
@@ -19,13 +19,13 @@ def _shortest(example: Example, seed: int) -> tuple[float, float]:
 
 
 def _first(example: Example, seed: int) -> tuple[float, float]:
-    """Return a higher score for the response that is listed first."""
+    """Return 1 for the response that is listed first, and 0 for the other."""
     return 1.0, 0.0
 
 
 def _random(example: Example, seed: int) -> tuple[float, float]:
-    """Return a higher score for a random response, which is the same in every process."""
-    return (0.0, 1.0) if draw(seed, example.key, "random baseline") else (1.0, 0.0)
+    """Return 1 for a randomly drawn response and 0 for the other, the same in every process."""
+    return (0.0, 1.0) if draw_side(seed, example.key, "random baseline") else (1.0, 0.0)
 
 
 BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
@@ -34,9 +34,12 @@ BASELINES: dict[str, Callable[[Example, int], tuple[float, float]]] = {
     "first": _first,
     "random": _random,
 }
-"""The functions that score the two responses of an example, given a seed, by the baseline's name."""
+"""The baselines by name: functions of an example and a seed that score the two responses."""
 
 
-def baseline(name: str, examples: Sequence[Example], seed: int = 0) -> list[Scores]:
-    """Return the scores of every example by the baseline `name`. Equal lengths are a tie."""
+def baseline_scores(name: str, examples: Sequence[Example], seed: int = 0) -> list[Scores]:
+    """Return the scores of every example's responses by one of BASELINES. Equal lengths are a tie.
+
+    Only the baseline `random` uses the seed.
+    """
     return [Scores(BASELINES[name](example, seed)) for example in examples]

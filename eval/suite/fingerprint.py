@@ -1,4 +1,4 @@
-"""Fingerprints of stored results, made of the judge, the rows, the protocol and the scoring code."""
+"""Fingerprints of stored results: digests of judge, rows, protocol and scoring code."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges.checkpoint import backbone_of
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import CARD
@@ -21,12 +21,14 @@ from mmrm.models.distributed import gather, rank
 from mmrm.models.lora import is_adapter
 
 CONTENTS = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model")
-"""The files of a checkpoint folder that decide the model's output: weights, configs, tokenizer, template."""
-NO_PART = ("trainer_state.json", "training_args.bin", CARD)
-"""Files of these kinds that do not decide a verdict, or whose settings are in the fingerprint already."""
-ELSEWHERE = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
-"""Keys of a judge card that do not decide a verdict, or are in the fingerprint by themselves."""
-SCORES = (
+"""Patterns of the files of a checkpoint folder that decide the model's output: weights, configs,
+tokenizer and chat template."""
+IGNORED_FILES = ("trainer_state.json", "training_args.bin", CARD)
+"""Files that match CONTENTS but do not decide a verdict, or whose settings are in the fingerprint
+already."""
+IGNORED_KEYS = {"backbone", "token_budget", "workers", "benchmarks", "protocol", "baselines"}
+"""Keys of a judge card that do not decide a verdict, or are in the fingerprint already."""
+SCORING_MODULES = (
     "mmrm.eval.suite.suite",
     "mmrm.eval.judges.loading",
     "mmrm.data.image_decoding",
@@ -35,7 +37,8 @@ SCORES = (
     "mmrm.data.prompts",
     "mmrm.data.video",
 )
-"""The modules whose code is the version of the scoring, with all of models/ and eval/ that they import.
+"""The modules whose code decides verdicts, together with all modules of models/ and eval/ that they
+import.
 
 The modules of data/ in this list are the only ones there that decide a verdict. For example,
 data/prompts.py holds the questions to judges and reads their answers.
@@ -43,9 +46,12 @@ data/prompts.py holds the questions to judges and reads their answers.
 
 
 def fingerprint(judge: str, rows: str, protocol: ProtocolConfig) -> str:
-    """Return the name under which a result is stored, 32 hexadecimal digits.
+    """Return the name under which the result of an evaluation is stored, 32 hexadecimal digits.
 
-    `judge` is the digest of the judge (`judge_digest`), `rows` that of the rows (`rows_digest`).
+    Args:
+        judge: The digest of the judge, from `judge_digest`.
+        rows: The digest of the benchmark's rows, from `rows_digest`.
+        protocol: The protocol of the evaluation.
     """
     return _digest([judge, rows, protocol.model_dump_json(), scoring_version()])[:32]
 
@@ -53,7 +59,7 @@ def fingerprint(judge: str, rows: str, protocol: ProtocolConfig) -> str:
 def judge_digest(path: Path) -> str:
     """Return a digest of everything that decides the verdicts of the judge at `path`.
 
-    It is made of the contents of the files, not of their location or time.
+    It is made of settings and of the contents of files, not of their location or time.
 
     Raises:
         CheckpointError: If the judge is not complete, as in `load_judge`.
@@ -67,50 +73,59 @@ def judge_digest(path: Path) -> str:
         parts.append(rows_digest(PREFERENCE_FOLDER.load(Location(location=records)).examples))
     for checkpoint in config.checkpoints():
         folder = Path(resolve(checkpoint))
-        parts += _checkpoint(folder) if folder.is_dir() else [checkpoint]
+        if folder.is_dir():
+            parts += _parts_of_checkpoint(folder)
+        else:
+            parts.append(checkpoint)  # a hub id of a model that is not on this machine
     return _digest(parts)
 
 
-def _checkpoint(path: Path) -> list[str]:
-    """Return the settings and digests that decide a checkpoint's verdicts.
+def _parts_of_checkpoint(path: Path) -> list[str]:
+    """Return the settings and file digests that decide a checkpoint's verdicts.
 
-    The location of the checkpoint and the attention kernel are not among them.
+    They include the files of the base model if the checkpoint holds adapters. They do not include
+    the location of the checkpoint and the attention kernel.
     """
-    card = recorded(path)
-    sees = backbone_of(path, card).model_dump(exclude={"path", "revision", "freeze", "attention"})
-    settings = None if card is None else card.model_dump(exclude=ELSEWHERE)
-    parts = [json.dumps([sees, settings]), *_contents(path)]
+    card = judge_card_of(path)
+    backbone = backbone_of(path, card)
+    backbone_settings = backbone.model_dump(exclude={"path", "revision", "freeze", "attention"})
+    card_settings = None if card is None else card.model_dump(exclude=IGNORED_KEYS)
+    parts = [json.dumps([backbone_settings, card_settings]), *_file_digests(path)]
     if card is None or not is_adapter(path):
         return parts
     base = card.backbone
     base_folder = Path(resolve(base.path))
     if base_folder.is_dir():
-        return [*parts, *_contents(base_folder)]
+        return [*parts, *_file_digests(base_folder)]
     return [*parts, f"{base.path}@{base.revision}"]
 
 
-def _contents(folder: Path) -> list[str]:
+def _file_digests(folder: Path) -> list[str]:
     """Return the name and the digest of every file that decides the model's output."""
-    found = {
-        file for pattern in CONTENTS for file in folder.glob(pattern) if file.name not in NO_PART
-    }
-    return [f"{file.name} {remembered_digest(file)}" for file in sorted(found)]
+    files: set[Path] = set()
+    for pattern in CONTENTS:
+        files.update(file for file in folder.glob(pattern) if file.name not in IGNORED_FILES)
+    return [f"{file.name} {remembered_digest(file)}" for file in sorted(files)]
 
 
 def policy_digest(path: Path) -> str:
     """Return a digest of the weights and settings of a policy's checkpoint folder."""
-    return _digest(_checkpoint(path))
+    return _digest(_parts_of_checkpoint(path))
 
 
 def shared_digest(path: Path) -> str:
-    """Return the judge's digest on every rank. Only the first one reads files; all must call together."""
-    return gather("" if rank() else judge_digest(path))[0]
+    """Return the digest of the judge at `path` on every rank; all ranks must call together.
+
+    Only the first rank reads the files.
+    """
+    is_first_rank = rank() == 0
+    return gather(judge_digest(path) if is_first_rank else "")[0]
 
 
 def rows_digest(examples: Sequence[Example]) -> str:
     """Return a digest of the rows of a benchmark, with the contents of their images.
 
-    The keys of the rows are part of it, because the order of the responses is drawn from them.
+    The keys of the rows are included, because the order of the responses is drawn from them.
     """
     digest_by_image: dict[EncodedImage, str] = {}
     rows: list[str] = []
@@ -133,9 +148,11 @@ def rows_digest(examples: Sequence[Example]) -> str:
 
 
 def scoring_version() -> str:
-    """Return a digest of the code that scores."""
-    return code_digest(*SCORES, floors=("models", "eval"))
+    """Return a digest of the code that decides verdicts: SCORING_MODULES and their imports."""
+    imported_from = ("models", "eval")  # imports from other folders are not followed
+    return code_digest(*SCORING_MODULES, floors=imported_from)
 
 
 def _digest(parts: Iterable[str]) -> str:
+    """Return the SHA-256 of some texts, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()

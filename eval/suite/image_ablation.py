@@ -1,4 +1,7 @@
-"""Ablations of the images: what remains of a judge's score if it sees no image, or another one."""
+"""Ablations of the images: the rows of a benchmark without images, or with other ones.
+
+The accuracy that a judge keeps on such rows does not come from looking at the images.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ ImageDigests = tuple[str, ...]
 """Digests of the images of one row."""
 
 
-def ablate(examples: Sequence[Example], images: Images, seed: int = 0) -> list[Example]:
-    """Return the examples with the images that a judge is shown under an ablation. Keys are unchanged.
+def with_ablated_images(
+    examples: Sequence[Example], images: Images, seed: int = 0
+) -> list[Example]:
+    """Return copies of the examples with their images removed or replaced; keys are unchanged.
 
     Args:
         examples: The rows of a benchmark.
-        images: `real` changes nothing. `none` removes the images from the prompt. `grey` replaces each
-            image by a grey one of the same size. `shuffled` gives each row the images of another row.
-        seed: The seed of the shuffling.
+        images: `real` changes nothing. `none` removes the images from the prompt. `grey` replaces
+            each image by a grey one of the same size. `shuffled` gives each row the images of
+            another row.
+        seed: The seed of `shuffled`.
 
     Raises:
         UserError: If there are no two different images to shuffle.
@@ -56,9 +62,13 @@ def _with_grey_images(example: Example) -> Example:
 
 
 def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
-    """Return the examples, each with the images of another row. Rows without images are unchanged."""
+    """Return the examples with their images exchanged between rows.
+
+    Each row gets as many images as it had. Rows without images are unchanged.
+    """
     digests_by_row = [tuple(map(content_digest, example.images)) for example in examples]
-    partners = _partners(filter(None, digests_by_row), seed)
+    rows_with_images = [digests for digests in digests_by_row if digests]
+    partners = _partners(rows_with_images, seed)
     image_by_digest: dict[str, EncodedImage] = {}
     for digests, example in zip(digests_by_row, examples, strict=True):
         image_by_digest.update(zip(digests, example.images, strict=True))
@@ -73,29 +83,43 @@ def _shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
 
 
 def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, ImageDigests]:
-    """Return for each different tuple of images another tuple of the same length.
+    """Return a mapping from each different tuple of images to the tuple that replaces it.
 
-    The tuples of one length are put into a random cycle, and each gets the next one. A tuple that is
-    the only one of its length gets images of several other rows.
+    Both have the same length. The tuples of one length are put into a random cycle, and each is
+    replaced by the next one. A tuple that is the only one of its length is replaced by images of
+    several other rows.
+
+    Args:
+        rows: The digests of the images of each row.
+        seed: The seed of the random order.
     """
-    different = sorted(set(rows))
-    random.Random(seed).shuffle(different)
+    different_rows = sorted(set(rows))
+    random.Random(seed).shuffle(different_rows)
     cycle_by_length: dict[int, list[ImageDigests]] = {}
-    for digests in different:
+    for digests in different_rows:
         cycle_by_length.setdefault(len(digests), []).append(digests)
     partners: dict[ImageDigests, ImageDigests] = {}
     for cycle in cycle_by_length.values():
-        partners.update(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+        rotated_cycle = cycle[1:] + cycle[:1]
+        partners.update(zip(cycle, rotated_cycle, strict=True))
     for digests, partner in list(partners.items()):
-        if digests == partner:
-            partners[digests] = _other_images(digests, different)
+        is_only_one_of_its_length = digests == partner
+        if is_only_one_of_its_length:
+            partners[digests] = _images_of_other_rows(digests, different_rows)
     return partners
 
 
-def _other_images(digests: ImageDigests, rows: Sequence[ImageDigests]) -> ImageDigests:
-    """Return as many images of other rows, which differ from these; raise UserError if there are none."""
-    pool = [digest for other in rows if other != digests for digest in other]
+def _images_of_other_rows(digests: ImageDigests, rows: Sequence[ImageDigests]) -> ImageDigests:
+    """Return the digests of images of other rows, in the same number as `digests`.
+
+    Raises: UserError if the other rows show no other images.
+    """
+    pool: list[str] = []
+    for other_digests in rows:
+        if other_digests != digests:
+            pool += other_digests
     for start in range(len(pool)):
+        # Consecutive images of the pool, which starts again at its end.
         images = tuple(pool[(start + offset) % len(pool)] for offset in range(len(digests)))
         if images != digests:
             return images

@@ -1,7 +1,7 @@
 """Evaluate a judge on benchmarks: score the rows, and compute the results from the scores.
 
-A result holds accuracies with intervals, the same figures for baselines that ignore the content, figures
-about votes, length and calibration, and the figures of the scores by the published rules.
+A result holds accuracies with intervals, the same figures for baselines that ignore the content,
+figures about votes, length and calibration, and the figures of the scores by the published rules.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from mmrm.eval.results.statistics import (
     margin_histogram,
     order_consistency,
 )
-from mmrm.eval.suite.baselines import BASELINES, baseline
-from mmrm.eval.suite.image_ablation import ablate
+from mmrm.eval.suite.baselines import BASELINES, baseline_scores
+from mmrm.eval.suite.image_ablation import with_ablated_images
 from mmrm.models.distributed import barrier, rank
 
 
@@ -57,9 +57,13 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Benchmarks with their rows, under one protocol."""
+    """The benchmarks of an evaluation with their rows, and the protocol.
+
+    The protocol decides how often and in which order a judge sees responses, and what a tie counts.
+    """
 
     benchmarks: Mapping[str, tuple[Benchmark, LoadedBenchmark]]
+    """The benchmarks with their rows, by name."""
     protocol: ProtocolConfig
 
     @classmethod
@@ -71,20 +75,25 @@ class Suite:
         Raises:
             UserError: If a benchmark cannot be loaded, as in `Benchmark.load`.
         """
-        if rank():
-            barrier()
+        is_first_rank = rank() == 0
+        if not is_first_rank:
+            barrier()  # wait until the first rank has loaded
         loaded = {config.name: (BENCHMARKS[config.name], load(config)) for config in benchmarks}
-        if not rank():
-            barrier()
+        if is_first_rank:
+            barrier()  # let the other ranks load
         return cls(loaded, protocol)
 
     def run(
         self, judge: Judge, folder: Path, console: Console | None = None
     ) -> tuple[dict[str, Result], list[Scores]]:
-        """Evaluate `judge` on every benchmark, and return the results and all scores.
+        """Evaluate `judge` on every benchmark, and return the results and the scores of all rows.
 
-        All ranks must call together. `evaluate` describes the files in `folder`; `console` shows the
-        progress.
+        All ranks must call together.
+
+        Args:
+            judge: A judge as it was loaded. It is evaluated under the suite's protocol.
+            folder: The folder for the files, which `evaluate` describes.
+            console: The console that shows the progress; None shows none.
         """
         results: dict[str, Result] = {}
         all_scores: list[Scores] = []
@@ -103,27 +112,30 @@ class Suite:
         with_notes: bool = False,
         journal: Journal = SILENT,
     ) -> Evaluation:
-        """Evaluate `judge` on one benchmark.
+        """Evaluate `judge` on one benchmark, and return the result and the scores.
 
-        The first rank writes `<benchmark>.json` and `<benchmark>/predictions.jsonl`.
+        All ranks must call together. The first rank writes the result to `<benchmark>.json`, and
+        the predictions to `<benchmark>/predictions.jsonl`.
 
         Args:
-            name: The benchmark.
-            judge: A judge as it was loaded; the suite puts it under its protocol.
-            folder: Where the files go.
-            with_notes: Add the judge's notes to those of the result.
-            journal: Shows the progress; a journal of `journal_in` also keeps what was judged.
+            name: The name of the benchmark.
+            judge: A judge as it was loaded. It is evaluated under the suite's protocol.
+            folder: The folder for the files.
+            with_notes: True adds the judge's notes to those of the result.
+            journal: Shows the progress. A journal from `journal_in` also keeps the judgements, so
+                that a killed evaluation continues.
         """
         benchmark, rows = self.benchmarks[name]
         protocol = self.protocol
         benchmark_judge = judge.under(protocol, benchmark)
-        examples = ablate(rows.examples, protocol.images, protocol.seed)
+        examples = with_ablated_images(rows.examples, protocol.images, protocol.seed)
         scores = benchmark_judge.score_batch(with_presentations(examples, protocol), journal)
         origin = rows.origin
         if with_notes:
             origin = replace(origin, notes=(*origin.notes, *benchmark_judge.notes(scores)))
         result = evaluate(rows.examples, scores, benchmark, protocol, origin)
-        if not rank():
+        is_first_rank = rank() == 0
+        if is_first_rank:
             write_predictions(rows.examples, scores, benchmark, protocol, folder / name)
             write_result(result, folder / f"{name}.json")
         return Evaluation(result, scores)
@@ -132,10 +144,12 @@ class Suite:
 def journal_in(folder: Path, name: str, mark: str, console: Console) -> Journal:
     """Return the journal of a judge's evaluation on one benchmark.
 
+    The journal is a file of JSON lines with the judgements so far, and shows the progress.
+
     Args:
         folder: The folder for the results. The journal is in its subfolder `name`.
-        name: The benchmark.
-        mark: The fingerprint of the evaluation. A journal with another mark is not used.
+        name: The name of the benchmark.
+        mark: The fingerprint of the evaluation. A journal with another fingerprint is not used.
         console: The console for the progress.
     """
     return Journal(name, console, folder / name / JOURNAL, mark)
@@ -146,10 +160,12 @@ def write_result(result: Result, path: Path) -> None:
     write_json(path, result.model_dump(mode="json"))
 
 
-def headline(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the figures to log and to choose by: `benchmark/accuracy`, `/macro`, `/ties`, `/unparsable` and each group's.
+def headline_figures(results: Mapping[str, Result]) -> dict[str, float]:
+    """Return the figures to log, by which the best checkpoint is chosen.
 
-    A group's figure is named `benchmark/group/accuracy`. Shares are fractions of 1; figures without rows are left out.
+    Each benchmark has the figures `BENCHMARK/accuracy`, `BENCHMARK/macro`, `BENCHMARK/ties` and
+    `BENCHMARK/unparsable`, and each of its groups `BENCHMARK/GROUP/accuracy`. All are fractions of
+    1. Accuracies without rows are left out.
     """
     figures: dict[str, float | None] = {}
     for benchmark, result in results.items():
@@ -171,22 +187,47 @@ def evaluate(
     protocol: ProtocolConfig,
     origin: Origin,
 ) -> Result:
-    """Return the result of `scores` on `examples`, which `benchmark.load` returned together with `origin`.
+    """Return the result of a judge's scores on a benchmark, with all its figures.
+
+    Args:
+        examples: The rows of the benchmark.
+        scores: The judge's scores of each row, in the same order.
+        benchmark: The benchmark.
+        protocol: The protocol under which the rows were judged.
+        origin: The origin of the rows, which `benchmark.load` returned together with them.
 
     Raises: UserError if the scores do not fit the examples or the protocol.
     """
-    found = outcomes(examples, scores, protocol)
-    items = items_of(examples, benchmark.item)
-    whole = _accuracies(examples, found, protocol, items)
-    whole_items, item_groups = _clusters(examples, found, benchmark, items)
-    has_margin = np.isfinite(found.margin)
-    margins = found.margin[has_margin]
-    read = np.flatnonzero(found.unparsable == 0)
-    lengths = [
-        (len(example.responses[example.better]), len(example.responses[1 - example.better]))
-        for example in examples
-    ]
-    better, other = np.array(lengths, dtype=np.int64).reshape(-1, 2)[read].T
+    outcome = outcomes(examples, scores, protocol)
+    items = items_of(examples, benchmark.item)  # equal codes for rows that depend on each other
+    accuracies = _accuracies(examples, outcome, protocol, items)
+    item_accuracy, item_accuracy_by_group = _item_accuracies(examples, outcome, benchmark, items)
+    sources = [example.source for example in examples]
+
+    baselines: dict[str, Baseline] = {}
+    for name in BASELINES:
+        scores_of_baseline = baseline_scores(name, examples, protocol.seed)
+        baseline_outcome = outcomes(examples, scores_of_baseline, protocol)
+        baselines[name] = _accuracies(examples, baseline_outcome, protocol, items)
+
+    votes = None
+    if any(row_scores.votes for row_scores in scores):
+        votes = _votes(examples, scores, outcome, protocol, items)
+
+    # Judges that only vote have no margins.
+    has_margin = np.isfinite(outcome.margin)
+    margins = outcome.margin[has_margin]
+
+    readable_rows = np.flatnonzero(outcome.unparsable == 0)
+    lengths_of_better = _lengths([example.responses[example.better] for example in examples])
+    lengths_of_other = _lengths([example.responses[1 - example.better] for example in examples])
+    credit_with_half_ties = outcome.credit("half")
+    bias = length_bias(
+        lengths_of_better[readable_rows],
+        lengths_of_other[readable_rows],
+        credit_with_half_ties[readable_rows],
+        items[readable_rows],
+    )
     return Result(
         benchmark=benchmark.name,
         origin=origin.location,
@@ -194,122 +235,139 @@ def evaluate(
         protocol=protocol.model_dump(),
         notes=(*origin.notes, *_notes(examples, benchmark, protocol)),
         unavailable=origin.unavailable,
-        micro=whole.micro,
-        macro=whole.macro,
-        groups=whole.groups,
-        sources=figures(found, protocol.ties, [example.source for example in examples], items),
-        clusters=whole_items,
-        cluster_groups=item_groups,
-        baselines={
-            name: _accuracies(
-                examples,
-                outcomes(examples, baseline(name, examples, protocol.seed), protocol),
-                protocol,
-                items,
-            )
-            for name in BASELINES
-        },
-        votes=_votes(examples, scores, found, protocol, items)
-        if any(score.votes for score in scores)
-        else None,
+        micro=accuracies.micro,
+        macro=accuracies.macro,
+        groups=accuracies.groups,
+        sources=figures(outcome, protocol.ties, sources, items),
+        clusters=item_accuracy,
+        cluster_groups=item_accuracy_by_group,
+        baselines=baselines,
+        votes=votes,
         calibration=calibration(margins, items[has_margin]),
         margins=margin_histogram(margins),
-        length=length_bias(better, other, found.credit("half")[read], items[read]),
-        worst=tuple(examples[row].key for row in worst_mistakes(found)),
-        published=published(examples, scores, benchmark),
+        length=bias,
+        worst=tuple(examples[row].key for row in worst_mistakes(outcome)),
+        published=published_figures(examples, scores, benchmark),
     )
 
 
-def published(
+def _lengths(responses: Sequence[str]) -> Ints:
+    """Return the number of characters of each response, shape (responses,)."""
+    return np.array([len(response) for response in responses], dtype=np.int64)
+
+
+def published_figures(
     examples: Sequence[Example], scores: Sequence[Scores], benchmark: Benchmark
 ) -> dict[str, dict[str, object]]:
-    """Return the figures of scores under every rule that the benchmark knows, by the rule's name.
+    """Return the figures of the scores under each published rule, by the name of the rule.
 
-    The scores are written in the official predictions format and scored from there, so that these are the figures
-    that the official script gives for the files that `write_predictions` writes.
+    A published rule is the benchmark's official scoring script or another project's way to score.
+    The scores are converted to the official predictions format and scored from there. The figures
+    are therefore those that the script gives for the files of `write_predictions`. A rule that
+    cannot score them has the reason under `not_computed` in place of figures.
     """
-    records = {name: write(examples, scores) for name, write in benchmark.formats.items()}
-    found: dict[str, dict[str, object]] = {}
+    records_by_format = {name: write(examples, scores) for name, write in benchmark.formats.items()}
+    figures_by_rule: dict[str, dict[str, object]] = {}
     for name, rule in benchmark.rules.items():
-        if rule.reads not in records:  # a log of another framework
-            continue
+        if rule.reads not in records_by_format:
+            continue  # the rule scores the log of another framework
         try:
-            found[name] = rule.figures(name, records[rule.reads])
+            figures_by_rule[name] = rule.figures(name, records_by_format[rule.reads])
         except PredictionsError as error:
-            found[name] = {"rules": name, "about": rule.about, "not_computed": str(error)}
-    return found
+            reason = str(error)
+            figures_by_rule[name] = {"rules": name, "about": rule.about, "not_computed": reason}
+    return figures_by_rule
 
 
 def _accuracies(
-    examples: Sequence[Example], found: Outcomes, protocol: ProtocolConfig, items: Ints
+    examples: Sequence[Example], outcome: Outcomes, protocol: ProtocolConfig, items: Ints
 ) -> Baseline:
-    groups = figures(found, protocol.ties, [example.group for example in examples], items)
+    """Return the accuracy of all rows, the accuracy of each group, and the mean over groups.
+
+    Args:
+        examples: The rows of the benchmark.
+        outcome: The outcomes of a judge or of a baseline.
+        protocol: The protocol, which decides what a tie counts.
+        items: The codes from `items_of`, which are equal for rows that depend on each other.
+    """
+    groups = figures(outcome, protocol.ties, [example.group for example in examples], items)
     return Baseline(
-        micro=figure(found, protocol.ties, items=items),
+        micro=figure(outcome, protocol.ties, items=items),
         macro=macro([group.accuracy for group in groups.values()]),
         groups=groups,
     )
 
 
-def _clusters(
-    examples: Sequence[Example], found: Outcomes, benchmark: Benchmark, items: Ints
+def _item_accuracies(
+    examples: Sequence[Example], outcome: Outcomes, benchmark: Benchmark, items: Ints
 ) -> tuple[Accuracy | None, dict[str, Accuracy]]:
-    """Return the share of items whose rows are all right: overall, and by the group of an item's first row.
+    """Return the share of the benchmark's items whose rows are all right, in all and by group.
 
-    An item is a set of rows that the benchmark counts together. Returns None and an empty mapping for a
-    benchmark without items.
+    An item is a set of rows that the benchmark counts together, such as those about one image. It
+    belongs to the group of its first row. Returns None and an empty mapping for a benchmark without
+    items.
+
+    Args:
+        examples: The rows.
+        outcome: The outcomes of the rows.
+        benchmark: The benchmark.
+        items: The codes from `items_of`, which are equal for rows that depend on each other.
     """
     if benchmark.item is None:
         return None, {}
-    first_rows: dict[str, int] = {}
-    right_by_item: dict[str, bool] = {}
-    for row, (example, is_right) in enumerate(zip(examples, found.correct, strict=True)):
-        name = benchmark.item(example)
-        first_rows.setdefault(name, row)
-        right_by_item[name] = right_by_item.get(name, True) and bool(is_right)
-    right = np.array(list(right_by_item.values()), dtype=np.int64)
-    none = np.zeros_like(right)
-    whole = Outcomes(right, 1 - right, none, none + np.nan)
-    groups = [examples[row].group for row in first_rows.values()]
-    shared = items[list(first_rows.values())]  # two of the benchmark's items may show one image
-    return figure(whole, "wrong", items=shared), figures(whole, "wrong", groups, shared)
+    first_row_by_item: dict[str, int] = {}
+    is_right_by_item: dict[str, bool] = {}
+    for row, (example, is_right) in enumerate(zip(examples, outcome.correct, strict=True)):
+        item = benchmark.item(example)
+        first_row_by_item.setdefault(item, row)
+        is_right_by_item[item] = is_right_by_item.get(item, True) and bool(is_right)
+    right = np.array(list(is_right_by_item.values()), dtype=np.int64)
+    unread = np.zeros_like(right)
+    margin = np.full(len(right), np.nan)
+    item_outcome = Outcomes(right=right, wrong=1 - right, unread=unread, margin=margin)
+    first_rows = list(first_row_by_item.values())
+    groups = [examples[row].group for row in first_rows]
+    item_codes = items[first_rows]  # two of the benchmark's items may show one image
+    accuracy = figure(item_outcome, ties="wrong", items=item_codes)
+    accuracy_by_group = figures(item_outcome, ties="wrong", labels=groups, items=item_codes)
+    return accuracy, accuracy_by_group
 
 
 def _votes(
     examples: Sequence[Example],
     scores: Sequence[Scores],
-    found: Outcomes,
+    outcome: Outcomes,
     protocol: ProtocolConfig,
     items: Ints,
 ) -> Votes:
-    cast: list[Vote] = []
+    """Return the statistics of the votes of a judge that compares two responses."""
+    votes: list[Vote] = []
     for row_scores in scores:
-        cast += row_scores.votes
-    read = [vote for vote in cast if vote.named is not None]
+        votes += row_scores.votes
+    readable_votes = [vote for vote in votes if vote.named is not None]
     order = None
-    if (
-        protocol.order == "both"
-    ):  # each round is a vote in either order; -1 is one that cannot be read
-        named = np.array(
-            [-1 if vote.named is None else vote.named for vote in cast], dtype=np.int64
-        )
-        order = order_consistency(named[::2], named[1::2])
-    rounds = range(1, protocol.votes + 1)
+    if protocol.order == "both":
+        # The votes alternate: the listed order, then the reversed one. -1 is an unreadable vote.
+        named = [-1 if vote.named is None else vote.named for vote in votes]
+        named_in_listed_order = np.array(named[::2], dtype=np.int64)
+        named_in_reversed_order = np.array(named[1::2], dtype=np.int64)
+        order = order_consistency(named_in_listed_order, named_in_reversed_order)
+    accuracy_by_rounds: dict[int, Accuracy] = {}
+    for num_rounds in range(1, protocol.votes + 1):
+        outcome_of_rounds = outcomes(examples, scores, protocol, num_rounds)
+        accuracy_by_rounds[num_rounds] = figure(outcome_of_rounds, protocol.ties, items=items)
     return Votes(
-        votes=len(cast),
-        unparsable=len(cast) - len(read),
-        agreement=agreement(found.right, found.wrong),
-        names_first=_share_named_first(read),
+        votes=len(votes),
+        unparsable=len(votes) - len(readable_votes),
+        agreement=agreement(outcome.right, outcome.wrong),
+        names_first=_share_named_first(readable_votes),
         order=order,
-        accuracy_at={
-            n: figure(outcomes(examples, scores, protocol, n), protocol.ties, items=items)
-            for n in rounds
-        },
+        accuracy_at=accuracy_by_rounds,
     )
 
 
 def _share_named_first(votes: Sequence[Vote]) -> float | None:
-    """Return the share of votes that name the response that was shown first, or None without votes."""
+    """Return the share of votes that name the response that was shown first; None without votes."""
     if not votes:
         return None
     return sum(vote.named == vote.shown[0] for vote in votes) / len(votes)
@@ -318,6 +376,7 @@ def _share_named_first(votes: Sequence[Vote]) -> float | None:
 def _notes(
     examples: Sequence[Example], benchmark: Benchmark, protocol: ProtocolConfig
 ) -> list[str]:
+    """Return notes on the protocol and the rows, to print with the figures."""
     notes = []
     if protocol.order == "winner_first":
         notes.append(

@@ -1,4 +1,4 @@
-"""The shape of a backbone from its config.json, without weights, network or torch."""
+"""A function that reads the sizes of a backbone's layers without weights, network or torch."""
 
 import json
 from pathlib import Path
@@ -16,34 +16,38 @@ EMBEDDED = Path(__file__).resolve().parents[2] / "models" / "embedded"
 
 
 def shape_of(path: str) -> Shape | None:
-    """Return the shape of a released checkpoint or of a local folder.
+    """Return the sizes of a backbone's layers, from which its parameters are counted.
 
-    config.json may have the released layout (flat) or the current one (`text_config`).
+    They are read from config.json in a folder. Those of released checkpoints are in this project.
 
     Args:
-        path: A folder, a hub id, or `embedded`.
+        path: A folder, a hub id, or `embedded`, the tiny backbone in this repository.
 
     Returns:
-        None for a hub id whose config is not known here.
+        The sizes; None for a hub id of another checkpoint, whose sizes are not known.
 
     Raises:
-        CheckpointError: A folder has no config.json, or that of a model that does not work.
+        CheckpointError: The folder has no config.json, or its model is not supported.
     """
+    if path in PUBLISHED:
+        return PUBLISHED[path]
     folder = EMBEDDED if path == "embedded" else Path(path).expanduser()
-    if path in PUBLISHED or not folder.is_dir():
-        return PUBLISHED.get(path)
+    if not folder.is_dir():
+        return None
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} holds no config.json; required is {BACKBONES}.")
     try:
         config = TypeAdapter(dict[str, Any]).validate_json(read_bytes(file))
         family = family_of(config.get("model_type"), folder)
+        # The numbers of the language model are in `text_config`. Released files have them directly
+        # in config.json.
         text_config = config.get("text_config")
-        numbers = dict(text_config if isinstance(text_config, dict) else config)
+        sizes = dict(text_config if isinstance(text_config, dict) else config)
         for key in ("tie_word_embeddings", "vision_config"):
             if key in config:
-                numbers[key] = config[key]
-        return TypeAdapter(family.shape).validate_json(json.dumps(numbers), strict=True)
+                sizes[key] = config[key]
+        return TypeAdapter(family.shape).validate_json(json.dumps(sizes), strict=True)
     except ValidationError as error:
         raise CheckpointError(
             f"{file} cannot be used: {format_validation_error(error)}. Required is {BACKBONES}."

@@ -1,9 +1,9 @@
-"""What differs between families of backbones.
+"""The types that describe a family of backbones: `Shape` and `Family`.
 
-A family is one file of this folder and one row of `registry.py`.
-`Shape` holds the numbers of a model's config.json and counts its parameters. `Family` holds
-everything else that the rest of the project has to know of a family. Nothing in this folder imports
-torch before it is needed, because recipes are checked and planned without it.
+A family is one file of this folder and one row of `registry.py`. `Shape` holds the numbers of a
+model's config.json and counts its parameters. `Family` holds everything else in which families
+differ. Nothing in this folder imports torch before it is needed, because recipes are checked and
+planned without it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 """Frames (or tiles), rows and columns of an image, in patches."""
 Size = Annotated[int, Field(ge=1, le=10**7)]
+"""A number of config.json that sets the size of a model, such as `hidden_size`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Numbers of parameters of a model, by part."""
+    """The number of parameters of each part of a model."""
 
     vision_tower: int
     projector: int
@@ -40,22 +41,22 @@ class Parameters:
     """Embedding and layers."""
     lm_head: int
     """0 if it is tied to the embedding."""
-    projections: int
-    """Rows plus columns of the language model's linear layers: a LoRA of rank r has r times as many
-    parameters."""
+    parameters_per_lora_rank: int
+    """Parameters of LoRA adapters of rank 1, the sum of rows and columns of the language model's
+    linear layers. Adapters of rank r have r times as many. They are in no other part."""
 
     @property
     def backbone(self) -> int:
-        """All parts, without the LM head."""
+        """Parameters of all parts except the LM head."""
         return self.vision_tower + self.projector + self.language_model
 
 
 class Tower(Protocol):
-    """The numbers of a `vision_config` from which memory and time are planned."""
+    """The sizes of a vision tower from which the memory and time of a run are estimated."""
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
+        """Number of transformer blocks."""
 
     @property
     def width(self) -> int:
@@ -79,21 +80,21 @@ class TowerShape:
         return self.hidden_size
 
     @property
-    def patch_numbers(self) -> int:
-        """Numbers in a patch."""
+    def numbers_per_patch(self) -> int:
+        """The count of numbers in a patch, over all channels and frames."""
         return self.in_channels * self.temporal_patch_size * self.patch_size**2
 
 
 @dataclass(frozen=True, slots=True)
 class Shape(ABC):
-    """The numbers of config.json on which a model's parameter count depends.
+    """The sizes of a model, as in its config.json, from which its parameters are counted.
 
     The fields are named as in config.json. Each family has a subclass with its own
     `vision_config`, and with further numbers if it needs them.
     """
 
     images: ClassVar[ImageLayout] = PATCHES
-    """How images are divided into patches and tokens."""
+    """The rules by which images are divided into patches and tokens."""
 
     hidden_size: Size
     num_hidden_layers: Size
@@ -106,16 +107,23 @@ class Shape(ABC):
 
     @abstractmethod
     def count(self) -> Parameters:
-        """Return the parameters of each part."""
+        """Return the number of parameters of each part."""
 
     @abstractmethod
     def config(self) -> Any:
-        """Return transformers' configuration of a model of this shape, for random weights."""
+        """Return a configuration of transformers from which a model of this shape can be created.
+
+        Such a model has random weights.
+        """
 
     @property
     @abstractmethod
-    def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+    def kept_for_backward(self) -> tuple[int, int]:
+        """The counts of numbers that a forward pass keeps in memory for the backward pass.
+
+        The first is for a token in a layer of the language model, the second for a patch in a block
+        of the vision tower. train/planning/memory.py says how they were counted.
+        """
 
     @property
     def head_size(self) -> int:
@@ -123,7 +131,10 @@ class Shape(ABC):
         return self.hidden_size // self.num_attention_heads
 
     def image_tokens(self, limits: BackboneConfig) -> ImageTokens:
-        """Return how many tokens images become.
+        """Return the object that computes how many tokens an image becomes.
+
+        Args:
+            limits: The recipe's `backbone` section, with the limits of an image's size.
 
         Raises:
             UserError: No image can satisfy the limits.
@@ -133,14 +144,16 @@ class Shape(ABC):
     @property
     def patches_per_token(self) -> int:
         """Number of patches that become one token."""
-        merge, _ = self.images.sizes(self.vision_config)
-        return merge**2
+        merge_size, _ = self.images.sizes(self.vision_config)
+        return merge_size**2
 
-    def language_model(self, *, bias: bool, head_norms: bool) -> tuple[int, int]:
-        """Return the parameters of the language model, and its `Parameters.projections`.
+    def count_language_model(self, *, bias: bool, head_norms: bool) -> tuple[int, int]:
+        """Return the numbers of parameters of the language model and of LoRA adapters of rank 1.
+
+        The LM head is not counted.
 
         Args:
-            bias: q, k and v have a bias.
+            bias: The projections to queries, keys and values have a bias.
             head_norms: Queries and keys have norms.
         """
         hidden = self.hidden_size
@@ -164,8 +177,8 @@ class Shape(ABC):
         embedding = self.vocab_size * hidden
         last_norm = hidden
         parameters = embedding + self.num_hidden_layers * layer + last_norm
-        projections = sum(rows + columns for rows, columns in linear_layers)
-        return parameters, self.num_hidden_layers * projections
+        layer_per_lora_rank = sum(rows + columns for rows, columns in linear_layers)
+        return parameters, self.num_hidden_layers * layer_per_lora_rank
 
     @property
     def lm_head(self) -> int:
@@ -174,16 +187,16 @@ class Shape(ABC):
 
 
 class Parts(NamedTuple):
-    """The classes and functions of a family that import torch."""
+    """The classes and functions of a family whose import also imports torch."""
 
     config: Any
     """Configuration class of transformers."""
     scalar: Any
-    """Class of models/portable/reward.py."""
+    """Class of the scalar reward model, from models/portable/reward.py."""
     critic: Any
-    """Class of models/portable/critic.py."""
+    """Class of the critic, from models/portable/critic.py."""
     language_model: Any
-    """Class of models/portable/language_model.py."""
+    """Class of the model that writes text, from models/portable/language_model.py."""
     stock: tuple[Any, Any]
     """Classes of transformers for the language model without a head and for the vision tower, which
     `mmrm.models.compatibility` checks at start."""
@@ -197,7 +210,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A row of the registry: everything that the rest of the project has to know of a family.
+    """A family of backbones: everything in which it differs from the others.
 
     Most members are functions because a family has no class of its own: it is one file of data and
     functions.
@@ -209,6 +222,7 @@ class Family:
     published: Mapping[str, Shape]
     """Shapes of the released checkpoints by hub id, from their config.json on the hub."""
     parts: Callable[[], Parts]
+    """Imports and returns the classes and functions that need torch."""
     marks: tuple[str | None, str, str | None]
     """The special tokens before an image, for each of its tokens, and after it; None if there is
     none."""
@@ -225,9 +239,10 @@ class Family:
     blocks: tuple[str, tuple[str, str, str]] = ("visual.blocks", ("mlp", "norm1", "norm2"))
     """Name of the tower's blocks, and names in a block of the modules that compute each patch by
     itself."""
-    read_config: Callable[[Any, Mapping[str, Any]], None] = lambda config, found: None
-    """Takes the configuration and the content of config.json. Corrects values that transformers
-    reads wrongly, and raises CheckpointError for a variant that does not work."""
+    correct_config: Callable[[Any, Mapping[str, Any]], None] = lambda config, content: None
+    """Takes the configuration of transformers and the content of config.json. Corrects values of
+    the configuration that transformers reads wrongly, and raises CheckpointError for a variant that
+    does not work."""
     lora_targets: str
     """Pattern of the names of modules that get adapters."""
     probe: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
@@ -236,26 +251,31 @@ class Family:
 
     @property
     def images(self) -> ImageLayout:
-        """How images are divided into patches and tokens."""
+        """The rules by which images are divided into patches and tokens."""
         return self.shape.images
 
     @property
     def vision_modules(self) -> tuple[str, ...]:
-        """The modules of the backbone that hold tower and projector, without repetitions."""
+        """The names of the backbone's modules that hold the vision tower and the projector."""
         names = [name.split(".")[0] for name in (self.tower, *self.projector)]
         return tuple(dict.fromkeys(names))
 
     @property
     def vision_text(self) -> tuple[str, ...]:
-        """All special tokens of vision."""
+        """All special tokens for images and videos."""
         marks = [mark for mark in self.marks if mark is not None]
         return (*marks, *self.reserved)
 
-    def vision_tokens(self, vision_config: Any, ids: Sequence[int | None]) -> VisionTokens:
-        """Return what packing has to know of images; `ids` are the token ids of `marks`."""
+    def vision_tokens(self, vision_config: Any, mark_ids: Sequence[int | None]) -> VisionTokens:
+        """Return the properties of images that packing needs, for one backbone.
+
+        Args:
+            vision_config: The backbone's `vision_config`.
+            mark_ids: The token ids of `marks`; None for a mark that the family does not have.
+        """
         from mmrm.models.packing.vision import VisionTokens
 
-        start, image, end = ids
+        start, image, end = mark_ids
         assert image is not None, "Every family has a token for each token of an image."
         merge_size, patch_size = self.images.sizes(vision_config)
         parts = self.parts()

@@ -1,7 +1,7 @@
-"""How a family's images become patches and tokens.
+"""The rules by which a family's images become patches and tokens.
 
 An image is scaled as a whole, or cut into tiles of one size. In a group, both are grids of patches,
-of which `merge` x `merge` become a token; a tile takes the place of a frame.
+of which n x n become a token; the tiles of an image are counted like the frames of a video.
 `VisionPlan.model_inputs` passes a row's pixels to the tower in the tower's own shape.
 """
 
@@ -18,52 +18,67 @@ from mmrm.models.config import BackboneConfig
 
 
 class ImageLayout(ABC):
-    """The rules of a family; `vision` is a `vision_config`, of transformers or of a `Shape`."""
+    """The rules by which the images of a family become patches and tokens.
 
-    planned: bool
-    """True if the tower attends in runs of a row of patches, by the functions of models/packing.
-    False if it takes a batch and attends by stock SDPA."""
+    In all methods, `vision_config` is that of transformers' configuration or of a `Shape`.
+    """
+
+    attends_in_runs: bool
+    """True if the tower takes all images as one row of patches and attends in runs, which are parts
+    of the row. The attention is then that of models/packing. False if the tower takes a batch and
+    attends by stock SDPA."""
 
     @abstractmethod
-    def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
-        """Return how many tokens images become.
+    def tokens(self, vision_config: Any, limits: BackboneConfig) -> ImageTokens:
+        """Return the object that computes how many tokens an image becomes.
+
+        Args:
+            vision_config: The configuration of the vision tower.
+            limits: The recipe's `backbone` section, with the limits of an image's size.
 
         Raises:
             UserError: No image can satisfy the limits.
         """
 
     @abstractmethod
-    def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
-        """Return the image processor's arguments for the recipe's limits.
+    def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:
+        """Return the arguments with which an image processor keeps the recipe's limits.
+
+        Args:
+            vision_config: The configuration of the vision tower.
+            limits: The recipe's `backbone` section, with the limits of an image's size.
 
         Raises:
-            UserError: As `tokens`.
+            UserError: No image can satisfy the limits.
         """
 
     @abstractmethod
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `min_pixels` and `max_pixels` of a saved image processor.
+        """Return the limits `min_pixels` and `max_pixels` of a saved image processor.
+
+        Args:
+            saved: The content of its preprocessor_config.json.
 
         Raises:
-            KeyError: Its file does not contain them.
+            KeyError: The file does not contain them.
         """
 
     @abstractmethod
-    def sizes(self, vision: Any) -> tuple[int, int]:
-        """Return n if a token covers n x n patches, and the numbers in a patch."""
+    def sizes(self, vision_config: Any) -> tuple[int, int]:
+        """Return n if a token covers n x n patches, and the count of numbers in a patch."""
 
     @abstractmethod
-    def smallest(self, vision: Any) -> tuple[int, int, int]:
+    def smallest(self, vision_config: Any) -> tuple[int, int, int]:
         """Return the grid of the smallest image: frames (or tiles), rows and columns of patches."""
 
     @abstractmethod
-    def refuse(self, image_processor: Any, vision: Any) -> None:
+    def refuse(self, image_processor: Any, vision_config: Any) -> None:
         """Raise UserError if the image processor does not make what the vision tower takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """The sizes of a patch, under the names of an image processor, and its channels."""
+    """The sizes of a patch, named as in an image processor, and its number of channels."""
 
     patch_size: int
     temporal_patch_size: int
@@ -72,51 +87,56 @@ class Patch:
 
 
 class PatchLayout(ImageLayout):
-    """Images are scaled to sides that are multiples of a token's: Qwen2-VL to Qwen3-VL."""
+    """The rules of Qwen2-VL to Qwen3-VL: an image is scaled until its sides are whole tokens."""
 
-    planned = True
+    attends_in_runs = True
 
-    def patch(self, vision: Any) -> Patch:
+    def patch(self, vision_config: Any) -> Patch:
         """Return the patch that a vision tower takes."""
         return Patch(
-            patch_size=vision.patch_size,
-            temporal_patch_size=vision.temporal_patch_size,
-            merge_size=vision.spatial_merge_size,
-            channels=vision.in_channels,
+            patch_size=vision_config.patch_size,
+            temporal_patch_size=vision_config.temporal_patch_size,
+            merge_size=vision_config.spatial_merge_size,
+            channels=vision_config.in_channels,
         )
 
-    def tokens(self, vision: Any, limits: BackboneConfig) -> ImageTokens:
-        """Return how many tokens images become."""
-        patch = self.patch(vision)
+    def tokens(self, vision_config: Any, limits: BackboneConfig) -> ImageTokens:
+        """Return the object that computes how many tokens an image becomes."""
+        patch = self.patch(vision_config)
         token_side = patch.patch_size * patch.merge_size
         return PatchTokens(limits.min_pixels, limits.max_pixels, token_side)
 
-    def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
-        """Return the image processor's arguments."""
+    def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:
+        """Return the arguments with which an image processor keeps the recipe's limits."""
         return {"min_pixels": limits.min_pixels, "max_pixels": limits.max_pixels}
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the limits of a saved image processor, in either of the two ways to write them."""
+        """Return the limits `min_pixels` and `max_pixels` of a saved image processor.
+
+        Processors of older versions of transformers save them under these names, and others under
+        `size`.
+        """
+        # Despite their names, these values of `size` are areas: numbers of pixels.
         size = saved.get("size") or {}
         return {
             "min_pixels": saved.get("min_pixels") or size["shortest_edge"],
             "max_pixels": saved.get("max_pixels") or size["longest_edge"],
         }
 
-    def sizes(self, vision: Any) -> tuple[int, int]:
-        """Return the side of a token in patches, and the numbers in a patch."""
-        patch = self.patch(vision)
+    def sizes(self, vision_config: Any) -> tuple[int, int]:
+        """Return n if a token covers n x n patches, and the count of numbers in a patch."""
+        patch = self.patch(vision_config)
         numbers = patch.channels * patch.temporal_patch_size * patch.patch_size**2
         return patch.merge_size, numbers
 
-    def smallest(self, vision: Any) -> tuple[int, int, int]:
-        """Return the grid of one token."""
-        merge_size = self.patch(vision).merge_size
+    def smallest(self, vision_config: Any) -> tuple[int, int, int]:
+        """Return the grid of an image that is a single token."""
+        merge_size = self.patch(vision_config).merge_size
         return 1, merge_size, merge_size
 
-    def refuse(self, image_processor: Any, vision: Any) -> None:
+    def refuse(self, image_processor: Any, vision_config: Any) -> None:
         """Raise UserError if the image processor does not make what the vision tower takes."""
-        patch = self.patch(vision)
+        patch = self.patch(vision_config)
         expected = (patch.patch_size, patch.temporal_patch_size, patch.merge_size)
         actual = (
             image_processor.patch_size,
@@ -132,21 +152,21 @@ class PatchLayout(ImageLayout):
 
 
 class UnmergedLayout(PatchLayout):
-    """Every patch is a token, and there is no merge size in the configuration: VideoLLaMA3."""
+    """The rules of VideoLLaMA3: as in `PatchLayout`, but every patch is a token."""
 
-    def patch(self, vision: Any) -> Patch:
+    def patch(self, vision_config: Any) -> Patch:
         """Return the patch that a vision tower takes."""
         return Patch(
-            patch_size=vision.patch_size,
+            patch_size=vision_config.patch_size,
             temporal_patch_size=1,
             merge_size=1,
-            channels=vision.num_channels,
+            channels=vision_config.num_channels,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The sizes of a square tile."""
+    """The size of a square tile, in pixels and in patches."""
 
     side: int
     """Pixels on a side."""
@@ -154,10 +174,10 @@ class Tile:
     """Patches on a side."""
 
     @classmethod
-    def of(cls, vision: Any) -> Tile:
+    def of(cls, vision_config: Any) -> Tile:
         """Return the tile that a vision tower takes."""
-        side = _height(vision.image_size)
-        return cls(side, side // _height(vision.patch_size))
+        side = _height(vision_config.image_size)
+        return cls(side, side // _height(vision_config.patch_size))
 
 
 def _height(size: Any) -> int:
@@ -167,60 +187,64 @@ def _height(size: Any) -> int:
 
 
 class TileLayout(ImageLayout):
-    """Images are cut into square tiles: InternVL.
+    """The rules of InternVL: an image is cut into square tiles.
 
     The numbers of rows and columns of tiles are near the image's aspect ratio. An image of several
     tiles has one more tile, the whole image. The limits of a recipe count all tiles:
     `TileTokens.within`.
     """
 
-    planned = False
+    attends_in_runs = False
     MERGE = 2
     """Side of a token in patches, as in all released models; others are refused."""
 
-    def tokens(self, vision: Any, limits: BackboneConfig) -> TileTokens:
-        """Return how many tokens images become."""
-        tile = Tile.of(vision)
+    def tokens(self, vision_config: Any, limits: BackboneConfig) -> TileTokens:
+        """Return the object that computes how many tokens an image becomes."""
+        tile = Tile.of(vision_config)
         tokens_per_tile = (tile.patches // self.MERGE) ** 2
         return TileTokens.within(limits.min_pixels, limits.max_pixels, tile.side, tokens_per_tile)
 
-    def arguments(self, vision: Any, limits: BackboneConfig) -> dict[str, Any]:
-        """Return the image processor's arguments.
+    def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:
+        """Return the arguments with which an image processor keeps the recipe's limits.
 
-        Released processors cut images only if `crop_to_patches` is set.
+        Released processors cut images into tiles only if `crop_to_patches` is set.
         """
-        tokens = self.tokens(vision, limits)
+        tile_tokens = self.tokens(vision_config, limits)
+        # These processors call tiles "patches".
         return {
             "crop_to_patches": True,
-            "min_patches": tokens.min_tiles,
-            "max_patches": tokens.max_tiles,
+            "min_patches": tile_tokens.min_tiles,
+            "max_patches": tile_tokens.max_tiles,
         }
 
     def limits(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the limits of a saved image processor."""
+        """Return the limits `min_pixels` and `max_pixels` of a saved image processor."""
         area = saved["size"]["height"] ** 2
         return {
-            "min_pixels": self._all_tiles(saved["min_patches"]) * area,
-            "max_pixels": self._all_tiles(saved["max_patches"]) * area,
+            "min_pixels": self._with_whole_image(saved["min_patches"]) * area,
+            "max_pixels": self._with_whole_image(saved["max_patches"]) * area,
         }
 
-    def _all_tiles(self, tiles: int) -> int:
-        """Return the number of tiles, with that of the whole image if there are several."""
-        return tiles + 1 if tiles > 1 else tiles
+    def _with_whole_image(self, num_tiles: int) -> int:
+        """Return a number of tiles with the tile of the whole image added.
 
-    def sizes(self, vision: Any) -> tuple[int, int]:
-        """Return the side of a token in patches, and the numbers in a patch."""
-        tile = Tile.of(vision)
-        return self.MERGE, vision.num_channels * (tile.side // tile.patches) ** 2
+        An image that is a single tile has no such tile.
+        """
+        return num_tiles + 1 if num_tiles > 1 else num_tiles
 
-    def smallest(self, vision: Any) -> tuple[int, int, int]:
-        """Return the grid of one tile."""
-        side = Tile.of(vision).patches
+    def sizes(self, vision_config: Any) -> tuple[int, int]:
+        """Return n if a token covers n x n patches, and the count of numbers in a patch."""
+        tile = Tile.of(vision_config)
+        return self.MERGE, vision_config.num_channels * (tile.side // tile.patches) ** 2
+
+    def smallest(self, vision_config: Any) -> tuple[int, int, int]:
+        """Return the grid of an image that is a single tile."""
+        side = Tile.of(vision_config).patches
         return 1, side, side
 
-    def refuse(self, image_processor: Any, vision: Any) -> None:
+    def refuse(self, image_processor: Any, vision_config: Any) -> None:
         """Raise UserError if the tiles have another size, or the processor does not cut images."""
-        side = Tile.of(vision).side
+        side = Tile.of(vision_config).side
         size = image_processor.size
         is_cut = bool(image_processor.crop_to_patches)
         if is_cut and (size.height, size.width) == (side, side):

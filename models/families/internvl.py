@@ -46,7 +46,7 @@ class InternVLTowerShape:
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
+        """Number of transformer blocks."""
         return self.num_hidden_layers
 
     @property
@@ -57,21 +57,24 @@ class InternVLTowerShape:
     def count(self) -> int:
         """Return the number of parameters of the tower."""
         hidden = self.hidden_size
-        wide = self.intermediate_size
-        attention = 4 * hidden * hidden + hidden
+        mlp_size = self.intermediate_size
+        attention = 4 * hidden * hidden + hidden  # q, k, v and output, which has a bias
         if self.attention_bias:
-            attention += 3 * hidden
+            attention += 3 * hidden  # of q, k and v
         if self.use_qk_norm:
-            attention += 2 * hidden
-        mlp = 2 * hidden * wide + wide + hidden
-        norms = 4 * hidden if self.norm_type == "layer_norm" else 2 * hidden
+            attention += 2 * hidden  # norms of queries and keys
+        mlp = 2 * hidden * mlp_size + mlp_size + hidden  # two layers with biases
+        norms = 2 * hidden
+        if self.norm_type == "layer_norm":
+            norms += 2 * hidden  # biases
         layer_scales = 2 * hidden
         block = attention + mlp + norms + layer_scales
 
         tile = Tile.of(self)
         numbers_per_patch = self.num_channels * (tile.side // tile.patches) ** 2
-        projection = (numbers_per_patch + 1) * hidden
-        class_token_and_positions = (tile.patches**2 + 2) * hidden
+        projection = (numbers_per_patch + 1) * hidden  # with a bias
+        num_positions = tile.patches**2 + 1  # the patches and a class token
+        class_token_and_positions = (1 + num_positions) * hidden
         parameters = projection + class_token_and_positions + self.num_hidden_layers * block
         if self.use_mask_token:
             parameters += hidden
@@ -82,13 +85,18 @@ class InternVLTowerShape:
 
 @dataclass(frozen=True, slots=True)
 class InternVLShape(Shape):
-    """A model on Qwen2, whose q, k, v have a bias, or Qwen3, whose queries and keys have norms."""
+    """The sizes of an InternVL.
+
+    Its language model is Qwen2, in which q, k and v have biases, or Qwen3, in which queries and
+    keys have norms.
+    """
 
     images: ClassVar[ImageLayout] = TILES
 
     model_type: Literal["qwen2", "qwen3"] = "qwen2"
-    """That of the language model."""
+    """`model_type` of the language model."""
     head_dim: Size | None = None
+    """Size of an attention head; None if it is `hidden_size` / `num_attention_heads`."""
     vision_config: InternVLTowerShape = InternVLTowerShape()
 
     @property
@@ -97,23 +105,30 @@ class InternVLShape(Shape):
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     def count(self) -> Parameters:
-        """Return the numbers of parameters of each part."""
-        hidden = self.hidden_size
-        merged = self.vision_config.hidden_size * self.patches_per_token
-        language_model, projections = self.language_model(
+        """Return the number of parameters of each part."""
+        text_size = self.hidden_size
+        merged_size = self.vision_config.hidden_size * self.patches_per_token
+        # The projector maps the joined patches of a token: a norm and two layers, all with biases.
+        projector = 2 * merged_size
+        projector += merged_size * text_size + text_size
+        projector += text_size * text_size + text_size
+        language_model, per_lora_rank = self.count_language_model(
             bias=self.model_type == "qwen2", head_norms=self.model_type == "qwen3"
         )
         return Parameters(
             vision_tower=self.vision_config.count(),
-            projector=2 * merged + merged * hidden + hidden + hidden * hidden + hidden,
+            projector=projector,
             language_model=language_model,
             lm_head=self.lm_head,
-            projections=projections,
+            parameters_per_lora_rank=per_lora_rank,
         )
 
     @property
-    def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+    def kept_for_backward(self) -> tuple[int, int]:
+        """Numbers kept for the backward pass: their count per token and layer, per patch and block.
+
+        The factors were counted on released models, as train/planning/memory.py says.
+        """
         layer = 4 * self.intermediate_size
         if self.model_type == "qwen2":
             layer += 10 * self.hidden_size + 8 * self.head_size * self.num_key_value_heads
@@ -124,7 +139,10 @@ class InternVLShape(Shape):
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers, with the vision heads of released models."""
+        """Return a configuration of transformers from which a model of this shape can be created.
+
+        Values that are not in the shape are those of the released models.
+        """
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -150,7 +168,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return the classes and functions that import torch."""
+    """Import and return the classes and functions of this family that need torch."""
     from transformers import (
         GotOcr2ImageProcessorPil,
         InternVLConfig,
@@ -177,23 +195,37 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the shape of a tile; a tower that takes tiles computes nothing from grids."""
+    """Return the plan of the vision tower for a row of images: the shape of a tile.
+
+    A tower that takes tiles computes nothing from grids.
+
+    Args:
+        config: The tower's configuration.
+        grids: Not used; the parameters are those of the other families.
+    """
     from mmrm.models.packing.vision import VisionPlan
 
     side = Tile.of(config).side
-    return VisionPlan(tensors={}, runs={}, tower={}, tile=(config.num_channels, side, side))
+    return VisionPlan(
+        tensors={}, runs={}, tower_settings={}, tile=(config.num_channels, side, side)
+    )
 
 
-def read_config(config: Any, found: Mapping[str, Any]) -> None:
-    """Correct whether the LM head is tied, and refuse other variants.
+def correct_config(config: Any, content: Mapping[str, Any]) -> None:
+    """Correct `config.tie_word_embeddings`, and raise an error for variants that do not work.
 
-    transformers 5 reads a config.json without `tie_word_embeddings` as tied. The released files
-    have no such key, and their LM heads are not tied: the setting of the language model is meant.
+    transformers 5 takes the LM head for tied to the embedding if config.json has no
+    `tie_word_embeddings`. The released files have no such key, and the LM head is tied only if the
+    configuration of the language model says so.
+
+    Args:
+        config: The configuration of transformers.
+        content: The content of config.json.
 
     Raises:
         CheckpointError: A setting is one for which packed rows were not shown to be exact.
     """
-    config.tie_word_embeddings = found.get(
+    config.tie_word_embeddings = content.get(
         "tie_word_embeddings", config.text_config.tie_word_embeddings
     )
     height, width = config.vision_config.image_size
@@ -240,7 +272,7 @@ FAMILY = Family(
     # The vision tower's q, k and v have the same names, so the pattern begins with the language
     # model's.
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
-    read_config=read_config,
+    correct_config=correct_config,
     probe=(
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
         {"num_hidden_layers": 1, "num_attention_heads": 1, "image_size": (28, 28)},

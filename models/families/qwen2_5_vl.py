@@ -15,50 +15,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen2_5_VLTowerShape(TowerShape):
-    """The vision tower; the defaults are those of 3B and 7B."""
+    """The numbers of `vision_config`, named as there; the defaults are those of 3B and 7B."""
 
     intermediate_size: Size = 3420
 
 
 @dataclass(frozen=True, slots=True)
 class Qwen2_5_VLShape(Shape):
-    """A model in which q, k, v and all vision layers have biases, the other layers none."""
+    """The sizes of a Qwen2.5-VL. Its q, k, v, vision tower and projector have biases."""
 
     vision_config: Qwen2_5_VLTowerShape = Qwen2_5_VLTowerShape()
 
     def count(self) -> Parameters:
-        """Return the numbers of parameters of each part."""
+        """Return the number of parameters of each part."""
         tower = self.vision_config
-        vision = tower.hidden_size
-        wide = tower.intermediate_size
-        attention = 4 * vision * vision + 4 * vision
-        mlp = 3 * vision * wide + 2 * wide + vision
-        norms = 2 * vision
+        text_size = self.hidden_size
+        vision_size = tower.hidden_size
+        mlp_size = tower.intermediate_size
+        # A block has q, k, v and output, an MLP of three layers, all with biases, and two norms
+        # without biases.
+        attention = 4 * vision_size * vision_size + 4 * vision_size
+        mlp = 3 * vision_size * mlp_size + 2 * mlp_size + vision_size
+        norms = 2 * vision_size
         block = attention + mlp + norms
-        merged = vision * tower.spatial_merge_size**2
-        projector_norm = vision
-        projector_mlp = merged * merged + merged + merged * self.hidden_size + self.hidden_size
-        language_model, projections = self.language_model(bias=True, head_norms=False)
+        merged_size = vision_size * tower.spatial_merge_size**2
+        # The projector maps the joined patches of a token to the language model.
+        projector_norm = vision_size
+        projector_mlp = (
+            merged_size * merged_size + merged_size + merged_size * text_size + text_size
+        )
+        patch_embedding = tower.numbers_per_patch * vision_size  # without bias
+        language_model, per_lora_rank = self.count_language_model(bias=True, head_norms=False)
         return Parameters(
-            vision_tower=tower.patch_numbers * vision + tower.depth * block,
+            vision_tower=patch_embedding + tower.depth * block,
             projector=projector_norm + projector_mlp,
             language_model=language_model,
             lm_head=self.lm_head,
-            projections=projections,
+            parameters_per_lora_rank=per_lora_rank,
         )
 
     @property
-    def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+    def kept_for_backward(self) -> tuple[int, int]:
+        """Numbers kept for the backward pass: their count per token and layer, per patch and block.
+
+        The factors were counted on released models, as train/planning/memory.py says.
+        """
         layer = 4 * self.intermediate_size + 10 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = 4 * self.vision_config.intermediate_size + 14 * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers.
+        """Return a configuration of transformers from which a model of this shape can be created.
 
-        The number of vision heads and the windows are those of the released models.
+        Values that are not in the shape are those of the released models.
         """
         text = asdict(self)
         vision = text.pop("vision_config")
@@ -85,7 +95,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return the classes and functions that import torch."""
+    """Import and return the classes and functions of this family that need torch."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLTextModel, Qwen2VLImageProcessorPil
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
         Qwen2_5_VisionTransformerPretrainedModel as VisionTower,
@@ -110,20 +120,25 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the windows, the order of tokens in which windows are neighbours, and the frames.
+    """Return the plan of the vision tower for a row of images.
 
-    The layers that do not attend in windows attend in frames.
+    Most layers attend in windows, so the plan has the order of tokens in which the tokens of a
+    window follow one another. The other layers attend in frames.
+
+    Args:
+        config: The tower's configuration.
+        grids: Frames, rows and columns of patches of each image, (I, 3).
     """
     from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
     from mmrm.models.packing.vision import PatchRuns, VisionPlan
 
-    tower = {
+    tower_settings = {
         "spatial_merge_size": config.spatial_merge_size,
         "window_size": config.window_size,
         "patch_size": config.patch_size,
     }
-    window_index, window_ends = get_vision_window_index(grids, **tower)
+    window_index, window_ends = get_vision_window_index(grids, **tower_settings)
     return VisionPlan(
         tensors={
             "position_ids": get_vision_position_ids(grids, config.spatial_merge_size),
@@ -133,7 +148,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "cu_seqlens": PatchRuns.frames(grids),
             "cu_window_seqlens": PatchRuns.of(window_ends.diff().tolist()),
         },
-        tower=tower,
+        tower_settings=tower_settings,
     )
 
 

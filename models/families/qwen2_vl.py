@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLTowerShape(TowerShape):
-    """The vision tower, which is the same in all sizes.
+    """The numbers of `vision_config`, named as there; they are the same in all released models.
 
-    `hidden_size` in its configuration is that of the language model.
+    `hidden_size` is that of the language model. The tower's own is `embed_dim`.
     """
 
     embed_dim: Size = 1280
@@ -31,41 +31,54 @@ class Qwen2VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen2VLShape(Shape):
-    """A model in which q, k, v and the vision tower have biases, the other layers none."""
+    """The sizes of a Qwen2-VL. Its q, k, v, vision tower and projector have biases."""
 
     vision_config: Qwen2VLTowerShape = Qwen2VLTowerShape()
 
     def count(self) -> Parameters:
-        """Return the numbers of parameters of each part."""
+        """Return the number of parameters of each part."""
         tower = self.vision_config
-        vision = tower.embed_dim
-        wide = tower.embed_dim * tower.mlp_ratio
-        attention = 4 * vision * vision + 4 * vision
-        mlp = 2 * vision * wide + wide + vision
-        norms = 4 * vision
+        text_size = self.hidden_size
+        vision_size = tower.embed_dim
+        mlp_size = tower.embed_dim * tower.mlp_ratio
+        # A block has q, k, v and output, an MLP of two layers, all with biases, and two norms
+        # with biases.
+        attention = 4 * vision_size * vision_size + 4 * vision_size
+        mlp = 2 * vision_size * mlp_size + mlp_size + vision_size
+        norms = 4 * vision_size
         block = attention + mlp + norms
-        merged = vision * tower.spatial_merge_size**2
-        projector_norm = 2 * vision
-        projector_mlp = merged * merged + merged + merged * self.hidden_size + self.hidden_size
-        language_model, projections = self.language_model(bias=True, head_norms=False)
+        merged_size = vision_size * tower.spatial_merge_size**2
+        # The projector maps the joined patches of a token to the language model.
+        projector_norm = 2 * vision_size
+        projector_mlp = (
+            merged_size * merged_size + merged_size + merged_size * text_size + text_size
+        )
+        patch_embedding = tower.numbers_per_patch * vision_size  # without bias
+        language_model, per_lora_rank = self.count_language_model(bias=True, head_norms=False)
         return Parameters(
-            vision_tower=tower.patch_numbers * vision + tower.depth * block,
+            vision_tower=patch_embedding + tower.depth * block,
             projector=projector_norm + projector_mlp,
             language_model=language_model,
             lm_head=self.lm_head,
-            projections=projections,
+            parameters_per_lora_rank=per_lora_rank,
         )
 
     @property
-    def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+    def kept_for_backward(self) -> tuple[int, int]:
+        """Numbers kept for the backward pass: their count per token and layer, per patch and block.
+
+        The factors were counted on released models, as train/planning/memory.py says.
+        """
         layer = 4 * self.intermediate_size + 10 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers, with the vision heads of released models."""
+        """Return a configuration of transformers from which a model of this shape can be created.
+
+        Values that are not in the shape are those of the released models.
+        """
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -85,7 +98,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return the classes and functions that import torch."""
+    """Import and return the classes and functions of this family that need torch."""
     from transformers import Qwen2VLConfig, Qwen2VLImageProcessorPil, Qwen2VLTextModel
     from transformers.models.qwen2_vl.modeling_qwen2_vl import (
         Qwen2VisionTransformerPretrainedModel as VisionTower,
@@ -110,7 +123,12 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the frames, in which all layers attend."""
+    """Return the plan of the vision tower for a row of images. All layers attend in frames.
+
+    Args:
+        config: The tower's configuration.
+        grids: Frames, rows and columns of patches of each image, (I, 3).
+    """
     from transformers.vision_utils import get_vision_position_ids
 
     from mmrm.models.packing.vision import PatchRuns, VisionPlan
@@ -118,7 +136,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},
         runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower={
+        tower_settings={
             "spatial_merge_size": config.spatial_merge_size,
             "patch_size": config.patch_size,
         },

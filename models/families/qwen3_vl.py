@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLTowerShape(TowerShape):
-    """The vision tower; the defaults are those of 8B and 32B."""
+    """The numbers of `vision_config`, named as there; the defaults are those of 8B and 32B."""
 
     depth: Size = 27
     patch_size: Size = 16
@@ -33,50 +33,64 @@ class Qwen3VLTowerShape(TowerShape):
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLShape(Shape):
-    """A model in which only the vision tower has biases, and queries and keys have norms."""
+    """The sizes of a Qwen3-VL. Its language model has no biases, but norms of queries and keys."""
 
     head_dim: Size = 128
     vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()
 
     @property
     def head_size(self) -> int:
-        """Size of an attention head; all heads together may be wider than the hidden states."""
+        """Size of an attention head of the language model.
+
+        All heads together may be wider than the hidden states.
+        """
         return self.head_dim
 
     def count(self) -> Parameters:
-        """Return the numbers of parameters of each part."""
+        """Return the number of parameters of each part."""
         tower = self.vision_config
-        hidden = self.hidden_size
-        vision = tower.hidden_size
-        wide = tower.intermediate_size
-        attention = 4 * vision * vision + 4 * vision
-        mlp = 2 * vision * wide + wide + vision
-        norms = 4 * vision
+        text_size = self.hidden_size
+        vision_size = tower.hidden_size
+        mlp_size = tower.intermediate_size
+        # A block has q, k, v and output, an MLP of two layers, all with biases, and two norms
+        # with biases.
+        attention = 4 * vision_size * vision_size + 4 * vision_size
+        mlp = 2 * vision_size * mlp_size + mlp_size + vision_size
+        norms = 4 * vision_size
         block = attention + mlp + norms
-        merged = vision * tower.spatial_merge_size**2
-        embedding = (tower.patch_numbers + 1 + tower.num_position_embeddings) * vision
-        merger_mlp = merged * merged + merged + merged * hidden + hidden
-        num_deepstack = len(tower.deepstack_visual_indexes)
-        deepstack_mergers = num_deepstack * (2 * merged + merger_mlp)
-        language_model, projections = self.language_model(bias=False, head_norms=True)
+        merged_size = vision_size * tower.spatial_merge_size**2
+        # Patches, with a bias, and positions.
+        embedding = (tower.numbers_per_patch + 1 + tower.num_position_embeddings) * vision_size
+        # A merger maps the patches of a token to the language model, by a norm and two layers.
+        merger_mlp = merged_size * merged_size + merged_size + merged_size * text_size + text_size
+        merger = 2 * vision_size + merger_mlp
+        deepstack_merger = 2 * merged_size + merger_mlp
+        num_deepstack_mergers = len(tower.deepstack_visual_indexes)
+        language_model, per_lora_rank = self.count_language_model(bias=False, head_norms=True)
         return Parameters(
             vision_tower=embedding + tower.depth * block,
-            projector=2 * vision + merger_mlp + deepstack_mergers,
+            projector=merger + num_deepstack_mergers * deepstack_merger,
             language_model=language_model,
             lm_head=self.lm_head,
-            projections=projections,
+            parameters_per_lora_rank=per_lora_rank,
         )
 
     @property
-    def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+    def kept_for_backward(self) -> tuple[int, int]:
+        """Numbers kept for the backward pass: their count per token and layer, per patch and block.
+
+        The factors were counted on released models, as train/planning/memory.py says.
+        """
         heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
         layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
         block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers, with the vision heads of released models."""
+        """Return a configuration of transformers from which a model of this shape can be created.
+
+        Values that are not in the shape are those of the released models.
+        """
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -94,7 +108,7 @@ class Qwen3VLShape(Shape):
 SMALL_TOWER = Qwen3VLTowerShape(
     depth=24, hidden_size=1024, intermediate_size=4096, deepstack_visual_indexes=(5, 11, 17)
 )
-"""The vision tower of 2B and 4B."""
+"""The `vision_config` of 2B and 4B."""
 PUBLISHED = {
     "Qwen/Qwen3-VL-2B-Instruct": Qwen3VLShape(
         2048, 28, 16, 8, 6144, 151936, tie_word_embeddings=True, vision_config=SMALL_TOWER
@@ -108,7 +122,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return the classes and functions that import torch."""
+    """Import and return the classes and functions of this family that need torch."""
     from transformers import (
         Qwen2VLImageProcessorPil,
         Qwen3VLConfig,
@@ -135,7 +149,15 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the frames, in which all layers attend, and the interpolation of positions."""
+    """Return the plan of the vision tower for a row of images.
+
+    All layers attend in frames. The plan also says how the learned position embeddings, which form
+    a square, are interpolated to each image's grid.
+
+    Args:
+        config: The tower's configuration.
+        grids: Frames, rows and columns of patches of each image, (I, 3).
+    """
     from transformers.vision_utils import (
         get_vision_interpolation_indices_and_weights,
         get_vision_position_ids,
@@ -155,7 +177,7 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "interp_weights": weights,
         },
         runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower={
+        tower_settings={
             "spatial_merge_size": config.spatial_merge_size,
             "patch_size": config.patch_size,
             "num_position_embeddings": config.num_position_embeddings,

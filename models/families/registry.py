@@ -53,23 +53,23 @@ PUBLISHED: dict[str, Shape] = {
 """Shapes of all released checkpoints, by hub id."""
 
 WORKS = ", ".join(f"{family.title} (model_type {name})" for name, family in FAMILIES.items())
-"""The families in words, for messages."""
+"""The supported families in words, for messages."""
 BACKBONES = (
     f"a folder with a model of {WORKS}: config.json, *.safetensors, a tokenizer and "
     f"preprocessor_config.json; a hub id such as {next(iter(PUBLISHED))}; or `embedded`"
 )
-"""What a run can start from, in words, for messages."""
+"""The models that a run can start from, in words, for messages."""
 
 
 def family_of(model_type: object, where: object = "the model") -> Family:
     """Return the family of a model.
 
     Args:
-        model_type: The value in config.json.
-        where: The checkpoint, for the message.
+        model_type: The value of `model_type` in config.json.
+        where: The folder or hub id of the checkpoint, for the message.
 
     Raises:
-        CheckpointError: There is no such family, with the reason if the model type is known.
+        CheckpointError: This project does not support the model. The message says why.
     """
     if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]

@@ -34,7 +34,7 @@ class VideoLlama3TowerShape:
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
+        """Number of transformer blocks."""
         return self.num_hidden_layers
 
     @property
@@ -45,43 +45,53 @@ class VideoLlama3TowerShape:
 
 @dataclass(frozen=True, slots=True)
 class VideoLlama3Shape(Shape):
-    """A model in which q, k, v, tower and projector have biases, and the other layers have none."""
+    """The sizes of a VideoLLaMA3. Its q, k, v, vision tower and projector have biases."""
 
     images: ClassVar[ImageLayout] = UNMERGED
 
     vision_config: VideoLlama3TowerShape = VideoLlama3TowerShape()
 
     def count(self) -> Parameters:
-        """Return the numbers of parameters of each part."""
+        """Return the number of parameters of each part."""
         tower = self.vision_config
-        hidden = self.hidden_size
-        vision = tower.hidden_size
-        wide = tower.intermediate_size
-        attention = 4 * vision * vision + 4 * vision
-        mlp = 2 * vision * wide + wide + vision
-        norms = 4 * vision
+        text_size = self.hidden_size
+        vision_size = tower.hidden_size
+        mlp_size = tower.intermediate_size
+        # A block has q, k, v and output, an MLP of two layers, all with biases, and two norms
+        # with biases.
+        attention = 4 * vision_size * vision_size + 4 * vision_size
+        mlp = 2 * vision_size * mlp_size + mlp_size + vision_size
+        norms = 4 * vision_size
         block = attention + mlp + norms
-        embedding = (tower.num_channels * tower.patch_size**2 + 1) * vision
-        last_norm = 2 * vision
-        language_model, projections = self.language_model(bias=True, head_norms=False)
+        patch_embedding = (tower.num_channels * tower.patch_size**2 + 1) * vision_size
+        last_norm = 2 * vision_size
+        projector = vision_size * text_size + text_size  # two layers with biases
+        projector += text_size * text_size + text_size
+        language_model, per_lora_rank = self.count_language_model(bias=True, head_norms=False)
         return Parameters(
-            vision_tower=embedding + tower.depth * block + last_norm,
-            projector=vision * hidden + hidden + hidden * hidden + hidden,
+            vision_tower=patch_embedding + tower.depth * block + last_norm,
+            projector=projector,
             language_model=language_model,
             lm_head=self.lm_head,
-            projections=projections,
+            parameters_per_lora_rank=per_lora_rank,
         )
 
     @property
-    def kept(self) -> tuple[int, int]:
-        """Numbers kept for gradients: by a layer per token, by a vision block per patch."""
+    def kept_for_backward(self) -> tuple[int, int]:
+        """Numbers kept for the backward pass: their count per token and layer, per patch and block.
+
+        The factors were counted on released models, as train/planning/memory.py says.
+        """
         layer = 4 * self.intermediate_size + 10 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
         return layer, block
 
     def config(self) -> Any:
-        """Return the configuration of transformers, with the vision heads of released models."""
+        """Return a configuration of transformers from which a model of this shape can be created.
+
+        Values that are not in the shape are those of the released models.
+        """
         text = asdict(self)
         vision = text.pop("vision_config")
         is_tied = text.pop("tie_word_embeddings")
@@ -100,7 +110,7 @@ PUBLISHED = {
 
 
 def parts() -> Parts:
-    """Return the classes and functions that import torch."""
+    """Import and return the classes and functions of this family that need torch."""
     from transformers import (
         Qwen2Model,
         VideoLlama3Config,
@@ -127,9 +137,13 @@ def parts() -> Parts:
 
 
 def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the images, in which all layers attend.
+    """Return the plan of the vision tower for a row of images. All layers attend in whole images.
 
-    The tower divides the grids by the merge size of each image, so both stay on the host.
+    Every patch is a token, so the merge size of each image is 1.
+
+    Args:
+        config: The tower's configuration.
+        grids: Frames (one), rows and columns of patches of each image, (I, 3).
     """
     from transformers.vision_utils import get_vision_position_ids
 
@@ -138,13 +152,18 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     return VisionPlan(
         tensors={"position_ids": get_vision_position_ids(grids, 1)},
         runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower={"patch_size": config.patch_size},
+        tower_settings={"patch_size": config.patch_size},
         per_image={"merge_sizes": 1},
     )
 
 
-def read_config(config: Any, found: Mapping[str, Any]) -> None:
-    """Raise CheckpointError for another language model."""
+def correct_config(config: Any, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a language model other than Qwen2; nothing has to be corrected.
+
+    Args:
+        config: The configuration of transformers.
+        content: The content of config.json, which is not used.
+    """
     if config.text_config.model_type != "qwen2":
         raise CheckpointError(
             f"config.json: text_config.model_type is {config.text_config.model_type!r}, but packed "
@@ -167,6 +186,6 @@ FAMILY = Family(
     # The vision tower's q, k and v have the same names, so the pattern begins with the language
     # model's.
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",
-    read_config=read_config,
+    correct_config=correct_config,
     probe=({"model_type": "qwen2"}, {"num_hidden_layers": 1, "num_attention_heads": 1}),
 )

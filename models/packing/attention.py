@@ -2,9 +2,9 @@
 
 Two functions are registered with transformers; nothing is patched. `shared_prefix` is the attention
 of the language model. In place of a mask it takes an `AttentionPlan`, or a `DecodePlan` while
-continuations are generated. `flash_windows` is the attention of the vision tower and takes all runs
-of a layer in one call. On CUDA in bf16 or fp16 each is one varlen call (FlashAttention inside
-torch); elsewhere they are batched SDPA.
+continuations are generated. `flash_windows` is the attention of the vision tower. It computes all
+windows or frames of a row of patches in one call. On CUDA in bf16 or fp16, each is one varlen call
+(FlashAttention inside torch); elsewhere they are batched SDPA.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ Kernel = Literal["auto", "sdpa", "varlen"]
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Which positions of a row of groups `[prompt | continuation | continuation ...]` see which.
+    """The keys that each position of a packed row attends to.
 
-    A segment is a prompt or a continuation; S segments are in the order of the row. Segment i has
-    the queries `cu_seqlens_q[i]:cu_seqlens_q[i + 1]` of the row. Its keys are
+    A row holds groups, `[prompt | continuation | continuation ...]`. A segment is a prompt or a
+    continuation; the S segments are in the order of the row. Segment i has the queries
+    `cu_seqlens_q[i]:cu_seqlens_q[i + 1]` of the row. Its keys are
     `key_index[cu_seqlens_k[i]:cu_seqlens_k[i + 1]]`: its prompt, then itself. The mask is causal
-    with both ends aligned, so the last query sees every key. A plan holds indices and no dense
-    mask, so it is cheap to pickle.
+    and aligned at the ends, so the last query of a segment sees all of its keys. A plan holds
+    indices and no dense mask, so it is cheap to pickle.
 
     Example: a prompt of 3 tokens with continuations of 2 and 1 tokens.
 
@@ -61,7 +62,8 @@ class AttentionPlan:
     key_index: Tensor
     """(sum of key_lengths,) int64: row positions."""
     ndim: ClassVar[int] = 1
-    """Transformers treats a mask of two dimensions as one of padding and passes others on as is."""
+    """A plan is passed in place of a mask. Transformers changes masks of two dimensions, because it
+    takes them for masks of padding, and passes others on unchanged."""
     _calls: dict[torch.dtype, SdpaCalls] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -71,20 +73,21 @@ class AttentionPlan:
         """Return the plan of a row.
 
         Args:
-            groups: For each group the length of its prompt, then of its continuations (all >= 1).
+            groups: For each group, the length of its prompt and the length of each of its
+                continuations, all at least 1.
         """
         query_lengths: list[int] = []
         keys_by_segment: list[Tensor] = []
         start = 0
-        for lengths in groups:
-            prompt = torch.arange(start, start + lengths[0])
-            query_lengths.append(lengths[0])
-            keys_by_segment.append(prompt)
-            start += lengths[0]
-            for length in lengths[1:]:
-                continuation = torch.arange(start, start + length)
+        for prompt_length, *continuation_lengths in groups:
+            prompt_positions = torch.arange(start, start + prompt_length)
+            query_lengths.append(prompt_length)
+            keys_by_segment.append(prompt_positions)
+            start += prompt_length
+            for length in continuation_lengths:
+                own_positions = torch.arange(start, start + length)
                 query_lengths.append(length)
-                keys_by_segment.append(torch.cat([prompt, continuation]))
+                keys_by_segment.append(torch.cat([prompt_positions, own_positions]))
                 start += length
         key_lengths = [len(keys) for keys in keys_by_segment]
         return cls(
@@ -97,13 +100,13 @@ class AttentionPlan:
 
     @property
     def shape(self) -> tuple[int]:
-        """Number of tokens in the row; transformers reads the shape of every mask."""
+        """The number of tokens in the row. Transformers reads the shape of every mask."""
         return (sum(self.query_lengths),)
 
     def calls(self, dtype: torch.dtype) -> SdpaCalls:
         """Return the padded SDPA calls for queries of `dtype`.
 
-        They are built when the first layer asks for them and kept for the other layers.
+        They are built for the first layer and kept for the other layers.
         """
         if dtype not in self._calls:
             self._calls[dtype] = _padded_calls(self, dtype)
@@ -121,6 +124,7 @@ def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
     lengths = zip(plan.query_lengths, plan.key_lengths, strict=True)
     for segment, (num_queries, num_keys) in enumerate(lengths):
         sees_itself_alone = num_queries == num_keys
+        # Lengths with the same bit length are at most a factor of two apart.
         bucket = (sees_itself_alone, (num_queries - 1).bit_length(), (num_keys - 1).bit_length())
         segments_by_bucket.setdefault(bucket, []).append(segment)
 
@@ -139,16 +143,16 @@ def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
             first_output = num_outputs + index_in_batch * queries.shape[1]
             output_index[positions] = first_output + torch.arange(len(positions))
         num_outputs += queries.numel()
+        # A segment that sees itself alone needs no mask. Its padding comes after all of its
+        # queries, so plain causal attention hides it.
         mask = None
         if not sees_itself_alone:
-            mask = _mask(plan, segments, queries.shape[1], keys.shape[1], dtype).to(device)
-        # A segment that sees itself alone needs no mask: padding comes after all of its queries,
-        # so plain causal attention hides it.
+            mask = _additive_mask(plan, segments, queries.shape[1], keys.shape[1], dtype).to(device)
         calls.append(SdpaCall(queries.to(device), keys.to(device), mask, causal=sees_itself_alone))
     return SdpaCalls(calls, output_index.to(device))
 
 
-def _mask(
+def _additive_mask(
     plan: AttentionPlan,
     segments: Sequence[int],
     max_queries: int,
@@ -158,9 +162,17 @@ def _mask(
     """Return the additive mask (n, 1, max_queries, max_keys) of n padded segments.
 
     Query j of a segment with q queries and k keys sees the first k - q + j + 1 keys.
+
+    Args:
+        plan: The plan of the row.
+        segments: The numbers of the n segments.
+        max_queries: Number of queries to which each segment is padded.
+        max_keys: Number of keys to which each segment is padded.
+        dtype: Dtype of the mask.
     """
-    num_queries = torch.tensor([plan.query_lengths[i] for i in segments])[:, None]
+    num_queries = torch.tensor([plan.query_lengths[i] for i in segments])[:, None]  # (n, 1)
     num_keys = torch.tensor([plan.key_lengths[i] for i in segments])[:, None]
+    # (n, max_queries); the minimum is for padded queries.
     num_visible = torch.minimum(num_keys - num_queries + torch.arange(max_queries) + 1, num_keys)
     is_hidden = torch.arange(max_keys) >= num_visible[..., None]
     return torch.zeros(is_hidden.shape, dtype=dtype).masked_fill_(is_hidden, -torch.inf)[:, None]
@@ -178,25 +190,26 @@ def shared_prefix(
     kernel: Kernel,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in a layer of the language model, as transformers calls it.
+    """Compute attention in a layer of the language model; transformers calls this function.
 
-    What is computed depends on `attention_mask`: a packed row (`AttentionPlan`), one step of
-    generation (`DecodePlan`, see `decode`), or stock `sdpa` for padded batches and stock
-    `generate`.
+    With an `AttentionPlan` as mask, it is that of a packed row. With a `DecodePlan`, it is that of
+    one step of generation (see `decode`). With a stock mask or None it is stock `sdpa`, for padded
+    batches and stock `generate`.
 
     Args:
         module: The attention layer.
-        query: (1, heads, T, d) for a packed row of T tokens.
-        key: (1, key heads, T, d).
-        value: (1, key heads, T, d).
-        attention_mask: The plan, or a stock mask.
+        query: (1, heads, T, d) for a packed row of T tokens. In a step of generation, (C, heads, 1,
+            d) for C continuations.
+        key: (1, key heads, T, d) for a packed row.
+        value: (1, key heads, T, d) for a packed row.
+        attention_mask: A plan, a stock mask, or None.
         dropout: Probability with which an attention weight is set to 0.
         scaling: Factor of the logits; None is d ** -0.5.
         kernel: The recipe's choice, `backbone.attention`.
         kwargs: Arguments of the stock attention.
 
     Returns:
-        (1, T, heads, d), and None for the attention weights.
+        (1, T, heads, d) for a packed row, and None in place of the attention weights.
     """
     if isinstance(attention_mask, DecodePlan):
         layer = int(module.layer_idx)  # type: ignore[arg-type]
@@ -233,10 +246,13 @@ def shared_prefix(
 
 
 def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
-    """Return True if the varlen kernel is to be used; it needs CUDA, half precision, no dropout.
+    """Return True if torch's varlen kernel is to be used, and False for SDPA.
+
+    The kernel needs CUDA, bf16 or fp16, and no dropout. With `kernel="auto"` it is used if these
+    are given.
 
     Raises:
-        ValueError: The recipe demands the kernel and it cannot be used.
+        ValueError: The kernel cannot be used, but `kernel` is "varlen".
     """
     is_possible = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and not dropout
     if kernel == "varlen" and not is_possible:
@@ -251,7 +267,16 @@ def _takes_varlen(query: Tensor, kernel: Kernel, dropout: float = 0.0) -> bool:
 def _sdpa(
     q: Tensor, k: Tensor, v: Tensor, calls: SdpaCalls, scaling: float | None, dropout: float = 0.0
 ) -> Tensor:
-    """Attend over rows (S, heads, d) call by call, and return (S, heads, d)."""
+    """Compute attention by SDPA, one call after another, and return (S, heads, d).
+
+    Args:
+        q: (S, heads, d).
+        k: (S, key heads, d).
+        v: (S, key heads, d).
+        calls: The calls, which pad the segments of the row.
+        scaling: Factor of the logits; None is d ** -0.5.
+        dropout: Probability with which an attention weight is set to 0.
+    """
     outputs = []
     for call in calls.calls:
         attended = F.scaled_dot_product_attention(
@@ -265,6 +290,7 @@ def _sdpa(
             enable_gqa=k.shape[1] != q.shape[1],
         )
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    # A single call that starts at 0 has neighbouring segments, so its output is in row order.
     is_in_order = len(calls.calls) == 1 and calls.calls[0].start == 0
     if is_in_order:
         return outputs[0]
@@ -272,9 +298,13 @@ def _sdpa(
 
 
 def _gather(x: Tensor, index: Tensor, start: int | None) -> Tensor:
-    """Return the rows of `x` (S, heads, d) at `index` (n, length) as (n, heads, length, d).
+    """Return the rows of `x` (S, heads, d) at `index` (n, length), as (n, heads, length, d).
 
-    With `start`, the rows are neighbours from there on and the result is a view.
+    Args:
+        x: The rows of a packed row's queries, keys or values.
+        index: Which of the rows are returned.
+        start: If `index` counts start, start + 1, and so on, the result is a view of `x`. Else
+            `start` is None, and the rows are copied.
     """
     if start is not None:
         rows = x[start : start + index.numel()]
@@ -288,10 +318,10 @@ def _gather(x: Tensor, index: Tensor, start: int | None) -> Tensor:
 class PatchProjection(torch.nn.Conv3d):
     """The patch embedding of a vision tower, computed as a matrix product.
 
-    A patch is as large as the convolution's kernel, so both are the same function. The parameters
-    and their names are those of the convolution. On a CPU the product takes 0.4 of the
-    convolution's time in fp32; in bf16 the convolution of cuDNN took seconds per call with some
-    versions of torch (pytorch#174051).
+    Transformers computes it as a convolution whose kernel is as large as a patch, which is the same
+    function. The parameters and their names are those of the convolution. On a CPU the product
+    takes 0.4 of the convolution's time in fp32. On a GPU in bf16, cuDNN's convolution took seconds
+    per call with some versions of torch (pytorch#174051).
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -313,17 +343,19 @@ def flash_windows(
     kernel: Kernel,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in a layer of a vision tower, inside every run of patches, as transformers calls it.
+    """Compute attention in a layer of a vision tower; transformers calls this function.
+
+    A patch attends to the patches of its run, which is a window or a frame of an image.
 
     Args:
         module: The attention layer.
         query: (1, heads, P, d) for a row of P patches.
-        key: Like `query`.
-        value: Like `query`.
+        key: (1, heads, P, d).
+        value: (1, heads, P, d).
         attention_mask: Always None.
         cu_seq_lens_q: (runs + 1,) int32: 0 and the end of every run.
         max_length_q: Patches of the longest run.
-        plan: The plan of a packed row, which knows the runs without asking the device; else None.
+        plan: The plan of a packed row, which has the runs on the host; None for a padded batch.
         scaling: Factor of the logits; None is d ** -0.5.
         kernel: The recipe's choice, `backbone.attention`.
         kwargs: Arguments of other attention functions, which are not used.
@@ -350,9 +382,15 @@ def flash_windows(
 
 
 def _patch_runs(plan: VisionPlan | None, ends: Tensor) -> PatchRuns:
-    """Return the runs of a layer with these `ends`; without a plan the device is asked for them."""
+    """Return the runs of patches in which a vision layer attends.
+
+    Args:
+        plan: The plan of a packed row, or None.
+        ends: 0 and the end of every run, (runs + 1,) int32.
+    """
     if plan is not None:
         return plan.runs_of_layer(ends)
+    # The lengths are copied from the device, and the host waits for them.
     return PatchRuns(tuple(ends.diff().tolist()), ends)
 
 
@@ -366,22 +404,25 @@ def _varlen(
     scaling: float | None,
     causal: bool,
 ) -> Tensor:
-    """Attend inside segments with torch's varlen kernel.
+    """Compute attention inside segments of any lengths, by one call of torch's varlen kernel.
 
     Args:
         q: (queries, heads, d).
         k: (keys, key heads, d).
         v: (keys, key heads, d).
         ends: 0 and the end of every segment in queries and in keys, (segments + 1,) int32 each.
-        longest: Queries and keys of the longest segment.
+        longest: The largest number of queries of a segment, and the largest number of keys.
         scaling: Factor of the logits; None is d ** -0.5.
-        causal: Align the ends of queries and keys, and hide later keys.
+        causal: The last query of a segment sees all of its keys, and each query before it sees one
+            key less than the next. If false, every query sees all keys of its segment.
 
     Returns:
         (queries, heads, d).
     """
     from torch.nn.attention.varlen import varlen_attn
 
+    # How many keys before and after its own a query sees; -1 is no limit.
+    window = (-1, 0) if causal else (-1, -1)
     attended = varlen_attn(
         q,
         k,
@@ -389,7 +430,7 @@ def _varlen(
         *ends,
         *longest,
         scale=scaling,
-        window_size=(-1, 0) if causal else (-1, -1),
+        window_size=window,
         **_grouped_heads(),
     )
     assert isinstance(attended, Tensor)  # a tuple only if auxiliary outputs are requested
@@ -398,9 +439,9 @@ def _varlen(
 
 @functools.cache
 def _grouped_heads() -> dict[str, Any]:
-    """Return the varlen kernel's argument for fewer key heads than query heads.
+    """Return the keyword argument that lets the varlen kernel take fewer key heads than heads.
 
-    torch 2.13 requires `enable_gqa`; torch 2.11 does not know it and needs no argument.
+    torch 2.13 requires `enable_gqa`. torch 2.11 does not have it, and needs no argument.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -427,7 +468,7 @@ def plan_or_mask(*, attention_mask: Any = None, **rest: Any) -> Any:
 
 
 def register() -> None:
-    """Register both attention functions with transformers, under one name per choice of kernel."""
+    """Register the attention of both towers with transformers, under one name for each kernel."""
     for kernel in TEXT:
         text_attention = functools.partial(shared_prefix, kernel=kernel)
         vision_attention = functools.partial(flash_windows, kernel=kernel)

@@ -1,7 +1,7 @@
-"""What rows cost, how they are filled within a budget, and how records are balanced over ranks.
+"""The costs of packed rows, and the distribution of work over rows and ranks by costs.
 
-Costs stand for time and memory and are counted in language-model tokens. All functions go by costs
-alone, so they also serve before anything is read or decoded.
+Costs stand for time and memory and are counted in language-model tokens. The functions take costs
+alone, so they can be used before anything is read or decoded.
 """
 
 from __future__ import annotations
@@ -28,64 +28,82 @@ def cost(tokens: int, patches: int) -> int:
 def balance_over_ranks(
     costs: Sequence[float], ranks: int, sizes: Sequence[int] | None = None
 ) -> list[list[int]]:
-    """Return the indices that every rank takes, ascending, so that ranks get similar costs.
+    """Distribute records over ranks so that all ranks get similar costs.
 
-    The largest cost goes first, to the rank with the smallest load; among equal loads the lowest
-    rank takes it. Every rank takes equally many indices. If they do not divide evenly, the first
-    ranks take one more.
+    Neighbouring records may form a set, such as the pairs that share a prompt. A set goes to one
+    rank, and is divided only if no rank has room for all of it. The most expensive set is assigned
+    first, to the rank with the smallest cost so far (among several, to the lowest). Every rank gets
+    equally many records. If they do not divide evenly, the first ranks get one more.
 
     Args:
-        costs: Cost of every set of indices, in the order of the indices.
+        costs: Cost of every set, in the order of the records.
         ranks: Number of ranks.
-        sizes: Number of neighbouring indices in every set; None if each set is a single index. A
-            set is divided only if no rank has room for all of it.
+        sizes: Number of records in every set; None if each record is a set of its own.
+
+    Returns:
+        For each rank, the indices of its records, ascending.
 
     Example: costs [9, 4, 8, 1] with sizes [2, 2, 1, 1] are the sets (0, 1), (2, 3), (4), (5).
     Two ranks take [0, 1, 5] and [2, 3, 4].
     """
     set_sizes = sizes or [1] * len(costs)
     set_ends = list(accumulate(set_sizes))
-    num_indices = sum(set_sizes)
-    num_each, num_extra = divmod(num_indices, ranks)
-    capacities = [num_each + 1] * num_extra + [num_each] * (ranks - num_extra)
+    num_records = sum(set_sizes)
+    num_per_rank, num_left_over = divmod(num_records, ranks)
+    capacities = [num_per_rank + 1] * num_left_over + [num_per_rank] * (ranks - num_left_over)
     indices_by_rank: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0.0] * ranks
-    for set_number in sorted(range(len(costs)), key=lambda number: -costs[number]):
-        set_start = set_ends[set_number] - set_sizes[set_number]
-        remaining = list(range(set_start, set_ends[set_number]))
-        cost_per_index = costs[set_number] / len(remaining)
-        while remaining:
-            rooms = [
+    cost_by_rank = [0.0] * ranks
+    sets_by_falling_cost = sorted(range(len(costs)), key=lambda number: -costs[number])
+    for set_number in sets_by_falling_cost:
+        set_end = set_ends[set_number]
+        unassigned = list(range(set_end - set_sizes[set_number], set_end))
+        cost_per_record = costs[set_number] / len(unassigned)
+        # More than one round only if the set has to be divided.
+        while unassigned:
+            free_places = [
                 capacity - len(indices)
                 for capacity, indices in zip(capacities, indices_by_rank, strict=True)
             ]
-            candidates = [rank for rank, room in enumerate(rooms) if room >= len(remaining)]
+            candidates = [
+                rank for rank, num_free in enumerate(free_places) if num_free >= len(unassigned)
+            ]
             if not candidates:
-                candidates = [rank for rank, room in enumerate(rooms) if room > 0]
-            rank = min(candidates, key=lambda rank: loads[rank])
-            taken = remaining[: rooms[rank]]
-            indices_by_rank[rank] += taken
-            loads[rank] += cost_per_index * len(taken)
-            remaining = remaining[len(taken) :]
+                candidates = [rank for rank, num_free in enumerate(free_places) if num_free > 0]
+            chosen_rank = min(candidates, key=lambda rank: cost_by_rank[rank])
+            assigned = unassigned[: free_places[chosen_rank]]
+            indices_by_rank[chosen_rank] += assigned
+            cost_by_rank[chosen_rank] += cost_per_record * len(assigned)
+            unassigned = unassigned[len(assigned) :]
     return [sorted(indices) for indices in indices_by_rank]
 
 
 def pack_first_fit(costs: Sequence[int], budget: int) -> list[list[int]]:
-    """Return rows of indices, each of at most `budget` cost, by first fit decreasing.
+    """Distribute items over rows of at most `budget` cost each, by first fit decreasing.
 
-    Items go from the largest to the smallest cost, each into the first row that has room. An item
-    above the budget gets a row of its own, so nothing is cut and nothing is lost.
+    Items are placed from the largest to the smallest cost, each into the first row that has room.
+    An item above the budget gets a row of its own, so nothing is cut and nothing is lost.
+
+    Args:
+        costs: Cost of every item.
+        budget: Largest cost of a row.
+
+    Returns:
+        For each row, the indices of its items.
 
     Example: costs [3, 5, 2, 9] with a budget of 8 give [[3], [1, 0], [2]].
     """
     rows: list[list[int]] = []
-    rooms: list[int] = []
-    for index in sorted(range(len(costs)), key=lambda index: -costs[index]):
-        fitting_rows = (row for row, room in enumerate(rooms) if costs[index] <= room)
-        row = next(fitting_rows, len(rows))
-        if row == len(rows):
+    remaining_budgets: list[int] = []
+    items_by_falling_cost = sorted(range(len(costs)), key=lambda item: -costs[item])
+    for item in items_by_falling_cost:
+        fitting_rows = (
+            row for row, remaining in enumerate(remaining_budgets) if costs[item] <= remaining
+        )
+        new_row = len(rows)
+        row = next(fitting_rows, new_row)
+        if row == new_row:
             rows.append([])
-            rooms.append(budget)
-        rows[row].append(index)
-        rooms[row] -= costs[index]
+            remaining_budgets.append(budget)
+        rows[row].append(item)
+        remaining_budgets[row] -= costs[item]
     return rows

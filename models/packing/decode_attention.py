@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-PADDED = 1.1
-"""Groups of different lengths form one batch as long as padding all to the longest gives at most
-this many times their keys: a tenth more than the token budget counts."""
+MAX_PADDED_RATIO = 1.1
+"""Groups of different lengths are put into one batch if, padded to the longest of them, they have
+at most this many times their own positions. The token budget does not count this padding."""
 
 
-class Stretch(NamedTuple):
-    """The row positions `start:end` of one group."""
+class GroupSpan(NamedTuple):
+    """The positions `start:end` that a group, a prompt with its continuations, has in a row."""
 
     start: int
     end: int
@@ -34,6 +34,8 @@ class Stretch(NamedTuple):
 @dataclass
 class GroupBatch:
     """Keys and values of B groups, padded to L positions, and the C' continuations that see them.
+
+    A packed row is divided into such batches, and each attends in one matrix product.
 
     Example: a group with two continuations (numbers 0 and 1 of the row) and a group with one
     (number 2) have `members` [0, 1, 2], `groups` [0, 0, 1], `members_by_group` [[0, 1], [2, 0]]
@@ -57,48 +59,55 @@ class GroupBatch:
     def of(
         cls, layers: list[tuple[Tensor, Tensor]], mask: Tensor, members: Tensor, groups: Tensor
     ) -> "GroupBatch":
-        """Return the batch; its last two fields are computed from `groups`."""
+        """Return a batch with these fields; the other two are computed from `groups`."""
         num_groups = int(groups[-1]) + 1
-        indices = [torch.nonzero(groups == group)[:, 0] for group in range(num_groups)]
-        members_by_group = pad_sequence(indices, batch_first=True)
-        index_in_group = torch.cat(
-            [
-                torch.arange(len(indices_of_group), device=groups.device)
-                for indices_of_group in indices
-            ]
-        )
-        flat_index = groups * members_by_group.shape[1] + index_in_group
+        indices_by_group: list[Tensor] = []
+        indices_in_group: list[Tensor] = []
+        for group in range(num_groups):
+            indices = torch.nonzero(groups == group)[:, 0]
+            indices_by_group.append(indices)
+            indices_in_group.append(torch.arange(len(indices), device=groups.device))
+        members_by_group = pad_sequence(indices_by_group, batch_first=True)
+        flat_index = groups * members_by_group.shape[1] + torch.cat(indices_in_group)
         return cls(layers, mask, members, groups, members_by_group, flat_index)
 
     def keep(self, index: Tensor, count: int) -> "GroupBatch | None":
-        """Return the batch with only some continuations and the groups that they see.
+        """Return a batch with only some of the continuations, and with the groups that they see.
 
-        The keys and values of other groups are released from this batch's list of layers.
+        The keys and values of other groups are removed from `self.layers`, so that their memory is
+        freed.
 
         Args:
             index: (kept,) int64, ascending: the continuations of the row that are kept.
-            count: Number of continuations of the row before.
+            count: Number of continuations that the row has so far.
 
         Returns:
-            None if no continuation of this batch is kept.
+            The batch, whose `members` count the kept continuations alone; None if no continuation
+            of this batch is kept.
         """
-        new_numbers = index.new_full((count,), -1)
+        new_numbers = index.new_full((count,), -1)  # -1: the continuation is not kept
         new_numbers[index] = torch.arange(len(index), device=index.device)
-        members = new_numbers[self.members]
-        is_kept = members >= 0
+        new_members = new_numbers[self.members]
+        is_kept = new_members >= 0
         if not bool(is_kept.any()):
             return None
+        # Groups that are still seen, by their old numbers, and the new number of the group of each
+        # continuation.
         kept_groups, new_groups = torch.unique(self.groups[is_kept], return_inverse=True)
         if len(kept_groups) < len(self.members_by_group):
             # One layer after another, so that few layers are in memory twice.
             for layer, (keys, values) in enumerate(self.layers):
                 self.layers[layer] = (keys[kept_groups], values[kept_groups])
-        return GroupBatch.of(self.layers, self.mask[is_kept], members[is_kept], new_groups)
+        return GroupBatch.of(self.layers, self.mask[is_kept], new_members[is_kept], new_groups)
 
     def join_groups(self, x: Tensor) -> Tensor:
-        """Return `x` (C', key heads, r, k) as (B, key heads, n * r, k).
+        """Stack the continuations of each group: (C', key heads, r, k) to (B, key heads, n * r, k).
 
-        The continuations of a group share its keys: as one matrix, they read these only once.
+        n is the largest number of continuations of a group; smaller groups are padded. As one
+        matrix, the continuations of a group read the group's keys only once.
+
+        Args:
+            x: Queries or weights of C' continuations, with r heads for each key head.
         """
         _, num_heads, heads_per_key, width = x.shape
         rows = x if self.is_even else x.index_select(0, self.members_by_group.flatten())
@@ -106,7 +115,12 @@ class GroupBatch:
         return rows.transpose(1, 2).reshape(len(self.members_by_group), num_heads, -1, width)
 
     def split_groups(self, x: Tensor, heads_per_key: int) -> Tensor:
-        """Return `x` (B, key heads, n * r, k) as (C', key heads, r, k): undoes `join_groups`."""
+        """Undo `join_groups`: (B, key heads, n * r, k) to (C', key heads, r, k).
+
+        Args:
+            x: The tensor with stacked continuations.
+            heads_per_key: Number of heads for each key head, r.
+        """
         num_groups, num_heads, _, width = x.shape
         rows = x.view(num_groups, num_heads, -1, heads_per_key, width).transpose(1, 2)
         rows = rows.reshape(-1, num_heads, heads_per_key, width)
@@ -114,53 +128,58 @@ class GroupBatch:
 
     @property
     def is_even(self) -> bool:
-        """Whether all groups have equally many continuations."""
+        """True if all groups have equally many continuations."""
         return self.members_by_group.numel() == len(self.flat_index)
 
 
 @dataclass
 class DecodePlan:
-    """What the tokens of a decoding step see: part of a packed row, and what was generated since.
+    """The keys and values of a packed row that the new tokens of a decoding step attend to.
 
-    All continuations of a group read its keys and values in place, so these are in memory once.
+    All continuations of a group read its keys and values in place, so these are in memory once. The
+    keys and values of generated tokens are not in the plan.
     """
 
     batches: list[GroupBatch]
     count: int
     """Number of continuations, C."""
     ndim: ClassVar[int] = 1
-    """As in `AttentionPlan`."""
+    """Transformers passes the plan on unchanged, because it is no mask of two dimensions."""
 
     @classmethod
     def of(cls, layers: list[tuple[Tensor, Tensor]], visible: Sequence[Tensor]) -> "DecodePlan":
-        """Return the plan of a packed row; `layers` is emptied.
+        """Return the plan of a packed row, and empty `layers`.
 
         Args:
             layers: Keys and values of the row in every layer, (key heads, T, d) each. They are
                 taken out one by one, so that few layers are in memory twice.
             visible: For each continuation the row positions that it sees, ascending, (positions,)
-                int64. Continuations of one group begin with the same prompt. A group is one stretch
-                of the row.
+                int64. Continuations of one group begin with the same prompt, so they see the same
+                first position. A group is one span of the row.
         """
         end_by_start: dict[int, int] = {}
         for positions in visible:
             start = int(positions[0])
             end = int(positions[-1]) + 1
             end_by_start[start] = max(end, end_by_start.get(start, 0))
-        stretches = [Stretch(start, end) for start, end in end_by_start.items()]
-        stretches_by_batch = _similar_lengths(stretches)
+        spans = [GroupSpan(start, end) for start, end in end_by_start.items()]
+        spans_by_batch = _batches_of_similar_lengths(spans)
 
         dtype = layers[0][0].dtype
-        batches = [_empty_batch(members, visible, dtype) for members in stretches_by_batch]
+        batches = [_empty_batch(batch_spans, visible, dtype) for batch_spans in spans_by_batch]
         while layers:
             keys, values = layers.pop(0)
-            for batch, members in zip(batches, stretches_by_batch, strict=True):
-                batch.layers.append((_stack(keys, members), _stack(values, members)))
+            for batch, batch_spans in zip(batches, spans_by_batch, strict=True):
+                stacked_keys = _stack_groups(keys, batch_spans)
+                batch.layers.append((stacked_keys, _stack_groups(values, batch_spans)))
         return cls(batches, len(visible))
 
     @property
     def shape(self) -> tuple[int]:
-        """Positions of the packed row that are in memory, padding included."""
+        """The number of row positions in memory, with padding.
+
+        Transformers reads the shape of every mask.
+        """
         total = 0
         for batch in self.batches:
             num_groups, _, num_positions, _ = batch.layers[0][0].shape
@@ -168,44 +187,56 @@ class DecodePlan:
         return (total,)
 
     def keep(self, index: Tensor) -> None:
-        """Drop all continuations except those at `index`, and groups that none of them sees."""
+        """Drop all continuations except those at `index`, (kept,) int64, ascending.
+
+        Groups that no remaining continuation sees are dropped as well.
+        """
         kept = [batch.keep(index, self.count) for batch in self.batches]
         self.batches = [batch for batch in kept if batch is not None]
         self.count = len(index)
 
 
-def _similar_lengths(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
-    """Return the groups in batches whose padding stays within PADDED.
+def _batches_of_similar_lengths(spans: Sequence[GroupSpan]) -> list[list[GroupSpan]]:
+    """Divide groups into batches of similar lengths, whose padding MAX_PADDED_RATIO limits.
 
-    Batches come from the longest groups to the shortest. Inside a batch, groups are in row order.
+    Batches are ordered from the longest groups to the shortest. Inside a batch, groups are in row
+    order.
     """
-    batches: list[list[Stretch]] = []
-    for stretch in sorted(stretches, key=lambda stretch: stretch.length, reverse=True):
+    batches: list[list[GroupSpan]] = []
+    for span in sorted(spans, key=lambda span: span.length, reverse=True):
         if batches:
-            lengths = [member.length for member in (*batches[-1], stretch)]
-            num_padded = lengths[0] * len(lengths)
-            if num_padded <= PADDED * sum(lengths):
-                batches[-1].append(stretch)
+            lengths = [other.length for other in batches[-1]] + [span.length]
+            longest = lengths[0]
+            num_padded_positions = longest * len(lengths)
+            if num_padded_positions <= MAX_PADDED_RATIO * sum(lengths):
+                batches[-1].append(span)
                 continue
-        batches.append([stretch])
+        batches.append([span])
     return [sorted(batch) for batch in batches]
 
 
 def _empty_batch(
-    stretches: Sequence[Stretch], visible: Sequence[Tensor], dtype: torch.dtype
+    spans: Sequence[GroupSpan], visible: Sequence[Tensor], dtype: torch.dtype
 ) -> GroupBatch:
-    """Return the batch of these groups, still without keys and values."""
+    """Return the batch of some groups, still without keys and values.
+
+    Args:
+        spans: The groups.
+        visible: For each continuation of the row, the positions that it sees, as in
+            `DecodePlan.of`.
+        dtype: Dtype of the mask.
+    """
     device = visible[0].device
-    group_by_start = {stretch.start: group for group, stretch in enumerate(stretches)}
+    group_by_start = {span.start: group for group, span in enumerate(spans)}
     members: list[int] = []
     groups: list[int] = []
     for number, positions in enumerate(visible):
         group = group_by_start.get(int(positions[0]))
-        if group is not None:
+        if group is not None:  # else it sees a group of another batch
             members.append(number)
             groups.append(group)
 
-    longest = max(stretch.length for stretch in stretches)
+    longest = max(span.length for span in spans)
     mask = torch.full((len(members), longest), -torch.inf, dtype=dtype, device=device)
     for mask_row, number in zip(mask, members, strict=True):
         mask_row[visible[number] - visible[number][0]] = 0
@@ -219,29 +250,34 @@ def _empty_batch(
     )
 
 
-def _stack(x: Tensor, stretches: Sequence[Stretch]) -> Tensor:
-    """Return groups of a packed row (key heads, T, d) as (B, key heads, L, d), padded with 0."""
-    longest = max(stretch.length for stretch in stretches)
+def _stack_groups(x: Tensor, spans: Sequence[GroupSpan]) -> Tensor:
+    """Return B groups of a packed row as one tensor, (B, key heads, L, d), padded with 0.
+
+    Args:
+        x: Keys or values of the row, (key heads, T, d).
+        spans: The groups, of which the longest has L positions.
+    """
+    longest = max(span.length for span in spans)
     padded = []
-    for stretch in stretches:
-        group = x[:, stretch.start : stretch.end]
-        padded.append(F.pad(group, (0, 0, 0, longest - stretch.length)))
+    for span in spans:
+        group = x[:, span.start : span.end]
+        padded.append(F.pad(group, (0, 0, 0, longest - span.length)))
     return torch.stack(padded)
 
 
 def decode(
     query: Tensor, key: Tensor, value: Tensor, plan: DecodePlan, layer: int, scaling: float | None
 ) -> Tensor:
-    """Attend with one new token of every continuation.
+    """Compute the attention of one new token of every continuation in one layer.
 
     Logits and sums of values are fp32, as inside SDPA's kernels: with key biases of hundreds, bf16
     logits would be rounded to steps of 1 or 2.
 
     Args:
         query: (C, heads, 1, d).
-        key: (C, key heads, n, d), of the n tokens generated so far.
-        value: (C, key heads, n, d).
-        plan: What each continuation sees of the packed row.
+        key: (C, key heads, n, d), of the n tokens that were generated so far.
+        value: (C, key heads, n, d), of the same tokens.
+        plan: The keys and values of the packed row.
         layer: Index of the layer.
         scaling: Factor of the logits; None is d ** -0.5.
 
@@ -254,6 +290,7 @@ def decode(
     for batch in plan.batches:
         q, k, v = (tensor.index_select(0, batch.members) for tensor in (query, key, value))
         attended.append(_decode_batch(q, k, v, batch, layer, scaling))
+    # Back from the order of the batches to the order of the continuations.
     members = torch.cat([batch.members for batch in plan.batches])
     return torch.cat(attended).index_select(0, members.argsort())
 
@@ -261,7 +298,11 @@ def decode(
 def _decode_batch(
     query: Tensor, key: Tensor, value: Tensor, batch: GroupBatch, layer: int, scaling: float | None
 ) -> Tensor:
-    """Attend with the continuations of one batch; arguments and result are those of `decode`."""
+    """Compute the attention of the continuations of one batch.
+
+    The arguments and the result are those of `decode`, for these continuations alone. In the code,
+    "given" tokens are those of the packed row, and "new" tokens were generated since.
+    """
     given_keys, given_values = batch.layers[layer]
     num_continuations, num_heads, _, head_size = query.shape
     _, num_key_heads, num_given, _ = given_keys.shape
@@ -276,15 +317,18 @@ def _decode_batch(
 
     scale = head_size**-0.5 if scaling is None else scaling
     weights = (logits * scale).softmax(3).to(given_values.dtype)
-    from_given = _matmul_fp32(batch.join_groups(weights[..., :num_given]), given_values)
-    from_given = batch.split_groups(from_given, heads_per_key)
-    from_new = _matmul_fp32(weights[..., num_given:], value)
-    attended = (from_given + from_new).to(given_values.dtype)
+    given_sums = _matmul_fp32(batch.join_groups(weights[..., :num_given]), given_values)
+    given_sums = batch.split_groups(given_sums, heads_per_key)
+    new_sums = _matmul_fp32(weights[..., num_given:], value)
+    attended = (given_sums + new_sums).to(given_values.dtype)
     return attended.reshape(num_continuations, 1, num_heads, head_size)
 
 
 def _matmul_fp32(a: Tensor, b: Tensor) -> Tensor:
-    """Return (..., n, m) x (..., m, k) in fp32, also for half precision and under autocast."""
+    """Return the matrix product of `a` (..., n, m) and `b` (..., m, k), computed in fp32.
+
+    This is also so for inputs in half precision and under autocast.
+    """
     if a.is_cuda and a.dtype != torch.float32:
         left = a.reshape(-1, *a.shape[-2:])
         right = b.reshape(-1, *b.shape[-2:])

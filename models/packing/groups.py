@@ -56,7 +56,10 @@ class Group:
 
     @property
     def cost(self) -> int:
-        """Cost in a token budget; a row rounds up once and may cost less than its groups."""
+        """Cost of computing the group, in tokens; its vision patches count as parts of a token.
+
+        It is rounded up, so a row may cost less than the sum of its groups.
+        """
         return cost(self.tokens, self.patches)
 
     @property
@@ -66,10 +69,10 @@ class Group:
 
 
 def join(groups: Sequence[Group]) -> Group:
-    """Return groups of equal messages and images as one group.
+    """Return groups with the same messages and images as one group with all their continuations.
 
-    Its prompt is the longest common beginning of all prompts. What a prompt has beyond it moves to
-    the beginning of that prompt's continuations.
+    Its prompt is the longest common beginning of their prompts. The remaining tokens of a prompt
+    are moved to the beginning of its continuations.
     """
     num_shared = 0
     for tokens_at_index in zip(*(group.prompt_ids for group in groups), strict=False):
@@ -99,16 +102,16 @@ def _prepend(ids: tuple[int, ...], continuation: Continuation) -> Continuation:
 
 
 def filler_group(vision: VisionTokens) -> Group:
-    """Return a group with the smallest image, blank, and without continuations.
+    """Return a filler: a group with the smallest possible image, blank, and no continuations.
 
-    It changes no result. A row without an image takes one, so that the vision tower runs on every
-    rank, and a rank without work runs a row of it. It costs 3 tokens, 1 for a family without tokens
-    around an image, and those of a tile for a family with tiles.
+    `pack` adds it to a row without an image, so that the vision tower runs on every rank. A rank
+    without work runs a row of it alone. It changes no result. It costs 3 tokens, or 1 in a family
+    without tokens around an image. In a family with tiles it costs the tokens of a tile.
     """
     num_patches = prod(vision.smallest)
     num_tokens = num_patches // vision.merge_size**2
     return Group(
-        prompt_ids=tuple(vision.marked([vision.image] * num_tokens)),
+        prompt_ids=tuple(vision.with_marks([vision.image] * num_tokens)),
         pixel_values=torch.zeros(num_patches, vision.patch_size),
         grids=(vision.smallest,),
     )
@@ -116,9 +119,10 @@ def filler_group(vision: VisionTokens) -> Group:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """A row of groups, as the model takes it; `pack` has a worked example.
+    """A row of groups, as the tensors that the model takes; `pack` has a worked example.
 
-    T tokens, P patches, I images, R read positions, L labels.
+    The row has T tokens, P patches, I images, R positions at which scores are read, and L labels,
+    the tokens that carry language-model loss.
     """
 
     input_ids: Tensor
@@ -131,18 +135,18 @@ class PackedBatch:
     image_grid_thw: Tensor
     """(I, 3) int64; stays on the CPU, because the model reads it only from there."""
     vision: VisionPlan
-    """What the vision tower would compute from the grids in every forward."""
+    """Arguments of the vision tower that are computed once from the grids."""
     read_positions: Tensor
     """(R,) int64: row positions whose hidden states give scores."""
     read_owners: Tensor
-    """(R,) int64: the continuation that each read belongs to, counted over the whole row."""
+    """(R,) int64: the continuation of each read position, counted over the whole row."""
     label_positions: Tensor
     """(L,) int64: row position whose hidden state predicts each label. It is the position before
     the label; for the first token of a continuation it is the last of the prompt."""
     labels: Tensor
     """(L,) int64: token ids."""
     label_owners: Tensor
-    """(L,) int64: the continuation that each label belongs to, counted over the whole row."""
+    """(L,) int64: the continuation of each label, counted over the whole row."""
     groups: tuple[Group, ...]
     """The packed groups without pixels, and without the filler that `pack` may have added."""
 
@@ -158,11 +162,11 @@ class PackedBatch:
 
     @property
     def cost(self) -> int:
-        """Cost of the row in a token budget."""
+        """Cost of computing the row, in tokens; its vision patches count as parts of a token."""
         return cost(self.tokens, len(self.pixel_values))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
-        """Return the batch with its tensors on `device`."""
+        """Return the batch with its tensors on `device`; the grids stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedBatch:
@@ -188,7 +192,11 @@ class PackedBatch:
         }
 
     def score_inputs(self) -> dict[str, Any]:
-        """Return the arguments of `ScalarRewardModel.forward`: the backbone's, and the reads."""
+        """Return the arguments of `ScalarRewardModel.forward` for a packed row.
+
+        They are those of the backbone, and the positions at which scores are read.
+        """
+        # A row without read positions gets no scores.
         is_scored = len(self.read_owners) > 0
         return {
             **self.model_inputs(),
@@ -198,7 +206,10 @@ class PackedBatch:
         }
 
     def label_inputs(self) -> dict[str, Any]:
-        """Return the arguments of `LanguageModel.forward`: the backbone's, and the labels."""
+        """Return the arguments of `LanguageModel.forward` for a packed row.
+
+        They are those of the backbone, and the labels whose log-probabilities are computed.
+        """
         return {
             **self.model_inputs(),
             "label_positions": self.label_positions,
@@ -206,16 +217,24 @@ class PackedBatch:
         }
 
     def joint_inputs(self) -> dict[str, Any]:
-        """Return the arguments of `CriticRewardModel.forward`: the reads and the labels."""
+        """Return the arguments of `CriticRewardModel.forward` for a packed row.
+
+        They are those of the backbone, the positions at which scores are read, and the labels.
+        """
         return {**self.score_inputs(), **self.label_inputs()}
 
 
 def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
-    """Return `groups` laid out in one row.
+    """Return `groups` laid out in one row, as the tensors that the model takes.
 
     A row is `[prompt | continuation | continuation | ... | next prompt | ...]`. The position ids of
     a continuation start where its prompt ends. The attention plan lets it see its prompt and
-    itself. If no group has an image, a filler is added, so `pack([])` is a row of filler alone.
+    itself. If no group has an image, a filler with a blank image is added (see `filler_group`). A
+    row may have no groups: it is then the filler alone.
+
+    Args:
+        groups: The groups, each with at least one token in its prompt.
+        vision: The properties of the family's images.
 
     Raises:
         ValueError: Some continuations have read positions and others have none, so the scores of
@@ -236,10 +255,11 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
         read_positions      [10, 12], read_owners [0, 1]
         label_positions     [7, 8, 9], labels `two . <end>`, label_owners [0, 0, 0]
     """
-    row = list(groups)
-    if not any(group.grids for group in row):
-        row.append(filler_group(vision))
-    _refuse_partly_read(row)
+    groups_of_row = list(groups)
+    has_image = any(group.grids for group in groups)
+    if not has_image:
+        groups_of_row.append(filler_group(vision))
+    _refuse_partly_read(groups_of_row)
 
     token_ids: list[int] = []
     read_positions: list[int] = []
@@ -247,8 +267,8 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
     label_positions: list[int] = []
     labels: list[int] = []
     label_owners: list[int] = []
-    owner = 0
-    for group in row:
+    owner = 0  # number of the continuation, over the whole row
+    for group in groups_of_row:
         token_ids += group.prompt_ids
         last_of_prompt = len(token_ids) - 1
         for continuation in group.continuations:
@@ -258,17 +278,19 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
                 read_positions.append(start + index)
                 read_owners.append(owner)
             for index in continuation.loss_tokens:
+                # A token is predicted at the position before it.
                 label_positions.append(last_of_prompt if index == 0 else start + index - 1)
                 labels.append(continuation.ids[index])
                 label_owners.append(owner)
             owner += 1
 
-    pixel_values = [group.pixel_values for group in row if group.pixel_values is not None]
-    grids = torch.tensor([grid for group in row for grid in group.grids])
+    pixel_values = [group.pixel_values for group in groups_of_row if group.pixel_values is not None]
+    grids = torch.tensor([grid for group in groups_of_row for grid in group.grids])
+    position_ids = torch.cat([_position_ids(group, vision) for group in groups_of_row], dim=1)
     return PackedBatch(
         input_ids=torch.tensor([token_ids]),
-        position_ids=torch.cat([_position_ids(group, vision) for group in row], dim=1)[:, None],
-        plan=AttentionPlan.of([group.lengths for group in row]),
+        position_ids=position_ids[:, None],
+        plan=AttentionPlan.of([group.lengths for group in groups_of_row]),
         pixel_values=torch.cat(pixel_values),
         image_grid_thw=grids,
         vision=vision.tower_plan(grids),
@@ -283,7 +305,9 @@ def pack(groups: Sequence[Group], vision: VisionTokens) -> PackedBatch:
 
 def _refuse_partly_read(groups: Sequence[Group]) -> None:
     """Raise ValueError if some continuations have read positions and others have none."""
-    continuations = [item for group in groups for item in group.continuations]
+    continuations: list[Continuation] = []
+    for group in groups:
+        continuations += group.continuations
     num_read = sum(1 for continuation in continuations if continuation.read)
     if 0 < num_read < len(continuations):
         raise ValueError(
@@ -294,24 +318,28 @@ def _refuse_partly_read(groups: Sequence[Group]) -> None:
 
 def _position_ids(group: Group, vision: VisionTokens) -> Tensor:
     """Return the position ids of a group, (axes, tokens) int64."""
-    prompt, next_position = vision.positions(
+    prompt_positions, next_position = vision.positions(
         group.prompt_ids, vision.image, group.grids, vision.merge_size
     )
-    num_axes = len(prompt)
-    pieces = [prompt]
+    num_axes = len(prompt_positions)
+    pieces = [prompt_positions]
     for continuation in group.continuations:
+        # Every continuation starts where the prompt ends, as if it were alone.
         end = next_position + len(continuation.ids)
         pieces.append(torch.arange(next_position, end).expand(num_axes, -1))
     return torch.cat(pieces, dim=1)
 
 
 def unpack(batch: PackedBatch) -> list[Group]:
-    """Return the groups that `batch` was packed from; their pixels are views of the row's."""
+    """Return the groups that `batch` was packed from, without a filler that `pack` added.
+
+    Their pixels are views of those of the batch.
+    """
     groups = []
-    start = 0
+    first_patch = 0
     for group in batch.groups:
-        end = start + group.patches
-        pixel_values = batch.pixel_values[start:end] if group.grids else None
+        end = first_patch + group.patches
+        pixel_values = batch.pixel_values[first_patch:end] if group.grids else None
         groups.append(replace(group, pixel_values=pixel_values))
-        start = end
+        first_patch = end
     return groups

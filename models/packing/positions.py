@@ -13,18 +13,24 @@ from torch import Tensor
 
 
 def without_single_axis(position_ids: Tensor) -> Tensor:
-    """Return position ids (axes, ...) as a model takes them: (...) if there is one axis."""
+    """Return position ids (axes, ...) in the shape that a model takes.
+
+    A model that counts positions on one axis takes (...), the others take (axes, ...).
+    """
     return position_ids[0] if len(position_ids) == 1 else position_ids
 
 
 def sequential(
     prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
 ) -> tuple[Tensor, int]:
-    """Return positions that count every token, also those of images, one by one.
+    """Return the position ids of a prompt for a model that counts all tokens one by one.
+
+    The tokens of images are counted like those of text. Only `prompt` is used; the other parameters
+    are those of `mrope`.
 
     Args:
         prompt: Token ids.
-        image: Not used, like `grids` and `merge`: the signature is that of `mrope`.
+        image: Not used.
         grids: Not used.
         merge: Not used.
 
@@ -37,7 +43,7 @@ def sequential(
 def mrope(
     prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
 ) -> tuple[Tensor, int]:
-    """Return positions on three axes, as Qwen2-VL to Qwen3-VL count them.
+    """Return the position ids of a prompt on three axes, as Qwen2-VL to Qwen3-VL count them.
 
     A text token takes one position, which is the same on all axes. An image takes as many
     positions as its longer side has tokens (arXiv 2409.12191, section 2.1), and the axes differ
@@ -62,10 +68,10 @@ def mrope(
     """
     pieces: list[Tensor] = []
     next_position = 0
-    num_done = 0
+    num_placed = 0  # tokens that have positions
     for frames, rows, columns in grids:
-        image_start = prompt.index(image, num_done)
-        num_text = image_start - num_done
+        image_start = prompt.index(image, num_placed)
+        num_text = image_start - num_placed
         pieces.append(_text_positions(next_position, num_text))
         next_position += num_text
 
@@ -79,12 +85,15 @@ def mrope(
         )
         pieces.append(torch.stack(axes).flatten(1) + next_position)
         next_position += max(token_rows, token_columns)
-        num_done = image_start + frames * token_rows * token_columns
-    pieces.append(_text_positions(next_position, len(prompt) - num_done))
+        num_placed = image_start + frames * token_rows * token_columns
+    pieces.append(_text_positions(next_position, len(prompt) - num_placed))
     position_ids = torch.cat(pieces, dim=1)
     return position_ids, int(position_ids.max()) + 1
 
 
 def _text_positions(start: int, count: int) -> Tensor:
-    """Return `count` positions from `start` on, the same on all three axes, (3, count) int64."""
+    """Return the position ids of `count` text tokens, (3, count) int64.
+
+    They count from `start` on and are the same on all three axes.
+    """
     return torch.arange(start, start + count).expand(3, -1)

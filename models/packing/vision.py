@@ -1,10 +1,10 @@
-"""How images are laid out in a packed row, and the plan from which a vision tower computes them.
+"""The layout of images in a packed row, and the plan from which a vision tower computes them.
 
-`VisionTokens` holds what the packing of a row needs to know of a family's images. `VisionPlan`
-holds what the stock vision tower would compute from the grids in every forward. The loader computes
-it once: the tower computes it on the host and asks the device for lengths in every layer, and each
-question makes the host wait. Transformers takes it ready-made (5.17 to 5.23), and the results are
-the same bits.
+`VisionTokens` holds the properties of a family's images that the packing of a row needs.
+`VisionPlan` holds what the stock vision tower would compute from the grids in every forward. The
+loader computes it once, because the tower copies lengths from the device in every layer, and each
+copy makes the host wait. Transformers takes the plan as an argument (5.17 to 5.23), and the results
+are the same bits.
 """
 
 from __future__ import annotations
@@ -40,15 +40,19 @@ class SdpaCall(NamedTuple):
 
 
 class SdpaCalls(NamedTuple):
-    """All attention calls of a row, and the way back to the order of the row."""
+    """All attention calls of a row, and the order in which their outputs form the row again."""
 
     calls: Sequence[SdpaCall]
     output_index: Tensor
-    """(S,) int64: index of every row position in the concatenated, flattened outputs."""
+    """(row positions,) int64: where the output of each position is in the outputs of all calls,
+    flattened and concatenated."""
 
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
-    """Return 0 and the end of every segment of these lengths, (segments + 1,) int32."""
+    """Return 0 and the end of every segment, (segments + 1,) int32.
+
+    The segments follow one another, and `lengths` are their lengths.
+    """
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
 
 
@@ -72,7 +76,10 @@ def map_tensors(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class PatchRuns:
-    """Neighbouring runs of a row's patches, each of which attends to itself alone."""
+    """A division of a row's patches into runs, each of which attends to itself alone.
+
+    A run is a number of neighbouring patches: a frame of an image, or a window inside one.
+    """
 
     lengths: tuple[int, ...]
     """Patches of every run."""
@@ -81,12 +88,16 @@ class PatchRuns:
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> PatchRuns:
-        """Return neighbouring runs of these lengths."""
+        """Return the division of a row into runs of these lengths."""
         return cls(tuple(lengths), cumulative(lengths))
 
     @classmethod
     def frames(cls, grids: Tensor) -> PatchRuns:
-        """Return one run for each frame of each image of `grids` (I, 3)."""
+        """Return the division of a row into frames.
+
+        Args:
+            grids: Frames, rows and columns of patches of each image of the row, (I, 3) int64.
+        """
         lengths: list[int] = []
         for num_frames, rows, columns in grids.tolist():
             lengths += [rows * columns] * num_frames
@@ -94,7 +105,10 @@ class PatchRuns:
 
     @functools.cached_property
     def calls(self) -> SdpaCalls:
-        """One call for all runs of one length; computed once and kept for all layers."""
+        """The attention calls of a layer, one for all runs of the same length.
+
+        They are computed once and kept for all layers.
+        """
         starts_by_length: dict[int, list[int]] = {}
         start = 0
         for length in self.lengths:
@@ -103,10 +117,10 @@ class PatchRuns:
 
         device = self.ends.device
         calls = []
-        order = []
+        positions_by_call = []
         for length, starts in starts_by_length.items():
-            positions = torch.tensor(starts)[:, None] + torch.arange(length)
-            order.append(positions.flatten())
+            positions = torch.tensor(starts)[:, None] + torch.arange(length)  # (runs, length)
+            positions_by_call.append(positions.flatten())
             are_neighbours = starts[-1] - starts[0] == length * (len(starts) - 1)
             calls.append(
                 SdpaCall(
@@ -115,26 +129,28 @@ class PatchRuns:
                     start=starts[0] if are_neighbours else None,
                 )
             )
-        return SdpaCalls(calls, torch.cat(order).argsort().to(device))
+        output_index = torch.cat(positions_by_call).argsort()
+        return SdpaCalls(calls, output_index.to(device))
 
 
 @dataclass(frozen=True)
 class VisionPlan:
-    """What a vision tower would compute from a row's grids, under the tower's own keywords.
+    """Arguments of a vision tower that depend only on the grids of a row's images.
 
-    Each family of backbones makes its own plan: `tower_plan` in models/families/.
+    The tower would compute them itself in every forward. Each family of backbones has a function
+    that computes them once, `tower_plan` in models/families/.
     """
 
     tensors: Mapping[str, Tensor]
     """Position ids and other tensors, by the tower's keyword."""
     runs: Mapping[str, PatchRuns]
-    """Which patches attend to each other, by the tower's keyword, such as `cu_seqlens`. The first
-    are the frames of images. All others divide these."""
-    tower: Mapping[str, int]
+    """Runs of patches that attend to each other, by the tower's keyword, such as `cu_seqlens`. The
+    first are the frames of images. All others divide these."""
+    tower_settings: Mapping[str, int]
     """Settings of the tower's configuration on which the plan depends."""
     per_image: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that the tower takes once for each image, as (I,) int64 on the host like the
-    grids."""
+    """Numbers by the tower's keyword, which the tower takes once for each image, as (I,) int64 on
+    the host like the grids."""
     tile: tuple[int, int, int] | None = None
     """Channels, height and width of a tile, for a tower that takes tiles as a batch and computes
     nothing from grids; None for a tower that takes patches."""
@@ -142,7 +158,7 @@ class VisionPlan:
     def model_inputs(self, pixels: Tensor, grids: Tensor) -> dict[str, Any]:
         """Return the backbone's keyword arguments for a row's images.
 
-        The backbone hands keywords that begin with `image_` on to its vision tower.
+        The backbone passes keywords that begin with `image_` on to its vision tower.
 
         Args:
             pixels: (patches, numbers) float32.
@@ -157,19 +173,23 @@ class VisionPlan:
             inputs[f"image_{name}"] = torch.full_like(grids[:, 0], number)
         for name, runs in self.runs.items():
             inputs[f"image_{name}"] = runs.ends
-            # For example `image_max_seqlen` beside `image_cu_seqlens`.
-            longest = f"image_max_{name.removeprefix('cu_').removesuffix('s')}"
-            inputs[longest] = max(runs.lengths)
-        inputs["image_plan"] = self
+            # For example `image_max_seqlen` for `image_cu_seqlens`.
+            longest_run_keyword = f"image_max_{name.removeprefix('cu_').removesuffix('s')}"
+            inputs[longest_run_keyword] = max(runs.lengths)
+        inputs["image_plan"] = self  # the attention of the tower finds the runs in it
         return inputs
 
     def check(self, config: Any) -> None:
-        """Raise UserError unless the plan was made for a tower of this configuration."""
+        """Raise UserError unless the plan was made for a vision tower with this configuration.
+
+        Args:
+            config: The tower's configuration in transformers.
+        """
         differences = []
-        for name, packed in self.tower.items():
+        for name, planned in self.tower_settings.items():
             actual = vars(config).get(name)
-            if packed != actual:
-                differences.append(f"{name} {packed}, but the model's is {actual}")
+            if planned != actual:
+                differences.append(f"{name} {planned}, but the model's is {actual}")
         if differences:
             raise UserError(
                 f"The row was packed for a vision tower with {'; '.join(differences)}. "
@@ -178,20 +198,23 @@ class VisionPlan:
             )
 
     def runs_of_layer(self, ends: Tensor) -> PatchRuns:
-        """Return the runs that a layer was given by their `ends`, (runs + 1,) int32.
+        """Return the runs in which a vision layer attends, windows or frames.
 
-        Their number identifies them: runs that divide the frames and are equally many are the
-        frames themselves.
+        Args:
+            ends: The runs as the tower passes them to the layer: 0 and the end of every run,
+                (runs + 1,) int32. Only their number is used, because values would have to be copied
+                from the device. It is enough: all runs divide the frames, so runs that are as many
+                as the frames are the frames.
         """
         return next(runs for runs in self.runs.values() if len(runs.ends) == len(ends))
 
 
 @dataclass(frozen=True, slots=True)
 class VisionTokens:
-    """What packing has to know of a family's images.
+    """The properties of a family's images that packing needs.
 
-    The functions are fields, not methods, because loader workers receive this object pickled and
-    each family brings functions of its own.
+    Each family has its own functions. They are fields, not methods, because loader workers receive
+    this object pickled.
     """
 
     start: int | None
@@ -212,24 +235,37 @@ class VisionTokens:
     """Turns grids (I, 3) into the plan of the vision tower."""
     positions: Callable[[Sequence[int], int, Sequence[Grid], int], tuple[Tensor, int]]
     """Turns prompt, image token, grids and merge size into position ids (axes, tokens) int64 and
-    the position after the prompt, as in `mmrm.models.packing.positions`."""
+    the position after the prompt. It is a function of `mmrm.models.packing.positions`."""
 
-    def marked(self, tokens: Sequence[int]) -> list[int]:
-        """Return an image's tokens between the start and end tokens, if the family has these."""
+    def with_marks(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens of an image with the start token before and the end token after them.
+
+        In a family without start and end tokens, they are returned unchanged.
+        """
         return [token for token in (self.start, *tokens, self.end) if token is not None]
 
 
 def read_patches(processed: Any, vision: VisionTokens) -> tuple[Tensor, tuple[Grid, ...]]:
-    """Return patches (patches, numbers) and grids from an image processor that makes them."""
+    """Return an image processor's patches (patches, numbers), and the grid of each image.
+
+    Args:
+        processed: The output of an image processor that makes patches.
+        vision: Not used; the parameters are those of `read_tiles`.
+    """
     grids = tuple(tuple(grid) for grid in processed["image_grid_thw"].tolist())
     return processed["pixel_values"], grids
 
 
 def read_tiles(processed: Any, vision: VisionTokens) -> tuple[Tensor, tuple[Grid, ...]]:
-    """Return patches (patches, numbers) and grids from an image processor that makes tiles.
+    """Return an image processor's tiles as patches (patches, numbers), and the grid of each image.
 
-    Tiles (N, channels, side, side) are only reshaped: a row holds as many numbers as a patch, but
-    not those of one patch. `VisionPlan.model_inputs` reverses it.
+    Tiles (tiles, channels, side, side) are only reshaped. Each becomes as many rows as it has
+    patches, but the numbers of a row do not belong to one patch. `VisionPlan.model_inputs` restores
+    the tiles.
+
+    Args:
+        processed: The output of an image processor that makes tiles.
+        vision: The properties of the family's images.
     """
     _, rows, columns = vision.smallest
     patches = processed["pixel_values"].reshape(-1, vision.patch_size)

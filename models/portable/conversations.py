@@ -1,4 +1,4 @@
-"""Conversations in the forms that callers write, read into one form.
+"""The forms in which callers may write a conversation, and functions that read them into one form.
 
     "What is this?"                                                      one turn of the user
     [{"role": "user", "content": "What is this?"}]                       the same
@@ -8,11 +8,11 @@
 
 In transformers' form, the image may also be under "url" or "path". X is an opened image (PIL), the
 bytes of a file, a path, a data URI, or {"bytes": …, "path": …} as `datasets` stores images. If
-images are given in a list and the conversation has no place for one, they are put before the first
-text of the user. Nothing is fetched.
+images are given in a list and the conversation does not say where they are, they are put before the
+first text of the user. Nothing is fetched.
 
-`<image>` in a text is the place of an image of the list, if there are as many markers as images;
-`markers.py` decides.
+The marker `<image>` in a text is where an image of the list belongs, if there are as many markers
+as images; `markers.py` decides.
 
 This file is saved with every checkpoint that has a reward head, so it imports Pillow alone.
 """
@@ -40,31 +40,32 @@ PARTS = {
     "image_url": "image_url",
     "input_image": "image_url",
 }
-"""`type` of a part to the key that holds its content."""
+"""`type` of a part of a turn to the key that usually holds its content."""
 IMAGE_KEYS = ("image", "image_url", "url", "path", "base64")
 """Keys under which an image part may hold its image, in the order in which they are looked up."""
 
 
 class ConversationError(ValueError):
-    """A conversation that cannot be scored; the message tells what is required."""
+    """Raised for a conversation that cannot be scored. The message says what is required."""
 
 
 def read_conversation(
     messages: Any, images: Iterable[Any] = ()
 ) -> tuple[list[dict[str, Any]], list[Picture]]:
-    """Return the turns in one form, and the images in the order of their places.
+    """Return the turns of a conversation in one form, and its images in order.
 
     In the returned turns, `content` is a list of parts, {"type": "text", "text": …} or
-    {"type": "image"}.
+    {"type": "image"}. The first image belongs to the first part of type "image", and so on.
 
     Args:
         messages: A text, or turns in one of the forms of the module's docstring.
-        images: Images that are not inside `messages`, in the order of their places.
+        images: Images that are not inside `messages`, in the order in which they belong there.
 
     Raises:
         ConversationError: The form is another; the turns are not of user and assistant in
-            alternation, beginning (after at most one system turn) and ending with the user; the
-            numbers of images and places differ; or a marker cannot be a place.
+            alternation, beginning (after at most one system turn) and ending with the user; there
+            are more or fewer images than `messages` has room for; or a marker of an image is
+            ambiguous.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -73,8 +74,9 @@ def read_conversation(
             f"messages are a {type(messages).__name__}; required is a text or a list of turns"
         )
     listed_images = [picture(image) for image in images]
-    placed_images: list[Picture | None] = []
-    turns = [_turn(number, turn, placed_images) for number, turn in enumerate(messages)]
+    # The image of each image part of the turns; None if it is to be taken from the list.
+    images_of_parts: list[Picture | None] = []
+    turns = [_turn(number, turn, images_of_parts) for number, turn in enumerate(messages)]
     _refuse_other_roles([turn["role"] for turn in turns])
     try:
         turns = place_images(turns, len(listed_images))
@@ -86,23 +88,23 @@ def read_conversation(
         if problem:
             raise ConversationError(problem)
 
-    if listed_images and not placed_images:
-        return turns, listed_images
-    num_empty_places = placed_images.count(None)
-    if num_empty_places != len(listed_images):
+    if listed_images and not images_of_parts:
+        return turns, listed_images  # `place_images` added the image parts
+    num_empty_parts = images_of_parts.count(None)
+    if num_empty_parts != len(listed_images):
         raise ConversationError(
-            f"the turns have {num_empty_places} image parts without an image, and "
+            f"the turns have {num_empty_parts} image parts without an image, and "
             f"{len(listed_images)} images are given beside them; required is one for each"
         )
     remaining_images = iter(listed_images)
-    all_images = [next(remaining_images) if image is None else image for image in placed_images]
+    all_images = [next(remaining_images) if image is None else image for image in images_of_parts]
     return turns, all_images
 
 
 def _refuse_other_roles(roles: list[str]) -> None:
-    """Raise unless user and assistant alternate, beginning and ending with the user.
+    """Raise ConversationError unless user and assistant alternate in `roles`, the turns' roles.
 
-    One system turn may come first.
+    The first and the last turn must be the user's. One system turn may come before them.
     """
     dialogue = roles[1:] if roles[:1] == ["system"] else roles
     if dialogue != ["user", "assistant"] * (len(dialogue) // 2) + ["user"]:
@@ -121,15 +123,16 @@ def refuse_markers(responses: Iterable[str]) -> None:
             raise ConversationError(problem)
 
 
-def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any]:
-    """Return a turn with a list of parts, and append its images to `images`.
-
-    An image part without an image appends None.
+def _turn(number: int, turn: Any, images_of_parts: list[Picture | None]) -> dict[str, Any]:
+    """Return a turn as `read_conversation` returns it, and append its images to a list.
 
     Args:
         number: Index of the turn, for messages.
         turn: The turn as the caller wrote it.
-        images: Images of the conversation so far.
+        images_of_parts: The list. For an image part without an image, None is appended.
+
+    Raises:
+        ConversationError: The turn has another form, or an assistant turn has an image.
     """
     if not isinstance(turn, Mapping):
         raise _wrong_role(number, type(turn).__name__)
@@ -146,8 +149,7 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
         )
     parts: list[dict[str, Any]] = []
     for part in content:
-        kind = _kind(number, part)
-        if PARTS[kind] == "text":
+        if PARTS[_part_type(number, part)] == "text":
             if not isinstance(part.get("text"), str):
                 raise ConversationError(
                     f"turn {number} has a text part whose `text` is a "
@@ -161,28 +163,33 @@ def _turn(number: int, turn: Any, images: list[Picture | None]) -> dict[str, Any
                 "of the user"
             )
         value = _image_value(part)
-        images.append(None if value is None else picture(value))
+        images_of_parts.append(None if value is None else picture(value))
         parts.append({"type": "image"})
     return {"role": role, "content": parts}
 
 
 def _wrong_role(number: int, role: Any) -> ConversationError:
-    """Return the error for a turn with a role that there is not."""
+    """Return the error for turn `number`, whose role is not one of ROLES."""
     return ConversationError(
         f"turn {number} has the role {role!r}; required is one of {', '.join(ROLES)}"
     )
 
 
-def _kind(number: int, part: Any) -> str:
-    """Return the `type` of a part of turn `number`, which is a key of PARTS."""
-    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if isinstance(kind, str) and kind in PARTS:
-        return kind
+def _part_type(number: int, part: Any) -> str:
+    """Return the `type` of a part of turn `number`.
+
+    Raises:
+        ConversationError: The part is no dictionary, or has another type than those in PARTS.
+    """
+    part_type = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if isinstance(part_type, str) and part_type in PARTS:
+        return part_type
     advice = ""
-    if kind in ("video", "video_url"):
+    if part_type in ("video", "video_url"):
         advice = ": this model takes frames of a video as images"
     raise ConversationError(
-        f"turn {number} has a part of type {kind!r}{advice}; required is one of {', '.join(PARTS)}"
+        f"turn {number} has a part of type {part_type!r}{advice}; required is one of "
+        f"{', '.join(PARTS)}"
     )
 
 
@@ -191,21 +198,24 @@ def _image_value(part: Mapping[str, Any]) -> Any:
     for key in IMAGE_KEYS:
         value = part.get(key)
         if value is not None:
+            # OpenAI's form: {"type": "image_url", "image_url": {"url": …}}.
             is_nested = part["type"] != "image" and isinstance(value, Mapping)
             return value.get("url") if is_nested else value
     return None
 
 
 def picture(value: Any) -> Picture:
-    """Return an image that is written in one of the forms of the module's docstring.
+    """Return an image that a caller wrote, as an opened image, the bytes of a file, or its path.
+
+    `value` has one of the forms in the module's docstring. A path is not opened.
 
     Raises:
         ConversationError: The form is another.
     """
     if isinstance(value, Mapping):
-        stored = value.get("bytes") or value.get("path")
-        if isinstance(stored, bytes | str):
-            value = stored
+        content_or_path = value.get("bytes") or value.get("path")
+        if isinstance(content_or_path, bytes | str):
+            value = content_or_path
     if isinstance(value, Image.Image | bytes | Path):
         return value
     if not isinstance(value, str):

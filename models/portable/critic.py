@@ -24,10 +24,10 @@ from .reward import RewardHead, mean_by_owner, pooled
 
 
 class Critic(LabelModel):
-    """Backbone, LM head and reward head; the base of the classes of all families.
+    """A backbone with an LM head and a reward head; the base of the classes of all families.
 
-    `config.reward_head` is that of the scalar model. The head reads at the end of the critique's
-    turn.
+    `config.reward_head` describes the reward head, as in `ScalarReward`. The score is computed from
+    the hidden state at the end of the critique's turn.
     """
 
     # `save_pretrained` therefore copies this file and names it in config.json.
@@ -38,15 +38,16 @@ class Critic(LabelModel):
         self.head = RewardHead(config)
         self.post_init()
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the language model, or with `read_positions` both heads on a packed row.
+    def packed_or_stock_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute a packed row with both heads, or run the language model as `LabelModel` does.
 
-        A packed row has `read_positions`, `read_owners` (R,), `label_positions`, `labels` (L,), all
-        int64, and the number of `continuations`, besides the backbone's arguments. The result is
-        then scores (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
+        An input with `read_positions` is a packed row for both heads. Besides the backbone's
+        arguments it has `read_positions` and `read_owners` (R,), `label_positions` and `labels`
+        (L,), all int64, and the number of `continuations`. The result is then scores
+        (continuations,) fp32, and log-probabilities of the labels (L,) fp32.
         """
         if "read_positions" not in kwargs:
-            return super().run(*args, **kwargs)
+            return super().packed_or_stock_forward(*args, **kwargs)
         read_positions = kwargs.pop("read_positions")
         read_owners = kwargs.pop("read_owners")
         num_continuations = kwargs.pop("continuations")
@@ -66,7 +67,8 @@ class Critic(LabelModel):
     def score(self, input_ids: Tensor, attention_mask: Tensor, **images: Any) -> Tensor:
         """Return the scores (B,) fp32 of a padded batch of whole conversations.
 
-        A conversation is prompt, response, request for a critique, and critique.
+        A conversation consists of a prompt, a response, the request for a critique, and the
+        critique.
 
         Args:
             input_ids: (B, T), as the chat template writes the conversations.
@@ -74,26 +76,26 @@ class Critic(LabelModel):
             images: `pixel_values` and `image_grid_thw` as the stock processor returns them.
 
         Raises:
-            ValueError: The batch cannot be scored: see `reads` and `refuse_wrong_images`.
+            ValueError: The batch cannot be scored: see `read_mask` and `refuse_wrong_images`.
         """
         return self.scores(pooled(self, input_ids, attention_mask, **images))
 
 
 class CriticRewardModel(Critic, LanguageModel):
-    """On Qwen2.5-VL; the name is that of older checkpoints."""
+    """The critic on Qwen2.5-VL; older checkpoints have this name, without the family."""
 
 
 class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
-    """On Qwen2-VL."""
+    """The critic on Qwen2-VL."""
 
 
 class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
-    """On Qwen3-VL."""
+    """The critic on Qwen3-VL."""
 
 
 class InternVLCriticRewardModel(Critic, InternVLLanguageModel):
-    """On InternVL."""
+    """The critic on InternVL."""
 
 
 class VideoLlama3CriticRewardModel(Critic, VideoLlama3LanguageModel):
-    """On VideoLLaMA3."""
+    """The critic on VideoLLaMA3."""

@@ -1,7 +1,7 @@
-"""How images are passed to a padded model: as grids of patches, or as tiles.
+"""The form in which a model takes images: as grids of patches, or as tiles.
 
 Qwen2-VL to Qwen3-VL and VideoLLaMA3 take grids of patches, InternVL takes tiles. `images_of`
-returns the class for a model. The classes are not instantiated.
+returns the class with the rules for a model. The classes are not instantiated.
 
 This file is saved with every checkpoint that has a reward head, so it imports torch and
 transformers alone.
@@ -20,12 +20,16 @@ from transformers import (
     VideoLlama3ImageProcessorPil,
 )
 
+MAX_NAMED = 9
+"""Number of images whose lengths an error names."""
+
 
 class PatchGrids:
-    """Images of any size; the chat template writes the tokens before and after an image.
+    """The rules of models that take images of any size as grids of patches.
 
-    `pixel_values` is (patches, numbers), and `image_grid_thw` is (images, 3): frames, rows and
-    columns of patches.
+    The model's arguments are `pixel_values` (patches, numbers) and `image_grid_thw` (images, 3),
+    frames, rows and columns of patches. The chat template writes the tokens before and after an
+    image.
     """
 
     processor = Qwen2VLImageProcessorPil
@@ -33,46 +37,53 @@ class PatchGrids:
     """Tokens before and after an image, if the chat template does not write them."""
 
     @staticmethod
-    def merge(config: Any) -> int:
-        """Return n if a token covers n x n patches."""
+    def merge_size(config: Any) -> int:
+        """Return n for a model in which a token covers n x n patches."""
         return int(config.vision_config.spatial_merge_size)
 
     @classmethod
-    def tokens(cls, config: Any, made: Mapping[str, Any]) -> list[int]:
+    def token_counts(cls, config: Any, processed: Mapping[str, Any]) -> list[int]:
         """Return the number of tokens of each image in the output of an image processor."""
-        grids = made.get("image_grid_thw")
+        grids = processed.get("image_grid_thw")
         if grids is None:
             return []
-        lengths: list[int] = (grids.prod(1) // cls.merge(config) ** 2).tolist()
-        return lengths
+        counts: list[int] = (grids.prod(1) // cls.merge_size(config) ** 2).tolist()
+        return counts
 
     @staticmethod
-    def inputs(made: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the model's arguments from the output of an image processor."""
-        return dict(made)
+    def model_inputs(processed: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the model's keyword arguments for the output of an image processor."""
+        return dict(processed)
 
     @staticmethod
-    def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
-        """Return the stock model's argument with the kind of each token, (B, T) int32.
+    def token_kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
+        """Return the keyword argument that gives the stock model the kind of each token.
 
-        The kind is 0 for text, 1 for an image, 2 for a video. Without it, the stock model silently
-        counts positions on one axis.
+        It is (B, T) int32 with 0 for text, 1 for an image, 2 for a video. Without it, the stock
+        model silently counts positions on one axis instead of three.
+
+        Args:
+            config: The model's configuration.
+            ids: Token ids, (B, T).
         """
         is_image = (ids == config.image_token_id).int()
         is_video = (ids == config.video_token_id).int()
         return {"mm_token_type_ids": is_image + 2 * is_video}
 
     @classmethod
-    def fault(
-        cls, config: Any, ids: Tensor, runs: Sequence[int], given: Mapping[str, Any]
+    def mismatch(
+        cls, config: Any, ids: Tensor, run_lengths: Sequence[int], given: Mapping[str, Any]
     ) -> str | None:
-        """Return why the given images are not those of the conversations; None if they are.
+        """Return, in words, the difference between the given images and the image tokens.
 
         Args:
             config: The model's configuration.
             ids: Token ids, (B, T).
-            runs: Lengths of the runs of image tokens in `ids`, in order.
+            run_lengths: Lengths of the runs of image tokens in `ids`, in order. A run is an image.
             given: The arguments that the model was called with.
+
+        Returns:
+            None if there is no difference.
 
         Raises:
             ValueError: A video is given.
@@ -84,48 +95,51 @@ class PatchGrids:
             )
         grids = given.get("image_grid_thw")
         pixels = given.get("pixel_values")
-        num_expected = 0 if grids is None else int(grids.prod(1).sum())
-        num_given = 0 if pixels is None else len(pixels)
-        lengths = cls.tokens(config, given)
-        if runs == lengths and num_expected == num_given:
+        num_patches_of_grids = 0 if grids is None else int(grids.prod(1).sum())
+        num_patches = 0 if pixels is None else len(pixels)
+        counts = cls.token_counts(config, given)
+        if run_lengths == counts and num_patches_of_grids == num_patches:
             return None
         return (
-            f"pixel_values holds {num_given} patches and image_grid_thw {len(lengths)} images, of "
-            f"{lengths[:9]} tokens; they must be the same, in order"
+            f"pixel_values holds {num_patches} patches and image_grid_thw {len(counts)} images, of "
+            f"{counts[:MAX_NAMED]} tokens; they must be the same, in order"
         )
 
 
 class UnmergedGrids(PatchGrids):
-    """Grids of patches of which each is a token; there are no tokens around an image.
+    """The rules of models in which each patch is a token, with no tokens around an image.
 
-    `image_merge_sizes` (images,) is 1 for each image.
+    The model's arguments are those of `PatchGrids`, and `image_merge_sizes` (images,), 1 for each
+    image.
     """
 
     processor = VideoLlama3ImageProcessorPil
 
     @staticmethod
-    def merge(config: Any) -> int:
-        """Return 1."""
+    def merge_size(config: Any) -> int:
+        """Return 1, because a token covers one patch."""
         return 1
 
     @staticmethod
-    def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
-        """Return nothing: the stock model counts positions on one axis."""
+    def token_kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
+        """Return no argument: these models count positions on one axis, whatever the kinds."""
         return {}
 
 
 class Tiles:
-    """Images cut into tiles of equally many tokens.
+    """The rules of models that take images cut into tiles, which have equally many tokens.
 
-    `pixel_values` is (tiles, channels, side, side); the tiles of an image are neighbours.
+    The model's argument is `pixel_values` (tiles, channels, side, side), in which the tiles of an
+    image follow one another.
     """
 
     processor = GotOcr2ImageProcessorPil
     marks = ("<img>", "</img>")
+    """Tokens before and after an image, which the chat template does not write."""
 
     @staticmethod
-    def of_a_tile(config: Any) -> int:
-        """Return the number of tokens of a tile."""
+    def tokens_per_tile(config: Any) -> int:
+        """Return the number of tokens of a tile, given the model's configuration."""
         height, width = config.vision_config.image_size
         patch_height, patch_width = config.vision_config.patch_size
         rows = height // patch_height * config.downsample_ratio
@@ -133,36 +147,41 @@ class Tiles:
         return int(rows * columns)
 
     @classmethod
-    def tokens(cls, config: Any, made: Mapping[str, Any]) -> list[int]:
+    def token_counts(cls, config: Any, processed: Mapping[str, Any]) -> list[int]:
         """Return the number of tokens of each image in the output of an image processor."""
-        return [int(num_tiles) * cls.of_a_tile(config) for num_tiles in made["num_patches"]]
+        tokens_per_tile = cls.tokens_per_tile(config)
+        tiles_by_image = processed["num_patches"]  # the processor's name for tiles
+        return [int(num_tiles) * tokens_per_tile for num_tiles in tiles_by_image]
 
     @staticmethod
-    def inputs(made: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the model's arguments from the output of an image processor."""
-        return {"pixel_values": made["pixel_values"]}
+    def model_inputs(processed: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the model's keyword arguments for the output of an image processor."""
+        return {"pixel_values": processed["pixel_values"]}
 
     @staticmethod
-    def kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
-        """Return nothing: the stock model counts positions on one axis."""
+    def token_kinds(config: Any, ids: Tensor) -> dict[str, Tensor]:
+        """Return no argument: these models count positions on one axis, whatever the kinds."""
         return {}
 
     @classmethod
-    def fault(
-        cls, config: Any, ids: Tensor, runs: Sequence[int], given: Mapping[str, Any]
+    def mismatch(
+        cls, config: Any, ids: Tensor, run_lengths: Sequence[int], given: Mapping[str, Any]
     ) -> str | None:
-        """Return why the given images are not those of the conversations; None if they are.
+        """Return, in words, the difference between the given images and the image tokens.
 
-        The arguments are those of `PatchGrids.fault`.
+        The arguments are those of `PatchGrids.mismatch`.
+
+        Returns:
+            None if there is no difference.
         """
         pixels = given.get("pixel_values")
-        num_given = 0 if pixels is None else len(pixels)
-        tile_length = cls.of_a_tile(config)
-        has_part_of_tile = any(length % tile_length for length in runs)
-        if sum(runs) == num_given * tile_length and not has_part_of_tile:
+        num_tiles = 0 if pixels is None else len(pixels)
+        tile_length = cls.tokens_per_tile(config)
+        has_part_of_tile = any(length % tile_length for length in run_lengths)
+        if sum(run_lengths) == num_tiles * tile_length and not has_part_of_tile:
             return None
         return (
-            f"pixel_values holds {num_given} tiles, of {tile_length} tokens each; every image has "
+            f"pixel_values holds {num_tiles} tiles, of {tile_length} tokens each; every image has "
             "whole tiles, and there must be as many"
         )
 
@@ -171,16 +190,16 @@ OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {
     "internvl": Tiles,
     "video_llama_3": UnmergedGrids,
 }
-"""`model_type` to the class; all other models have `PatchGrids`."""
+"""`model_type` to the class with its rules; all other models have `PatchGrids`."""
 
 
 def images_of(model_type: str) -> type[PatchGrids] | type[Tiles]:
-    """Return the class for the images of a model of this type."""
+    """Return the class with the rules for the images of a model of this type."""
     return OTHERS.get(model_type, PatchGrids)
 
 
 def refuse_wrong_images(config: Any, input_ids: Tensor, **given: Any) -> None:
-    """Raise unless the image tokens of a padded batch are those of the given images, in order.
+    """Raise ValueError unless the image tokens of a padded batch fit the given images, in order.
 
     Args:
         config: The model's configuration.
@@ -191,14 +210,17 @@ def refuse_wrong_images(config: Any, input_ids: Tensor, **given: Any) -> None:
         ValueError: The images do not fit, or a video is given.
     """
     is_image = input_ids == config.image_token_id
-    is_start = is_image & ~F.pad(is_image[:, :-1], (1, 0))
+    is_after_image_token = F.pad(is_image[:, :-1], (1, 0))
+    is_start = is_image & ~is_after_image_token
+    # Successive image tokens, which are one image, get the same number.
     run_numbers = is_start.flatten().cumsum(0)[is_image.flatten()]
-    _, run_lengths = run_numbers.unique_consecutive(return_counts=True)
-    runs = run_lengths.tolist()
-    fault = images_of(config.model_type).fault(config, input_ids, runs, given)
-    if fault is not None:
+    _, counts = run_numbers.unique_consecutive(return_counts=True)
+    run_lengths = counts.tolist()
+    mismatch = images_of(config.model_type).mismatch(config, input_ids, run_lengths, given)
+    if mismatch is not None:
         raise ValueError(
-            f"the conversations hold {len(runs)} image placeholders, of {runs[:9]} tokens, but "
-            f"{fault}. An image whose pixels are missing would be scored as noise: pass what the "
-            "image processor returns, and write the image token once for each token of the image"
+            f"the conversations hold {len(run_lengths)} image placeholders, of "
+            f"{run_lengths[:MAX_NAMED]} tokens, but {mismatch}. An image whose pixels are missing "
+            "would be scored as noise: pass what the image processor returns, and write the image "
+            "token once for each token of the image"
         )

@@ -1,8 +1,8 @@
 """The stock language model, which also computes log-probabilities of the labels of a packed row.
 
-Logits over the vocabulary are computed only at label positions and for one chunk of labels at a
-time. Neither forward nor backward holds (tokens x vocabulary) numbers. A saved model is an ordinary
-checkpoint of its backbone's family.
+Labels are the tokens whose log-probabilities are wanted. Logits over the vocabulary are computed
+only at their positions and for one chunk of labels at a time, so neither forward nor backward holds
+(tokens x vocabulary) numbers. A saved model is an ordinary checkpoint of its backbone's family.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ CHUNK = 1024
 class LabelHead(nn.Linear):
     """An LM head that can also return log-probabilities of given labels without keeping logits.
 
-    All chunks are computed in one forward of the module that owns the weight, so that ZeRO-3
-    gathers the weight once.
+    Labels are divided into chunks, whose logits are computed one after another. All chunks are
+    computed in one forward of the module that owns the weight, so that ZeRO-3 gathers the weight
+    once.
     """
 
     def forward(
@@ -76,7 +77,7 @@ class LabelHead(nn.Linear):
 
 
 class LabelModel(CompleteCheckpoint):
-    """A stock model with a `LabelHead`; the base of the classes of all families.
+    """A language model with a `LabelHead` as LM head; the base of the classes of all families.
 
     A family's class also inherits from the stock class, whose `generate` and padded forward it
     keeps.
@@ -91,12 +92,13 @@ class LabelModel(CompleteCheckpoint):
         )
         self.post_init()
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the stock forward, or with `label_positions` compute log-probabilities of a row.
+    def packed_or_stock_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the log-probabilities of a packed row's labels, or run the stock forward.
 
-        A packed row has `label_positions` and `labels`, (L,) int64 each, and possibly `temperature`
-        (1 by default), besides the backbone's arguments. The result is then (L,) fp32: the labels'
-        log-probabilities when sampling at that temperature.
+        An input with `label_positions` is a packed row. Besides the backbone's arguments it has
+        `label_positions` and `labels`, (L,) int64 each, and possibly `temperature` (1 by default).
+        The result is then (L,) fp32: the log-probability of each label in sampling at that
+        temperature.
 
         Raises:
             ValueError: In the stock forward, images do not fit their placeholders, or a video is
@@ -111,69 +113,78 @@ class LabelModel(CompleteCheckpoint):
         return self.lm_head(hidden[label_positions], labels, temperature)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate as the stock model does.
+        """Generate text as the stock model does.
 
         Raises:
-            ValueError: As in `run`.
+            ValueError: Images do not fit their placeholders, or a video is given.
         """
         return super().generate(*args, **self._with_kinds(args, kwargs))
 
     def _with_kinds(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Check the images of a padded batch, and return `kwargs` with the kind of each token.
 
-        `generate` calls the model again with inputs that were checked before: with encoded images,
-        then with cached tokens. These are returned unchanged.
+        The kind is text or image. `generate` calls the model again with inputs that were checked
+        before: with encoded images, then with cached tokens. These are returned unchanged.
+
+        Args:
+            args: Positional arguments of the model or of `generate`; the first is the token ids.
+            kwargs: Keyword arguments of the model or of `generate`.
         """
         input_ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         cache = kwargs.get("past_key_values")
-        is_continued = cache is not None and cache.get_seq_length() > 0
-        if input_ids is None or kwargs.get("mm_encoder_outputs") or is_continued:
+        has_cached_tokens = cache is not None and cache.get_seq_length() > 0
+        has_encoded_images = bool(kwargs.get("mm_encoder_outputs"))
+        if input_ids is None or has_encoded_images or has_cached_tokens:
             return kwargs
         refuse_wrong_images(self.config, **{**kwargs, "input_ids": input_ids})
-        token_kinds = images_of(self.config.model_type).kinds(self.config, input_ids)
+        token_kinds = images_of(self.config.model_type).token_kinds(self.config, input_ids)
         return {**token_kinds, **kwargs}
 
 
 def forward_of(stock: type[PreTrainedModel]) -> Callable[..., Any]:
-    """Return a `forward` that calls `run` and has the signature of the stock forward.
+    """Return a `forward` for a class derived from `LabelModel` and the class `stock`.
 
-    `generate` reads from the signature which arguments the model takes.
+    It calls `packed_or_stock_forward` and has the signature of the stock forward, from which
+    `generate` reads the arguments that the model takes.
     """
 
     @functools.wraps(stock.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
+        return self.packed_or_stock_forward(*args, **kwargs)
 
     return forward
 
 
 class LanguageModel(LabelModel, Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
-    """Qwen2.5-VL."""
+    """The language model on Qwen2.5-VL."""
 
     forward = forward_of(Qwen2_5_VLForConditionalGeneration)
 
 
 class Qwen2VLLanguageModel(LabelModel, Qwen2VLForConditionalGeneration):  # type: ignore[misc]
-    """Qwen2-VL."""
+    """The language model on Qwen2-VL."""
 
     forward = forward_of(Qwen2VLForConditionalGeneration)
 
 
 class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type: ignore[misc]
-    """Qwen3-VL."""
+    """The language model on Qwen3-VL."""
 
     forward = forward_of(Qwen3VLForConditionalGeneration)
 
 
 class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # type: ignore[misc]
-    """InternVL."""
+    """The language model on InternVL."""
 
     forward = forward_of(InternVLForConditionalGeneration)
     released_layout = RELEASED_TILES
 
 
-class VideoLlama3LanguageModel(LabelModel, VideoLlama3ForConditionalGeneration):  # type: ignore[misc]
-    """VideoLLaMA3."""
+class VideoLlama3LanguageModel(
+    LabelModel,
+    VideoLlama3ForConditionalGeneration,  # type: ignore[misc]
+):
+    """The language model on VideoLLaMA3."""
 
     forward = forward_of(VideoLlama3ForConditionalGeneration)
     released_layout = RELEASED_CURRENT

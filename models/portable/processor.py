@@ -1,4 +1,4 @@
-"""From conversations to the tensors of a padded batch, in exactly the form that training used.
+"""Functions that turn conversations into the tensors of a padded batch, exactly as in training.
 
 This file is saved with every checkpoint that has a reward head, so it imports torch, transformers
 and Pillow alone.
@@ -36,7 +36,7 @@ BROKEN = (
 )
 """Errors that Pillow's readers raise for damaged files."""
 HUB_ARGUMENTS = ("revision", "token", "cache_dir", "local_files_only")
-"""Arguments of `from_pretrained` that say where files are read."""
+"""Arguments of `from_pretrained` that choose the files of a hub id."""
 
 
 class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
@@ -51,18 +51,23 @@ class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, path: Any, **kwargs: Any) -> Any:
-        """Load both parts from a checkpoint folder or hub id."""
-        hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        settings, _ = PreTrainedConfig.get_config_dict(path, **hub)
-        image_processor = images_of(settings["model_type"]).processor
+        """Load the tokenizer and the image processor from a checkpoint folder or hub id.
+
+        Args:
+            path: The folder or hub id.
+            kwargs: As in transformers. All but those of HUB_ARGUMENTS are ignored.
+        """
+        hub_arguments = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        settings, _ = PreTrainedConfig.get_config_dict(path, **hub_arguments)
+        image_processor_class = images_of(settings["model_type"]).processor
         return cls(
-            image_processor.from_pretrained(path, **hub),
-            AutoTokenizer.from_pretrained(path, **hub),
+            image_processor_class.from_pretrained(path, **hub_arguments),
+            AutoTokenizer.from_pretrained(path, **hub_arguments),
         )
 
 
 class TokenisedRow(NamedTuple):
-    """A whole conversation before padding."""
+    """The tokens of a whole conversation before padding."""
 
     ids: list[int]
     is_response: list[int]
@@ -72,7 +77,9 @@ class TokenisedRow(NamedTuple):
 def padded_batch(
     config: Any, processor: Any, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
 ) -> dict[str, Tensor]:
-    """Return one padded row for each response to a prompt: the arguments of the model, on the CPU.
+    """Return the model's arguments for scoring responses to a prompt, one padded row for each.
+
+    The tensors are on the CPU.
 
     Args:
         config: The model's configuration.
@@ -101,18 +108,18 @@ def padded_batch(
     image_lengths: list[int] = []
     if pictures:
         try:
-            opened = [upright(picture) for picture in pictures]
+            opened_images = [upright(picture) for picture in pictures]
         except BROKEN as error:
             raise ConversationError(f"an image cannot be read: {error}") from error
-        processed = processor.image_processor(images=opened, return_tensors="pt")
-        layout = images_of(config.model_type)
-        image_arguments = layout.inputs(processed)
-        image_lengths = layout.tokens(config, processed)
+        processed = processor.image_processor(images=opened_images, return_tensors="pt")
+        image_rules = images_of(config.model_type)
+        image_arguments = image_rules.model_inputs(processed)
+        image_lengths = image_rules.token_counts(config, processed)
 
     opening = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    rows = [
-        _row(config, tokenizer, opening, turns, response, image_lengths) for response in responses
-    ]
+    rows = []
+    for response in responses:
+        rows.append(_tokenise(config, tokenizer, opening, turns, response, image_lengths))
     length = max(len(row.ids) for row in rows)
     shape = (len(rows), length)
     input_ids = torch.zeros(shape, dtype=torch.long)
@@ -154,7 +161,7 @@ def _refuse_control_tokens(
 
 
 def upright(image: Picture) -> Image.Image:
-    """Return an image as training saw it.
+    """Return an image opened, upright and in RGB, as in training.
 
     Raises:
         OSError: A path is not a regular file, or the file is damaged; for damaged files Pillow
@@ -169,7 +176,7 @@ def upright(image: Picture) -> Image.Image:
         return upright_rgb(opened)
 
 
-def _row(
+def _tokenise(
     config: Any,
     tokenizer: Any,
     opening: str,
@@ -177,16 +184,20 @@ def _row(
     response: str,
     image_lengths: Sequence[int],
 ) -> TokenisedRow:
-    """Return a whole conversation as tokens.
+    """Return the tokens of a conversation whose last turn is `response`.
 
     Args:
         config: The model's configuration.
-        tokenizer: Renders and tokenises.
+        tokenizer: The tokenizer, with its chat template.
         opening: The rendered turns, up to where the assistant begins to write.
         turns: The turns before the response.
         response: The assistant's text.
-        image_lengths: Number of tokens of each image. The image token of the text is repeated as
-            often, between start and end tokens if the chat template does not write them.
+        image_lengths: Number of tokens of each image. The one image token in the text is repeated
+            as often. Start and end tokens are put around it if the chat template writes none.
+
+    Raises:
+        ConversationError: The chat template changes the texts, or there are more or fewer image
+            tokens in the text than images.
     """
     answer = {"role": "assistant", "content": [{"type": "text", "text": response}]}
     rendered = tokenizer.apply_chat_template([*turns, answer], tokenize=False)

@@ -52,8 +52,9 @@ RELEASED_LAYOUT = {
     r"^model(?!\.(language_model|visual))": "model.language_model",
     r"^score\.": "head.0.",
 }
-"""Names of tensors in the released Qwen2-VL and Qwen2.5-VL checkpoints, and of ms-swift's head, to
-names in the current classes. Current names do not match."""
+"""Patterns of the names of tensors in the released Qwen2-VL and Qwen2.5-VL checkpoints, and in
+ms-swift's head, and the names that they have in the current classes. No pattern matches a current
+name."""
 RELEASED_TILES = {
     r"^language_model\.model": "model.language_model",
     r"^language_model\.lm_head": "lm_head",
@@ -78,28 +79,29 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 """Names of weights that are in one file. Weights in several files have an index
 `NAME.index.json`."""
 MAX_NAMED = 5
-"""Number of tensors that an error names."""
+"""Largest number of tensors that an error names."""
 
 
 class IncompleteCheckpointError(ValueError):
-    """The tensors of a checkpoint are not exactly those of the model."""
+    """Raised for a checkpoint whose tensors are not exactly those of the model."""
 
 
-def refuse_incomplete(path: Any, info: dict[str, Any], fresh: str | None = None) -> None:
+def refuse_incomplete(path: Any, info: dict[str, Any], fresh_prefix: str | None = None) -> None:
     """Raise unless every tensor of the model was loaded and every stored tensor was used.
 
     Args:
         path: The checkpoint, for the message.
-        info: The loading report of transformers: `missing_keys`, `unexpected_keys`,
-            `mismatched_keys`.
-        fresh: Prefix of the parameters that may be newly initialised; None if none may.
+        info: The loading report of transformers: the names of tensors under `missing_keys`,
+            `unexpected_keys` and `mismatched_keys`.
+        fresh_prefix: Parameters whose names begin with it may be missing and newly initialised;
+            None if no parameter may.
 
     Raises:
         IncompleteCheckpointError: Names the tensors.
     """
-    missing_keys = [
-        key for key in info["missing_keys"] if fresh is None or not key.startswith(fresh)
-    ]
+    missing_keys = info["missing_keys"]
+    if fresh_prefix is not None:
+        missing_keys = [key for key in missing_keys if not key.startswith(fresh_prefix)]
     keys_by_fault = {
         "missing": missing_keys,
         "unexpected": info["unexpected_keys"],
@@ -130,28 +132,36 @@ def _first_names(names: Iterable[str]) -> str:
 def refuse_other_numbers(path: Any, files: Iterable[Path]) -> None:
     """Raise unless all tensors in `files` hold floating-point numbers.
 
-    Loading would convert integers without their scales: small weights become 0, and so do scores.
+    Integers are quantised weights. Loading would convert them to floating-point numbers without
+    their scales, and the model would compute meaningless scores.
+
+    Args:
+        path: The checkpoint, for the message.
+        files: Its files of weights.
 
     Raises:
-        IncompleteCheckpointError: Names the other tensors.
+        IncompleteCheckpointError: Names the tensors of another format.
     """
-    others = []
+    wrong_tensors = []
     for file in files:
         for name, dtype in _stored_dtypes(file).items():
             if dtype not in FLOATING:
-                others.append(f"{name} ({dtype})")
-    if not others:
+                wrong_tensors.append(f"{name} ({dtype})")
+    if not wrong_tensors:
         return
     raise IncompleteCheckpointError(
-        f"{path} holds {len(others)} tensors that are not 16, 32 or 64 bit floating-point numbers: "
-        f"{_first_names(others)}. Weights are required as they were trained: converted to "
-        "another format they lose their scales, and scores mean nothing. Use the original "
-        "checkpoint, or one whose config.json describes its quantisation."
+        f"{path} holds {len(wrong_tensors)} tensors that are not 16, 32 or 64 bit floating-point "
+        f"numbers: {_first_names(wrong_tensors)}. Weights are required as they were trained: "
+        "converted to another format they lose their scales, and scores mean nothing. Use the "
+        "original checkpoint, or one whose config.json describes its quantisation."
     )
 
 
 def _stored_dtypes(file: Path) -> dict[str, str]:
-    """Return the number format of each tensor in a file of weights, without reading values."""
+    """Return the number format of each tensor in a file of weights, by the tensor's name.
+
+    Values are not read.
+    """
     if file.suffix == ".safetensors":
         with safe_open(file, "pt") as tensors:
             names = tensors.keys()
@@ -161,10 +171,12 @@ def _stored_dtypes(file: Path) -> dict[str, str]:
 
 
 def weight_files(path: Any, **hub: Any) -> list[Path]:
-    """Return the files of weights that transformers loads; none if it loads files of other names.
+    """Return the files of weights from which transformers loads a checkpoint.
+
+    The list is empty if the files have names other than those in WEIGHT_FILES.
 
     Args:
-        path: A folder, or a hub id that was already loaded into the hub's cache.
+        path: A folder, or a hub id whose files are already in the hub's cache.
         hub: `revision` and `cache_dir` of a hub id.
     """
     for name in WEIGHT_FILES:
@@ -179,7 +191,13 @@ def weight_files(path: Any, **hub: Any) -> list[Path]:
 
 
 def _local_file(path: Any, name: str, hub: dict[str, Any]) -> Path | None:
-    """Return a file of a folder, or of a hub id in the hub's cache; None if it is not there."""
+    """Return the path of a checkpoint's file on this machine; None if there is no such file.
+
+    Args:
+        path: A folder, or a hub id whose files are in the hub's cache.
+        name: Name of the file.
+        hub: `revision` and `cache_dir` of a hub id.
+    """
     if Path(path).is_dir():
         file = Path(path, name)
         return file if file.is_file() else None
@@ -188,15 +206,17 @@ def _local_file(path: Any, name: str, hub: dict[str, Any]) -> Path | None:
 
 
 @contextmanager
-def held_report() -> Iterator[list[logging.LogRecord]]:
+def hold_back_load_report() -> Iterator[list[logging.LogRecord]]:
     """Hold back transformers' log of missing and unexpected tensors inside the context.
 
-    Yields the list of held records. Those that are in it at the end are logged after all.
+    The context yields the list of the log records that were held back. The caller may remove
+    records from it. The remaining ones are logged at the end.
     """
     logger = logging.getLogger("transformers.modeling_utils")
     held: list[logging.LogRecord] = []
 
     def hold_load_report(record: logging.LogRecord) -> bool:
+        # The name of the function of transformers that logs the report.
         if record.funcName != "log_state_dict_report":
             return True
         held.append(record)
@@ -212,13 +232,15 @@ def held_report() -> Iterator[list[logging.LogRecord]]:
 
 
 class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
-    """Loads a checkpoint completely or not at all, and saves it in the current key layout only.
+    """The base of all models: loads a checkpoint completely or not at all.
 
-    The layout matters on resume: a plain `load_state_dict` silently skips tensors in the released
-    layout.
+    Checkpoints may name their tensors as the released ones do, or as the current classes of
+    transformers do. They are saved with the current names only, because a run is resumed by
+    `load_state_dict`, which silently skips tensors with other names.
     """
 
     released_layout = RELEASED_LAYOUT
+    """Patterns of the names in the family's released checkpoints, and the current names."""
     decode = staticmethod(upright_rgb)
     """Turns an image from `Image.open` into upright RGB for the image processor, as in training."""
 
@@ -231,12 +253,12 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Load as transformers does, and refuse gaps.
+        """Load a checkpoint as transformers does, and raise if its tensors are not the model's.
 
         Args:
             path: Folder or hub id.
             args: As in transformers.
-            fresh_head: The head, and nothing else, may be newly initialised.
+            fresh_head: The reward head may be missing, and is then newly initialised.
             output_loading_info: Also return the loading report.
             kwargs: As in transformers.
 
@@ -247,18 +269,21 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         kwargs.setdefault("key_mapping", cls.released_layout)
         # Tensors of another shape are then reported below, together with the missing ones.
         kwargs["ignore_mismatched_sizes"] = True
-        with held_report() as held:
+        with hold_back_load_report() as held_records:
             model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
             refuse_incomplete(path, info, "head." if fresh_head else None)
-            held.clear()  # the report named the fresh head and nothing else
+            held_records.clear()  # the report named the fresh head and nothing else
+        # A checkpoint that was saved quantised may hold integers. One that is quantised only now,
+        # while it is loaded, may not.
         is_quantised = "quantization_config" in vars(model.config)
-        if not is_quantised or kwargs.get("quantization_config") is not None:
+        is_quantised_now = kwargs.get("quantization_config") is not None
+        if not is_quantised or is_quantised_now:
             hub = {name: kwargs[name] for name in ("revision", "cache_dir") if name in kwargs}
             refuse_other_numbers(path, weight_files(path, **hub))
         return (model, info) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as transformers does, except that a new reward head starts at zero."""
+        """Initialise a module as transformers does, but the last layer of a head with zeros."""
         if isinstance(module, ScoreLinear):
             nn.init.zeros_(module.weight)
         else:
@@ -267,13 +292,13 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
     def save_pretrained(
         self, save_directory: Any, *args: Any, save_original_format: bool = False, **kwargs: Any
     ) -> None:
-        """Save as transformers does, in the current key layout even if another one was loaded."""
+        """Save as transformers does, with current names of tensors whatever names were loaded."""
         super().save_pretrained(
             save_directory, *args, save_original_format=save_original_format, **kwargs
         )
         if self._auto_class is not None:
-            # Transformers copied `decoding.py` and `markers.py` of this folder, which import the
-            # files that are meant.
+            # Transformers copied `decoding.py` and `markers.py` of this folder. They only import
+            # from files of `mmrm.data`, which are saved in their place.
             shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
             shutil.copyfile(inspect.getfile(MarkerError), Path(save_directory, "markers.py"))
 
@@ -291,9 +316,9 @@ class Fp32Linear(nn.Linear):
 class ScoreLinear(Fp32Linear):
     """The last layer of the head: one output, no bias.
 
-    It starts at zero, so before training every score is 0 and every pair a tie. A random layer
-    would prefer one side by the luck of its seed. (The papers do not say how they start.) A bias
-    would get no gradient from a Bradley-Terry loss, which depends on differences of scores only.
+    It starts with zeros, so before training every score is 0 and every pair a tie. A random layer
+    would prefer one response by chance. (The papers do not say how they start.) A bias would get no
+    gradient from a Bradley-Terry loss, which depends only on differences of scores.
     """
 
     def __init__(self, features: int) -> None:
@@ -308,17 +333,17 @@ class RewardHead(nn.Sequential):
     """
 
     def __init__(self, config: Any) -> None:
-        settings = config.reward_head
-        features = config.text_config.hidden_size
-        width = settings["width"] or features
+        head_config = config.reward_head
+        num_inputs = config.text_config.hidden_size
+        width = head_config["width"] or num_inputs
         layers: list[nn.Module] = []
-        for _ in range(settings["layers"] - 1):
-            layers.append(Fp32Linear(features, width))
-            layers.append(ACTIVATIONS[settings["activation"]]())
-            layers.append(nn.Dropout(settings["dropout"]))
-            features = width
-        super().__init__(*layers, ScoreLinear(features))
-        self.dropout = settings["dropout"]
+        for _ in range(head_config["layers"] - 1):
+            layers.append(Fp32Linear(num_inputs, width))
+            layers.append(ACTIVATIONS[head_config["activation"]]())
+            layers.append(nn.Dropout(head_config["dropout"]))
+            num_inputs = width
+        super().__init__(*layers, ScoreLinear(num_inputs))
+        self.dropout = head_config["dropout"]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map (..., hidden) to scores (..., 1) fp32."""
@@ -331,11 +356,12 @@ class RewardHead(nn.Sequential):
 class ScalarReward(CompleteCheckpoint):
     """A backbone and a reward head; the base of the classes of all families.
 
-    `config.reward_head` holds `layers, activation, width, dropout, read`.
+    `config.reward_head` describes the head with the keys `layers`, `activation`, `width`, `dropout`
+    and `read`, which says from which tokens' hidden states a score is computed.
     """
 
     stock: type[PreTrainedModel]
-    """Class of the backbone, which each family's class sets."""
+    """Transformers' class of the backbone; the class of each family sets it."""
 
     # The 7B backbone has an LM head, which scores do not use.
     _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)
@@ -367,25 +393,27 @@ class ScalarReward(CompleteCheckpoint):
     ) -> Tensor | SequenceClassifierOutput:
         """Score a packed row, or a padded batch of whole conversations.
 
-        With `read_positions` and `read_owners` the input is a packed row of this project, and the
-        result is (continuations,) fp32: the score of the mean hidden state of each continuation's
-        reads. Otherwise it is a padded batch, and the result has logits (B, 1) fp32.
+        With `read_positions` and `read_owners` the input is a packed row of this project. The
+        result is then (continuations,) fp32: a score is computed from the mean of the hidden states
+        at the read positions of a continuation. Without them the input is a padded batch, and the
+        result has the scores as logits (B, 1) fp32.
 
         Args:
             input_ids: (1, T) packed, or (B, T): whole conversations as the chat template writes
                 them, padded on either side.
-            attention_mask: The plan of a packed row, or (B, T).
+            attention_mask: The `AttentionPlan` of a packed row, or (B, T), 0 on padding.
             pixel_values: As the stock processor returns them.
             image_grid_thw: As the stock processor returns them.
-            response_mask: (B, T), 1 on the response's own tokens; needed by a head that reads their
-                mean from a padded batch.
-            read_positions: (R,) int64, positions in a packed row.
-            read_owners: (R,) int64, the continuation of each position.
+            response_mask: (B, T), 1 on the response's own tokens; needed for a padded batch by a
+                head that reads their mean.
+            read_positions: (R,) int64, the positions in a packed row at which scores are read.
+            read_owners: (R,) int64, the continuation that gets the score of each position.
             continuations: Number of continuations of a packed row.
             backbone: Further arguments of the backbone.
 
         Raises:
-            ValueError: The padded batch cannot be scored: see `reads` and `refuse_wrong_images`.
+            ValueError: The padded batch cannot be scored: see `read_mask` and
+                `refuse_wrong_images`.
         """
         inputs: dict[str, Any] = {}
         if pixel_values is not None:
@@ -417,8 +445,8 @@ class ScalarReward(CompleteCheckpoint):
         """Return the score of each response to one prompt; higher is better.
 
         Args:
-            processor: The checkpoint's own. A stock processor with torchvision resizes images a
-                little differently.
+            processor: The processor of the checkpoint, from `AutoProcessor.from_pretrained`. A
+                stock processor with torchvision resizes images a little differently.
             messages: The prompt, in one of the forms of `read_conversation`.
             responses: The texts to score.
             images: Images of the prompt that are not inside `messages`.
@@ -430,8 +458,8 @@ class ScalarReward(CompleteCheckpoint):
         images = list(images)
         scores: list[float] = []
         for start in range(0, len(responses), batch_size):
-            some_responses = responses[start : start + batch_size]
-            batch = padded_batch(self.config, processor, messages, some_responses, images)
+            chunk = responses[start : start + batch_size]
+            batch = padded_batch(self.config, processor, messages, chunk, images)
             if self.config.reward_head["read"] != "mean":
                 del batch["response_mask"]
             inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
@@ -440,32 +468,32 @@ class ScalarReward(CompleteCheckpoint):
 
 
 class ScalarRewardModel(ScalarReward, Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
-    """On Qwen2.5-VL; the name is that of older checkpoints."""
+    """The scalar model on Qwen2.5-VL; older checkpoints have this name, without the family."""
 
     stock = Qwen2_5_VLModel
 
 
 class Qwen2VLScalarRewardModel(ScalarReward, Qwen2VLPreTrainedModel):  # type: ignore[misc]
-    """On Qwen2-VL."""
+    """The scalar model on Qwen2-VL."""
 
     stock = Qwen2VLModel
 
 
 class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: ignore[misc]
-    """On Qwen3-VL."""
+    """The scalar model on Qwen3-VL."""
 
     stock = Qwen3VLModel
 
 
 class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  # type: ignore[misc]
-    """On VideoLLaMA3."""
+    """The scalar model on VideoLLaMA3."""
 
     stock = VideoLlama3Model
     released_layout = RELEASED_CURRENT
 
 
 class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type: ignore[misc]
-    """On InternVL."""
+    """The scalar model on InternVL."""
 
     stock = InternVLModel
     released_layout = RELEASED_TILES
@@ -474,8 +502,10 @@ class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type:
 def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int) -> Tensor:
     """Return the mean hidden state over the positions of each owner, (count, H) fp32.
 
+    An owner is a continuation of a packed row, or a row of a padded batch.
+
     Args:
-        hidden: (T, H).
+        hidden: Hidden states, (T, H).
         positions: (R,) int64, indices into `hidden`.
         owners: (R,) int64, the owner of each position.
         count: Number of owners.
@@ -487,36 +517,42 @@ def mean_by_owner(hidden: Tensor, positions: Tensor, owners: Tensor, count: int)
     return sums / num_reads[:, None]
 
 
-def reads(
-    config: Any, input_ids: Tensor, mask: Tensor | None, response: Tensor | None = None
+def read_mask(
+    config: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    response_mask: Tensor | None = None,
 ) -> Tensor:
-    """Return which tokens of a padded batch the head reads, (B, T) bool.
+    """Return a mask of the tokens of a padded batch from which scores are computed, (B, T) bool.
 
     Args:
         config: The model's configuration, with `reward_head` and `assistant_turn`.
         input_ids: (B, T).
-        mask: (B, T), 0 on padding; None for a single row without padding.
-        response: (B, T), 1 on the response's own tokens; used by a head that reads their mean.
+        attention_mask: (B, T), 0 on padding; None for a single row without padding.
+        response_mask: (B, T), 1 on the response's own tokens; needed by a head that reads their
+            mean.
 
     Raises:
         ValueError: A mask is missing, a row has no end of turn, or the last end of turn is not the
             assistant's: the response is missing or was cut off.
     """
     read = config.reward_head["read"]
-    if mask is None and len(input_ids) > 1:
+    if attention_mask is None and len(input_ids) > 1:
         raise ValueError(
             "several rows need an attention_mask, because without it padding cannot be told from "
             "text: pass the one that the tokenizer returns"
         )
     if read == "mean":
-        if response is None or not response.any(1).all():
+        if response_mask is None or not response_mask.any(1).all():
             raise ValueError(
                 "this reward head reads the mean over the response, but a row has no response "
                 "tokens: pass `response_mask`, 1 on the response's own tokens"
             )
-        return response.bool()
+        return response_mask.bool()
 
-    is_token = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask.bool()
+    is_token = torch.ones_like(input_ids, dtype=torch.bool)
+    if attention_mask is not None:
+        is_token = attention_mask.bool()
     last_end = _last_end_of_turn(config, input_ids, is_token)
     if read == "last_token":
         read_index = _last_index(is_token)
@@ -529,23 +565,31 @@ def reads(
 
 
 def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tensor:
-    """Return the index of the last end of turn in every row, (B, 1) int64.
+    """Return the index of the last end-of-turn token in every row, (B, 1) int64.
+
+    Args:
+        config: The model's configuration, with `assistant_turn`.
+        input_ids: (B, T).
+        is_token: (B, T) bool, False on padding.
 
     Raises:
-        ValueError: That turn is not the assistant's, or a row has no end of turn.
+        ValueError: That turn is not the assistant's, or a row has no end-of-turn token.
     """
     begin_ids = config.assistant_turn["begin"]
     end_id = config.assistant_turn["end"]
     index = torch.arange(input_ids.shape[1], device=input_ids.device)
     is_end = is_token & (input_ids == end_id)
+    # True where all of `begin_ids` follow one another. (Everywhere if there are none, as in a
+    # checkpoint that was saved without a tokenizer.)
     is_begin = torch.ones_like(is_end)
     for offset, token in enumerate(begin_ids):
         is_begin &= input_ids.roll(-offset, 1) == token
 
     last_end = _last_index(is_end)
-    is_before = index < last_end
-    last_begin = _last_index(is_begin & is_before)
-    previous_end = _last_index(is_end & is_before)
+    # The last turn is the assistant's if an assistant's turn begins after the turn before it ended.
+    is_before_last_end = index < last_end
+    last_begin = _last_index(is_begin & is_before_last_end)
+    previous_end = _last_index(is_end & is_before_last_end)
     is_invalid = (last_begin <= previous_end)[:, 0]
     invalid_rows = is_invalid.nonzero()[:, 0].tolist()
     if invalid_rows:
@@ -559,7 +603,10 @@ def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tenso
 
 
 def _last_index(is_marked: Tensor) -> Tensor:
-    """Return the index of the last True of every row of (B, T) bool, (B, 1) int64; -1 if none."""
+    """Return the index of the last True in every row, (B, 1) int64; -1 for a row without one.
+
+    `is_marked` is (B, T) bool.
+    """
     index = torch.arange(is_marked.shape[1], device=is_marked.device)
     return torch.where(is_marked, index, -1).amax(1, keepdim=True)
 
@@ -567,27 +614,32 @@ def _last_index(is_marked: Tensor) -> Tensor:
 def pooled(
     model: Any,
     input_ids: Tensor,
-    mask: Tensor | None,
-    response: Tensor | None = None,
+    attention_mask: Tensor | None,
+    response_mask: Tensor | None = None,
     **inputs: Any,
 ) -> Tensor:
-    """Return the mean of the hidden states that the head reads of a padded batch, (B, H) fp32.
+    """Return the hidden states of a padded batch that the reward head takes, (B, H) fp32.
+
+    For each conversation, this is the mean hidden state of the tokens from which its score is
+    computed.
 
     Args:
         model: A model of this folder with a reward head.
         input_ids: (B, T).
-        mask: As in `reads`.
-        response: As in `reads`.
-        inputs: Further arguments of the backbone, images among them.
+        attention_mask: As in `read_mask`.
+        response_mask: As in `read_mask`.
+        inputs: Further arguments of the backbone, such as images.
 
     Raises:
-        ValueError: The batch cannot be scored: see `reads` and `refuse_wrong_images`.
+        ValueError: The batch cannot be scored: see `read_mask` and `refuse_wrong_images`.
     """
     refuse_wrong_images(model.config, input_ids, **inputs)
-    is_read = reads(model.config, input_ids, mask, response)
-    token_kinds = images_of(model.config.model_type).kinds(model.config, input_ids)
+    is_read = read_mask(model.config, input_ids, attention_mask, response_mask)
+    token_kinds = images_of(model.config.model_type).token_kinds(model.config, input_ids)
     inputs = {**token_kinds, "use_cache": False, **inputs}
-    hidden = model.model(input_ids=input_ids, attention_mask=mask, **inputs).last_hidden_state
+    output = model.model(input_ids=input_ids, attention_mask=attention_mask, **inputs)
+    hidden = output.last_hidden_state
     num_rows, length, _ = hidden.shape
     rows, columns = is_read.nonzero(as_tuple=True)
-    return mean_by_owner(hidden.flatten(0, 1), rows * length + columns, rows, num_rows)
+    positions = rows * length + columns  # in all rows, one after another
+    return mean_by_owner(hidden.flatten(0, 1), positions, rows, num_rows)

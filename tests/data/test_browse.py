@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrm.data.browse import duplicates, histogram, page, suspicious
+from mmrm.data.browse import count_duplicates, histogram, page, suspicious
 from mmrm.data.display.chart import Chart
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from tests.data.sources.fixtures import RED, write_images, write_jsonl
@@ -92,7 +92,10 @@ def test_images_of_one_length_and_one_size_are_told_apart(tmp_path: Path) -> Non
     ]
     part = Mixture(MixtureConfig.model_validate(section(tmp_path, rows, validation=4))).splits[0]
     assert part.row_index is not None
-    assert (duplicates(part.row_index, np.arange(6, dtype=np.int32)), list(suspicious([part]))) == (
+    assert (
+        count_duplicates(part.row_index, np.arange(6, dtype=np.int32)),
+        list(suspicious([part])),
+    ) == (
         0,
         [],
     )
@@ -135,7 +138,7 @@ def test_duplicates_are_counted_once_each(tmp_path: Path) -> None:
     mixture = Mixture(MixtureConfig.model_validate(section(tmp_path, pairs(tmp_path))))
     part = mixture.splits[0]
     assert part.row_index is not None
-    assert duplicates(part.row_index, part.rows) == 3
+    assert count_duplicates(part.row_index, part.rows) == 3
 
 
 @pytest.mark.slow

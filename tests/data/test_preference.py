@@ -16,7 +16,7 @@ from mmrm.data.preference import (
     Message,
     Preference,
     TextPart,
-    placeholders,
+    num_image_parts,
     text,
     validate,
 )
@@ -104,7 +104,7 @@ def test_images_are_counted_over_all_turns(parts: list[int], images: int) -> Non
         shown: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(count)]
         turns.append({"role": "user", "content": [*shown, {"type": "text", "text": "x"}]})
     record = Preference("set:1", tuple(turns), "a", "b", (b"x",) * images)
-    assert placeholders(record.prompt) == sum(parts)
+    assert num_image_parts(record.prompt) == sum(parts)
     if sum(parts) == images:
         assert validate(record) is record
     else:

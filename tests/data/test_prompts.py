@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.data.preference import Message, text
-from mmrm.data.prompts import Answer, ask, conclusion, question, read, write_judgement
+from mmrm.data.prompts import (
+    Answer,
+    conclusion,
+    judge_conversation,
+    question,
+    read_judgement,
+    write_judgement,
+)
 from mmrm.data.rationales import swapped
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 
 ANSWERS: tuple[Answer, Answer] = (1, 2)
 
@@ -56,14 +63,14 @@ UNREADABLE = (
 
 @pytest.mark.parametrize("written", UNREADABLE)
 def test_what_is_not_one_choice_names_nobody(written: str) -> None:
-    assert read(written).answer is None
+    assert read_judgement(written).answer is None
 
 
 @given(st.text(max_size=60))
 def test_arbitrary_text_is_read_without_an_error_and_never_answers_without_tags(
     written: str,
 ) -> None:
-    assert read(written).answer is None
+    assert read_judgement(written).answer is None
     conclusion(written)
 
 
@@ -71,7 +78,7 @@ def test_arbitrary_text_is_read_without_an_error_and_never_answers_without_tags(
     st.text(max_size=40).filter(lambda reasoning: "<" not in reasoning), st.sampled_from(ANSWERS)
 )
 def test_a_written_judgement_is_read_back(reasoning: str, answer: Answer) -> None:
-    found = read(write_judgement(reasoning, answer))
+    found = read_judgement(write_judgement(reasoning, answer))
     assert (found.reasoning, found.answer, found.formatted) == (reasoning, answer, True)
 
 
@@ -89,7 +96,7 @@ def test_a_written_judgement_is_read_back(reasoning: str, answer: Answer) -> Non
 def test_answer_and_form_are_judged_apart(
     written: str, answer: Answer | None, formatted: bool
 ) -> None:
-    found = read(written)
+    found = read_judgement(written)
     assert (found.answer, found.formatted) == (answer, formatted)
 
 
@@ -117,14 +124,16 @@ def test_the_conclusion_is_the_last_clear_comparison(reasoning: str, chosen: Ans
 
 
 def test_rationales_of_the_embedded_world_are_consistent_in_both_orders() -> None:
-    world = ShapesWorld("hard", seed=3, split="train")
+    world = ShapesGenerator("hard", seed=3, split="train")
     for index in range(200):
         item = world.item(index)
         assert swapped(item.rationale(chosen_first=True)) == item.rationale(chosen_first=False)
         for answer in ANSWERS:
             rationale = item.rationale(chosen_first=answer == 1)
             assert (
-                read(write_judgement(rationale, answer)).answer == conclusion(rationale) == answer
+                read_judgement(write_judgement(rationale, answer)).answer
+                == conclusion(rationale)
+                == answer
             )
 
 
@@ -133,14 +142,14 @@ def test_the_request_shows_every_image_once_and_takes_braces_as_they_are() -> No
         "role": "user",
         "content": [{"type": "text", "text": "What {second}?"}, {"type": "image"}],
     }
-    (asked,) = ask("r1_reward", [turn], "{question} \\1", "b")
+    (asked,) = judge_conversation("r1_reward", [turn], "{question} \\1", "b")
     assert [part["type"] for part in asked["content"]] == ["image", "text"]
     shown = question([asked])
     assert "[Question]:\nWhat {second}?  \n" in shown
     assert "[Response 1]:\n{question} \\1  \n" in shown
     assert "[Response 2]:\nb  \n" in shown
     assert (
-        question(ask("short", [turn], "a", "b"))
+        question(judge_conversation("short", [turn], "a", "b"))
         == "What {second}?\nResponse 1: a\nResponse 2: b\nWhich response is better?"
     )
 
@@ -150,7 +159,7 @@ def test_turns_show_each_response_as_the_assistants_own() -> None:
         "role": "user",
         "content": [{"type": "image"}, {"type": "text", "text": "What {second}?"}],
     }
-    opening, *later = ask("turns", [turn], "a {first}", "b")
+    opening, *later = judge_conversation("turns", [turn], "a {first}", "b")
     assert opening == turn
     assert later == [
         text("assistant", "a {first}"),
@@ -172,4 +181,4 @@ def test_a_conversation_is_labelled_by_its_turns() -> None:
 
 def test_a_tag_that_begins_inside_another_counts_as_one() -> None:
     """Rollouts do write it; a reward that read it in another way would change every seeded run."""
-    assert read("<think <think>both fit</think><answer>1</answer>").answer == 1
+    assert read_judgement("<think <think>both fit</think><answer>1</answer>").answer == 1

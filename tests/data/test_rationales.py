@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mmrm.data.prompts import conclusion
 from mmrm.data.rationales import obstacle, swapped, with_chosen_first
 from mmrm.data.synthetic.scenes import LEVELS
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 
 REWRITTEN = {
     # Labels, in every form of the list.
@@ -223,7 +223,7 @@ def test_any_text_is_rewritten_to_one_that_gives_it_back_or_not_at_all(
 @pytest.mark.parametrize("level", LEVELS)
 def test_rationales_of_the_embedded_world_can_all_be_rewritten(level: str) -> None:
     """These are what recipes/shapes/judge_sft.yaml learns, in both orders, and to the letter."""
-    world = ShapesWorld(level, seed=5, split="train")
+    world = ShapesGenerator(level, seed=5, split="train")
     for index in range(600):
         item = world.item(index)
         first, second = item.rationale(chosen_first=True), item.rationale(chosen_first=False)

@@ -13,10 +13,10 @@ import pytest
 
 from mmrm.data.config.layers import read_yaml
 from mmrm.data.errors import ImageError, RecordError, SpecialFileError, UserError
-from mmrm.data.frames import cut_all
+from mmrm.data.frames import extract_all
 from mmrm.data.images import data_uri, decode, grey_like, image_size
 from mmrm.data.preparation.filters import read_fingerprints
-from mmrm.data.preparation.recognition import configured
+from mmrm.data.preparation.recognition import files_config
 from mmrm.data.regular_files import open_regular, open_regular_text, read_bytes, read_text
 from mmrm.data.storage.archives import Archive, Folder, open_images
 from mmrm.data.storage.files import content_digest, read_json, remembered_digest, stamp
@@ -121,7 +121,7 @@ def test_a_table_says_what_it_is(tmp_path: Path, suffix: str, kind: str) -> None
 
 
 def source_at(path: Path) -> None:
-    configured(type="project", path=str(path)).look()
+    files_config(type="project", path=str(path)).check_local_files()
 
 
 def benchmark_at(path: Path) -> object:
@@ -184,7 +184,7 @@ def test_one_file_under_two_names_is_refused(tmp_path: Path, entry: str, is_hard
 
 def serve_image(path: Path) -> object:
     intake = Intake(RequestLimits(), path.parent, False)
-    return intake._read(path.name, "group 0")
+    return intake._read_file(path.name, "group 0")
 
 
 IMAGES: dict[str, Callable[[Path], object]] = {
@@ -255,7 +255,7 @@ def test_an_archive_that_becomes_special_after_the_check_is_refused(
 def test_a_video_that_is_no_regular_file_is_reported(tmp_path: Path, kind: str) -> None:
     (tmp_path / "videos").mkdir()
     said = special(tmp_path / "videos" / "a.mp4", kind)
-    (problem,) = cut_all(tmp_path / "videos", tmp_path / "frames", 4, 1)
+    (problem,) = extract_all(tmp_path / "videos", tmp_path / "frames", 4, 1)
     assert said in problem
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrm.data.scanning import LONG_RUN, compatibility_form, contents_between
+from mmrm.data.scanning import LONG_SEQUENCE, compatibility_form, contents_between
 from tests.growth import superlinear
 
 PIECES = ("<a>", "</a>", "<A>", "x", "\n", "<", "</a", ">")
@@ -31,7 +31,9 @@ def test_the_compatibility_form_is_nfkc() -> None:
         parts = []
         for _ in range(draw.randint(1, 4)):
             parts += draw.choices(LETTERS, k=draw.randint(0, 3))
-            parts += draw.choices(MARKS, k=draw.choice([0, 2, LONG_RUN, LONG_RUN + 1, 80]))
+            parts += draw.choices(
+                MARKS, k=draw.choice([0, 2, LONG_SEQUENCE, LONG_SEQUENCE + 1, 80])
+            )
         text = "".join(parts)
         expected = unicodedata.normalize("NFKC", text)
         assert compatibility_form(text) == expected

@@ -12,7 +12,7 @@ import pytest
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import data_uri, decode, image_size
 from mmrm.data.preference import Preference, text, validate
-from mmrm.data.video import ADVICE, is_video, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, is_video, is_video_name
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.mixtures import mixture, project
 from tests.data.mixtures import row as plain
@@ -83,7 +83,7 @@ def test_a_record_with_a_video_is_refused_by_name(name: str, tmp_path: Path) -> 
     )
     with pytest.raises(RecordError, match="video") as refused:
         validate(source_of(tmp_path, kind).record(0))
-    assert ADVICE in str(refused.value)
+    assert VIDEO_ADVICE in str(refused.value)
     assert ":0" in str(refused.value)
 
 
@@ -178,4 +178,4 @@ def test_the_advice_stands_in_the_refusal_of_the_token_alone() -> None:
     for token, advised in (("<|video_pad|>", True), ("<|im_end|>", False)):
         with pytest.raises(RecordError, match="would read as a control token") as refused:
             validate(Preference("r", (text("user", token),), "a", "b"))
-        assert (ADVICE in str(refused.value)) == advised
+        assert (VIDEO_ADVICE in str(refused.value)) == advised

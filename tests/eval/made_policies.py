@@ -19,7 +19,7 @@ from mmrm.eval.policies.divergence import Point
 from mmrm.eval.policies.policy_runs import load_questions
 from mmrm.eval.studies import overoptimisation
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
-from mmrm.train.studies.ablation.comparison import line, rows, statement
+from mmrm.train.studies.ablation.comparison import flat_rows, statement, variant_line
 from mmrm.train.studies.ablation.run_costs import Cost
 from mmrm.train.studies.ablation.variants import Ablation, Run
 from mmrm.train.studies.predictors import AUC, GAIN, MeasuredModel, correlations
@@ -102,7 +102,7 @@ def make_list(folder: Path) -> Path:
         for place, name in enumerate(VARIANTS)
     }
     lines = [
-        line(name, own, credits["shuffled"] if name != "shuffled" else {})
+        variant_line(name, own, credits["shuffled"] if name != "shuffled" else {})
         for name, own in credits.items()
     ]
     write_json(
@@ -111,13 +111,13 @@ def make_list(folder: Path) -> Path:
             "list": str(made.path),
             "reference": made.reference,
             "statement": statement(made.reference, 4),
-            "results": rows(made, {"scenes/greedy": lines, "scenes/sampled": lines}),
+            "results": flat_rows(made, {"scenes/greedy": lines, "scenes/sampled": lines}),
             "costs": {"shuffled": asdict(Cost(25_600.0, 110.4, 0.0125, 320.0, 0.007, 0.0))},
             "missing": [{"variant": "reward-model", "seed": 2, "folder": "elsewhere"}],
         },
     )
     make_overoptimisation(folder / "overoptimisation")
-    make_predictors(folder / "predictors" / "predictors.json", rows(made, {AUC: lines}))
+    make_predictors(folder / "predictors" / "predictors.json", flat_rows(made, {AUC: lines}))
     return folder
 
 

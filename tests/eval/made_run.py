@@ -19,7 +19,7 @@ from mmrm.eval.benchmarks.benchmark import LoadedBenchmark
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.candidates import Example, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig, presentations
-from mmrm.eval.reporting.sweep_report import in_full
+from mmrm.eval.reporting.sweep_report import sweep_content
 from mmrm.eval.results.predictions import write_predictions
 from mmrm.eval.results.result_store import Standing, Store, summarise
 from mmrm.eval.suite.suite import evaluate, write_result
@@ -293,5 +293,7 @@ def make_sweep(folder: Path, run: Path, broken: dict[str, str]) -> Path:
             shutil.copy(checkpoint / "eval" / f"{name}.json", begun)
             store.finish(mark, {"judge": str(checkpoint)})
             entries.append(Standing(checkpoint, name, mark, store.result(mark, name)))
-    write_json(folder / "sweep.json", in_full(summarise(entries, broken, store, "both orders")))
+    write_json(
+        folder / "sweep.json", sweep_content(summarise(entries, broken, store, "both orders"))
+    )
     return folder

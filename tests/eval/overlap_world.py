@@ -99,7 +99,7 @@ def find(
     folder: Path, sources: Sequence[dict[str, Any]], examples: Sequence[Example], workers: int = 1
 ) -> Overlap:
     opened = [source.open(folder / "cache") for source in config(folder, sources).sources]
-    return overlap.find(
+    return overlap.find_overlap(
         opened, examples, folder / "overlap.txt", workers, ["about"], Console(file=io.StringIO())
     )
 

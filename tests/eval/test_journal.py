@@ -183,21 +183,21 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
         (list[Vote], [Vote((1, 0), None, text), Vote((0, 1), 1, "")]),
     ]
     for number, (kind, found) in enumerate(kinds):
-        journal = Journal(file=tmp_path / JOURNAL, mark="m").of(str(number))
+        journal = Journal(file=tmp_path / JOURNAL, fingerprint="m").of(str(number))
         with journal.judging(["a", "b"], kind, 2) as judging:
-            assert judging.found == {}
+            assert judging.results == {}
             judging.add({1: found})
     for number, (kind, found) in enumerate(kinds):
         with (
-            Journal(file=tmp_path / JOURNAL, mark="m")
+            Journal(file=tmp_path / JOURNAL, fingerprint="m")
             .of(str(number))
             .judging(["b", "c"], kind, 2) as judging
         ):
-            assert judging.found == {0: found}
-    with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Scores, 1) as judging:
+            assert judging.results == {0: found}
+    with Journal(file=tmp_path / JOURNAL, fingerprint="m").judging(["n"], Scores, 1) as judging:
         judging.add({0: Scores((nan, 0.0))})
-    with Journal(file=tmp_path / JOURNAL, mark="m").judging(["n"], Scores, 1) as judging:
-        assert str(judging.found[0]) == str(Scores((nan, 0.0)))
+    with Journal(file=tmp_path / JOURNAL, fingerprint="m").judging(["n"], Scores, 1) as judging:
+        assert str(judging.results[0]) == str(Scores((nan, 0.0)))
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ def test_everything_that_judges_find_survives_the_file(tmp_path: Path) -> None:
 )
 def test_damaged_lines_are_dropped_and_counted(tmp_path: Path, damage: bytes) -> None:
     file, said = tmp_path / JOURNAL, StringIO()
-    with Journal(file=file, mark="m").judging(["a", "b"], Scores, 2) as judging:
+    with Journal(file=file, fingerprint="m").judging(["a", "b"], Scores, 2) as judging:
         judging.add({0: Scores((1.0, 2.0))})
     file.write_bytes(file.read_bytes() + damage)
     with Journal("t", Console(file=said), file, "m").judging(["a", "b"], Scores, 2) as judging:
-        assert judging.found == {0: Scores((1.0, 2.0))}
+        assert judging.results == {0: Scores((1.0, 2.0))}
         judging.add({1: Scores((0.0, 0.5))})
     dropped = sum(map(bool, damage.split(b"\n")))
     assert (f"{dropped} half-written dropped" in said.getvalue()) == bool(dropped)
@@ -248,7 +248,7 @@ def test_progress_stands_beside_the_bar_of_training() -> None:
     with Progress(console=console, auto_refresh=False) as outer:
         outer.add_task("steps", total=3)
         with Journal("bench", console).judging(["a"], int, 1) as judging:
-            judging.progress.last = 0.0  # type: ignore[union-attr]
+            judging.progress.last_shown = 0.0  # type: ignore[union-attr]
             judging.add({0: 0})
         outer.advance(outer.task_ids[0])
     assert "bench: 1 of 1 rows" in terminal.getvalue()

@@ -240,7 +240,7 @@ def file_of_responses(text: str, images: int, response: str, folder: Path) -> Pa
     row = {"prompt": text, "images": [URI] * images, "responses": [response, "No."]}
     (folder / "in.jsonl").write_text(json.dumps(row) + "\n")
     file = open_records(folder / "in.jsonl", None)
-    return parts_of(file.answered(file.row(0)).turns)
+    return parts_of(file.answered_prompt(file.row(0)).turns)
 
 
 def own_benchmark(text: str, images: int, response: str, folder: Path) -> Parts:
@@ -426,7 +426,7 @@ def test_columns_of_images_of_responses_and_of_sounds_are_refused_by_name(
     file.write_text(json.dumps({"prompt": "What?", "responses": ["a"], name: ["1.png"]}) + "\n")
     records = open_records(file, None)
     with pytest.raises(RecordError, match=rf"row 0: .*{name}"):
-        records.answered(records.row(0))
+        records.answered_prompt(records.row(0))
 
 
 def test_image_parts_in_a_response_are_refused_as_not_supported_yet(tmp_path: Path) -> None:
@@ -438,4 +438,4 @@ def test_image_parts_in_a_response_are_refused_as_not_supported_yet(tmp_path: Pa
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     file = open_records(tmp_path / "in.jsonl", None)
     with pytest.raises(RecordError, match=r"row 0: .*Images in responses are not supported"):
-        file.answered(file.row(0))
+        file.answered_prompt(file.row(0))

@@ -17,7 +17,7 @@ from rich.console import Console
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.row_index import pair_key
 from mmrm.data.synthetic.benchmark_files import edition, write_records
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval import overlap
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
@@ -154,7 +154,7 @@ def test_another_benchmark_does_not_continue_an_interrupted_run(
     def stops(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(overlap, "report", stops)
+    monkeypatch.setattr(overlap, "write_overlap_report", stops)
     with pytest.raises(KeyboardInterrupt):
         find(tmp_path, [planted], benchmark)
     assert list(tmp_path.glob("overlap.txt.parts/*/*.jsonl"))
@@ -196,7 +196,7 @@ def test_the_fingerprints_are_those_of_the_records(
 
 @pytest.mark.slow
 def test_the_command_on_the_embedded_world(tmp_path: Path) -> None:
-    write_records(tmp_path / "train", ShapesWorld("demo", 3, "train"), 40)
+    write_records(tmp_path / "train", ShapesGenerator("demo", 3, "train"), 40)
     row = VL_REWARDBENCH.load(Location(location=str(edition("vl_rewardbench", "demo")))).examples[
         30
     ]

@@ -8,26 +8,27 @@ from PIL import Image, ImageOps
 
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.eval.contamination.index import fingerprint_image
-from mmrm.eval.contamination.overlap_report import COMMON
+from mmrm.eval.contamination.overlap_report import MIN_COMMON_CONTEXTS
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
 
 def test_common_texts_are_reported_and_stay(tmp_path: Path) -> None:
     question = "Describe this image in detail."
     rows = [
-        {"prompt": question, "image": encoded(photo(50 + number))} for number in range(COMMON - 1)
+        {"prompt": question, "image": encoded(photo(50 + number))}
+        for number in range(MIN_COMMON_CONTEXTS - 1)
     ]
     common = project(tmp_path, "common", [*rows, {"chosen": "Yes.", "rejected": "No."}])
     benchmark = [
         item(1, question=question),
-        *(item(2 + number, responses=("no", "yes")) for number in range(COMMON - 1)),
+        *(item(2 + number, responses=("no", "yes")) for number in range(MIN_COMMON_CONTEXTS - 1)),
     ]
     found = find(tmp_path, [common], benchmark)
-    assert found.sources["common"]["only_common_texts"] == COMMON
+    assert found.sources["common"]["only_common_texts"] == MIN_COMMON_CONTEXTS
     assert found.sources["common"]["left_out"] == 0
     assert {line["kind"]: line["benchmark_row_count"] for line in details(tmp_path)} == {
         "question": 1,
-        "pair": COMMON - 1,
+        "pair": MIN_COMMON_CONTEXTS - 1,
     }
     assert all(line["common"] and not line["left_out"] for line in details(tmp_path))
     assert not [
@@ -37,15 +38,15 @@ def test_common_texts_are_reported_and_stay(tmp_path: Path) -> None:
     ]
 
     rare = project(tmp_path, "rare", rows[1:])
-    assert find(tmp_path, [rare], benchmark).sources["rare"]["left_out"] == COMMON - 2
+    assert find(tmp_path, [rare], benchmark).sources["rare"]["left_out"] == MIN_COMMON_CONTEXTS - 2
 
 
 def test_pictures_that_a_perceptual_hash_confuses_make_a_question_common(tmp_path: Path) -> None:
     for kind in ("alike", "blank"):
         files = (
-            [encoded(photo(50), "BMP")] * COMMON
+            [encoded(photo(50), "BMP")] * MIN_COMMON_CONTEXTS
             if kind == "alike"
-            else [encoded(Image.new("RGB", (9, 9)), "BMP")] * COMMON
+            else [encoded(Image.new("RGB", (9, 9)), "BMP")] * MIN_COMMON_CONTEXTS
         )
         files = [file[:-1] + bytes([number]) for number, file in enumerate(files)]
         assert (
@@ -62,7 +63,7 @@ def test_pictures_that_a_perceptual_hash_confuses_make_a_question_common(tmp_pat
         )
         found = find(tmp_path, [rows], [item(1, question="How many are there?")])
         assert (found.sources[kind]["only_common_texts"], found.sources[kind]["left_out"]) == (
-            COMMON,
+            MIN_COMMON_CONTEXTS,
             0,
         )
 
@@ -90,7 +91,7 @@ def test_records_with_a_benchmarks_picture_make_no_question_common(tmp_path: Pat
         for found in (fingerprint_image(file, "test") for file in files)
         if found is not None
     }
-    assert len(hashes) >= COMMON
+    assert len(hashes) >= MIN_COMMON_CONTEXTS
     same = project(
         tmp_path,
         "same",

@@ -20,7 +20,7 @@ from mmrm.data.errors import UserError
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.report import main, write_report
 from mmrm.eval.reporting import examples as report_examples
-from mmrm.eval.reporting.examples import location, shown_rows
+from mmrm.eval.reporting.examples import rows_location, shown_rows
 from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_charts import accuracies_by_step
 from mmrm.eval.reporting.run_content import Content, read_run, read_sweep
@@ -311,15 +311,17 @@ def test_the_page_is_written_without_the_benchmark(content: Content) -> None:
 
 def test_where_a_benchmark_is_loaded_from(run: Path, content: Content) -> None:
     result = result_of(run, PAIRWISE)
-    assert location(result, content.benchmarks) == content.benchmarks[1]
-    assert location(result, ()).location == result.origin
+    assert rows_location(result, content.benchmarks) == content.benchmarks[1]
+    assert rows_location(result, ()).location == result.origin
     elsewhere = content.benchmarks[1].model_copy(update={"location": "hub"})
     assert (
-        location(result, [elsewhere]).location == result.origin
+        rows_location(result, [elsewhere]).location == result.origin
     )  # judged on other rows than the recipe names
     hub = result.model_copy(update={"origin": "MMInstruction/VL-RewardBench@abc"})
-    assert location(hub, ()) == BenchmarkConfig(name=PAIRWISE, location="hub", revision="abc")
-    assert location(result.model_copy(update={"origin": "embedded"}), ()).location == "embedded"
+    assert rows_location(hub, ()) == BenchmarkConfig(name=PAIRWISE, location="hub", revision="abc")
+    assert (
+        rows_location(result.model_copy(update={"origin": "embedded"}), ()).location == "embedded"
+    )
 
 
 def test_a_run_without_evaluation_and_one_that_is_still_bare(run: Path, tmp_path: Path) -> None:

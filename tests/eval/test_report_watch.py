@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmrm.eval import report
-from mmrm.eval.report import goes_on, watch, write_report
+from mmrm.eval.report import has_ended, watch, write_report
 from mmrm.eval.reporting.run_content import read_run
 from mmrm.eval.results.run_folder import LOG
 from tests.eval.browser import browser
@@ -83,9 +83,9 @@ def test_the_log_file_is_ahead_of_the_checkpoints_and_its_last_line_may_be_half_
     run = tmp_path / "run"
     shutil.copytree(made, run, symlinks=True)
     assert read_run(run).log[-1]["step"] == 200
-    assert not goes_on(run)  # a version without a log file
+    assert has_ended(run)  # a version without a log file
     write_log(run, *log(200), {"step": 210, "loss": 0.25}, more='{"step": 220, "lo')
-    assert goes_on(run)
+    assert not has_ended(run)
     content = read_run(run)
     assert content.log[-1] == {"step": 210, "loss": 0.25}
     assert not content.problems

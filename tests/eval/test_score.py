@@ -20,7 +20,7 @@ from mmrm.eval.judges.packed_judge import UnitResult
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.score import main
 from mmrm.eval.selection import candidate_scores as scoring
-from mmrm.eval.selection.candidate_files import schema_for, write_with
+from mmrm.eval.selection.candidate_files import parquet_schema_of, write_with_added_columns
 from mmrm.eval.selection.candidate_records import open_records
 from mmrm.eval.selection.score_forms import relative, standardised, stratified
 from mmrm.models.backbone import load_critic
@@ -294,10 +294,10 @@ def test_a_journal_of_another_checkpoint_or_option_is_not_taken(
     def killed(*_: Any) -> None:
         raise KilledError
 
-    monkeypatch.setattr("mmrm.eval.score.write_with", killed)
+    monkeypatch.setattr("mmrm.eval.score.write_with_added_columns", killed)
     with pytest.raises(KilledError):
         score(world, source, out)
-    monkeypatch.setattr("mmrm.eval.score.write_with", write_with)
+    monkeypatch.setattr("mmrm.eval.score.write_with_added_columns", write_with_added_columns)
     kept = (tmp_path / "out.jsonl.journal").read_bytes()
     assert len(kept.splitlines()) == 3
     found = score(world, source, out, "--verifier", "exact")
@@ -494,14 +494,14 @@ def test_a_critic_writes_a_critique_of_each_response(world: Path, tmp_path: Path
 
 
 def test_writing_takes_records_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmrm.eval.selection.candidate_files.ROWS", 4)
+    monkeypatch.setattr("mmrm.eval.selection.candidate_files.ROWS_PER_GROUP", 4)
     source = write(
         tmp_path / "in.jsonl", [{"id": n, **({"late": n} if n > 5 else {})} for n in range(11)]
     )
     rows = open_records(source, None).rows
     out = tmp_path / "out.parquet"
     new = [{"score": n / 2, "response": str(n)} if n % 3 else None for n in range(11)]
-    write_with(out, rows, schema_for(rows, out), ["score", "response"], new)
+    write_with_added_columns(out, rows, parquet_schema_of(rows, out), ["score", "response"], new)
     found = list(datasets.Dataset.from_parquet(str(out), cache_dir=str(tmp_path)))
     assert found == [
         {"id": n, "late": n if n > 5 else None, "score": n / 2, "response": str(n)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import section_of
+from mmrm.data.preparation.recipe_section import read_data_section
 from mmrm.eval import select_pairs
 from mmrm.eval.annotation.annotator import Annotation, annotate
 from mmrm.eval.candidates import Candidates, Scores, Vote
@@ -33,7 +33,7 @@ def test_by_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tmp_path / "rl.jsonl",
     )
     recipe.write_text(RECIPE)
-    mixture = Mixture(section_of(recipe))
+    mixture = Mixture(read_data_section(recipe))
     tries = iter([1, 2, 3, 1, 3, 1])
     annotate(
         mixture,
@@ -70,5 +70,5 @@ def test_pass_rates_are_shares_of_all_votes(tmp_path: Path) -> None:
 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE)
-    mixture = Mixture(section_of(recipe))
+    mixture = Mixture(read_data_section(recipe))
     assert select_pairs.pass_rates(NamesEach(), [mixture[0], mixture[1]], 2) == [0.5, 0.5]

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.eval.select_responses import main
-from mmrm.eval.selection.selection import NotTaken, ScoredResponses, best, preference_pairs
+from mmrm.eval.selection.selection import (
+    NothingSelected,
+    ScoredResponses,
+    index_of_best,
+    preference_pairs,
+)
 from tests.eval import run_folders
 from tests.eval.make import png
 
@@ -48,7 +53,7 @@ def test_pairs_keep_what_is_promised(
     }
     try:
         taken = preference_pairs(group, minimum, every)
-    except NotTaken:
+    except NothingSelected:
         taken = []
     assert len(taken) == len(set(taken))
     assert {*taken} == good if every else {*taken} <= good and len(taken) <= 1
@@ -63,16 +68,16 @@ def test_pairs_keep_what_is_promised(
 @given(found=FOUND)
 def test_the_best_is_the_best_of_the_right_ones(found: list[Any]) -> None:
     responses, scores, right = (list(column) for column in zip(*found, strict=True))
-    assert scores[best(ScoredResponses(responses, scores, None))] == max(scores)
+    assert scores[index_of_best(ScoredResponses(responses, scores, None))] == max(scores)
     group = ScoredResponses(responses, scores, right)
     if any(right):
-        assert right[best(group)]
-        assert scores[best(group)] == max(
+        assert right[index_of_best(group)]
+        assert scores[index_of_best(group)] == max(
             score for score, known in zip(scores, right, strict=True) if known
         )
     else:
-        with pytest.raises(NotTaken, match="no response is right"):
-            best(group)
+        with pytest.raises(NothingSelected, match="no response is right"):
+            index_of_best(group)
 
 
 ROWS: list[dict[str, Any]] = [

@@ -16,11 +16,11 @@ from PIL import Image
 from mmrm.eval.benchmarks.benchmark import Origin
 from mmrm.eval.candidates import Scores
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.reporting.sweep_report import curves, draw, log, markdown
+from mmrm.eval.reporting.sweep_report import curve_lines, log_to_wandb, markdown, save_charts
 from mmrm.eval.results.predictions import write_predictions
 from mmrm.eval.results.result_store import Standing, Store, Summary, summarise
 from mmrm.eval.suite.suite import evaluate, write_result
-from mmrm.eval.sweep import expand, main
+from mmrm.eval.sweep import expand_run_folders, main
 from tests.eval import run_folders
 from tests.eval.make import example
 from tests.eval.suite.test_suite import PLAIN
@@ -175,7 +175,7 @@ def test_run_folders_stand_for_their_checkpoints_in_order(tmp_path: Path) -> Non
         tmp_path / "b" / "checkpoint-5",
         tmp_path / "judge.yaml",
     ]
-    found = [str(path.relative_to(tmp_path)) for path in expand(places)]
+    found = [str(path.relative_to(tmp_path)) for path in expand_run_folders(places)]
     assert found == ["a/checkpoint-20", "a/checkpoint-100", "b/checkpoint-5", "judge.yaml"]
 
 
@@ -241,7 +241,7 @@ def test_the_curve_has_a_panel_for_each_benchmark(tmp_path: Path) -> None:
     summary = made(tmp_path)
     both = Summary("", dict.fromkeys(("one", "two"), summary.standings["plain"]), {})
     for sweep, path in ((summary, tmp_path / "one.png"), (both, tmp_path / "two.png")):
-        draw(sweep, path)
+        save_charts(sweep, path)
     widths = [Image.open(tmp_path / name).width for name in ("one.png", "two.png")]
     assert widths[0] < widths[1]
 
@@ -251,13 +251,13 @@ def test_wandb_gets_every_step_and_stays_on_disk_without_a_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = made(tmp_path)
-    found = curves(summary)
+    found = curve_lines(summary)
     assert [line["step"] for line in found] == [1.0, 2.0, 3.0]
     assert found[2]["plain/run/accuracy"] == 0.9
-    draw(summary, tmp_path / "sweep.png")
+    save_charts(summary, tmp_path / "sweep.png")
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no_netrc"))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    log(summary, "project", tmp_path)
+    log_to_wandb(summary, "project", tmp_path)
     assert list((tmp_path / "wandb").glob("offline-run-*"))

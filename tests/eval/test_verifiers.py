@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.preference import Rule
-from mmrm.eval.verifiers import VERIFIERS, Verifying, exact, final_answer, multiple_choice, numeric
+from mmrm.eval.verifiers import (
+    VERIFIERS,
+    ResponseVerifier,
+    exact,
+    final_answer,
+    multiple_choice,
+    numeric,
+)
 
 BOXED_FRACTION = "so \\boxed{1} or rather \\boxed{\\frac{3}{4}}."
 
@@ -124,18 +131,21 @@ RESPONSES = ("I count 3 cats.", "I count 4 cats.")
 
 @pytest.mark.parametrize("verifier", ["recorded", "numeric"])
 def test_a_recorded_verdict_is_kept(verifier: Rule | Literal["recorded"]) -> None:
-    verifying = Verifying(verifier, "answer", None)
-    assert verifying.right(SAMPLED, RESPONSES) == [True, False]
+    response_verifier = ResponseVerifier(verifier, "answer", None)
+    assert response_verifier.right(SAMPLED, RESPONSES) == [True, False]
     # An answer that was cut off is wrong, whatever it states.
-    assert verifying.right(SAMPLED | {"right": [False, False]}, RESPONSES) == [False, False]
+    assert response_verifier.right(SAMPLED | {"right": [False, False]}, RESPONSES) == [False, False]
 
 
 def test_without_verdicts_the_declared_rule_counts() -> None:
     declared = {"verifier": "numeric", "answer": ["3"]}
-    assert Verifying("recorded", "answer", None).right(declared, RESPONSES) == [True, False]
-    assert Verifying("exact", "answer", None).right({"answer": "3"}, ("3", "4")) == [True, False]
+    assert ResponseVerifier("recorded", "answer", None).right(declared, RESPONSES) == [True, False]
+    assert ResponseVerifier("exact", "answer", None).right({"answer": "3"}, ("3", "4")) == [
+        True,
+        False,
+    ]
     with pytest.raises(RecordError, match="there are no verdicts"):
-        Verifying("recorded", "answer", None).right({"answer": "3"}, RESPONSES)
+        ResponseVerifier("recorded", "answer", None).right({"answer": "3"}, RESPONSES)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +162,7 @@ def test_an_option_that_contradicts_the_record_is_refused(
     verifier: Rule, column: str, tolerance: float | None, columns: dict[str, object]
 ) -> None:
     with pytest.raises(UserError, match="contradicts") as error:
-        Verifying(verifier, column, tolerance).right(columns, RESPONSES)
+        ResponseVerifier(verifier, column, tolerance).right(columns, RESPONSES)
     assert not isinstance(error.value, RecordError)  # not one record: the command is refused
     assert "--verifier recorded" in str(error.value)
 
@@ -160,7 +170,7 @@ def test_an_option_that_contradicts_the_record_is_refused(
 @pytest.mark.parametrize("right", [[True], [True, None], [1, 0]])
 def test_verdicts_that_cannot_be_read_cost_the_record(right: list[object]) -> None:
     with pytest.raises(RecordError, match="required is a list of 2 booleans"):
-        Verifying("recorded", "answer", None).right(SAMPLED | {"right": right}, RESPONSES)
+        ResponseVerifier("recorded", "answer", None).right(SAMPLED | {"right": right}, RESPONSES)
 
 
 @given(
@@ -176,7 +186,7 @@ def test_there_are_no_two_truths(
     columns = {"right": right, "verifier": declared, "answer": [answer]}
     verdicts, refusal = right, "contradicts"
     try:
-        verdicts = Verifying(rule, "answer", None).right(columns, RESPONSES)
+        verdicts = ResponseVerifier(rule, "answer", None).right(columns, RESPONSES)
     except UserError as error:
         refusal = str(error)
     assert verdicts == right

@@ -22,7 +22,7 @@ from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.encoder import Span
 from mmrm.models.generation import Generation, WritingCost, generate, sample
-from mmrm.models.packing.decode_attention import PADDED, DecodePlan, decode
+from mmrm.models.packing.decode_attention import MAX_PADDED_RATIO, DecodePlan, decode
 from mmrm.models.packing.groups import Continuation, Group, PackedBatch
 from mmrm.models.portable.critic import CriticRewardModel
 from tests.models import stock, tiny
@@ -248,7 +248,7 @@ def test_the_prompt_is_held_once_and_dropped_with_its_last_continuation(
     batch = row(CASES)
     written(critic, CASES)
     assert held[0][1:] == (7, 0)
-    assert batch.tokens <= held[0][0] <= PADDED * batch.tokens
+    assert batch.tokens <= held[0][0] <= MAX_PADDED_RATIO * batch.tokens
     assert [generated for _, _, generated in held] == list(range(LIMIT + 1))
     positions = [positions for positions, _, _ in held]
     assert positions == sorted(positions, reverse=True)
@@ -285,7 +285,7 @@ def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
     plan, left = DecodePlan.of(list(row), seen), torch.arange(len(seen))
     assert (
         sum(len(part.members_by_group) * part.layers[0][0].shape[2] for part in plan.batches)
-        <= PADDED * end
+        <= MAX_PADDED_RATIO * end
     )
     for _ in range(3):
         query = torch.randn(len(left), heads, 1, d)

@@ -154,7 +154,7 @@ def image_processor(
     limits = BackboneConfig(path="tiny", min_pixels=min_pixels, max_pixels=max_pixels)
     vision, row = config(family).vision_config, FAMILIES[family]
     tile = {"size": {"height": 56, "width": 56}}
-    shape = {"patch_size": vision.patch_size} if row.images.planned else tile
+    shape = {"patch_size": vision.patch_size} if row.images.attends_in_runs else tile
     return row.parts().image_processor(**row.images.arguments(vision, limits), **shape)
 
 

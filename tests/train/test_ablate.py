@@ -22,9 +22,9 @@ from mmrm.train import ablate
 from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
-    line,
     lines_by_figure,
     lines_of,
+    variant_line,
 )
 from mmrm.train.studies.ablation.variants import read_ablation
 from tests.train.studies.ablation.test_variants import listed
@@ -284,13 +284,13 @@ def test_runs_on_other_rows_are_not_compared(runs: Path) -> None:
 
 def test_all_seeds_of_both_count() -> None:
     right, wrong = np.ones(50), np.zeros(50)
-    found: VariantLine = line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
+    found: VariantLine = variant_line("b", {0: right, 1: wrong}, {1: wrong, 2: right})
     assert found.difference is not None
     assert (found.accuracy, found.difference.mean, found.words) == (0.5, 0.0, "too few seeds")
     assert found.seeds == {0: 1.0, 1: 0.0}
-    assert line("b", {0: right}, {}).difference is None
+    assert variant_line("b", {0: right}, {}).difference is None
     three = dict.fromkeys(range(3), right)
-    assert line("b", three, dict.fromkeys(range(5, 9), wrong)).words == "better"
+    assert variant_line("b", three, dict.fromkeys(range(5, 9), wrong)).words == "better"
 
 
 def test_intervals_hold_for_all_differences_of_a_list_together() -> None:
@@ -299,12 +299,12 @@ def test_intervals_hold_for_all_differences_of_a_list_together() -> None:
         name: {seed: (generator.random(200) < 0.7).astype(float) for seed in range(3)}
         for name in "abc"
     }
-    alone = line("b", variants["b"], variants["a"]).difference
+    alone = variant_line("b", variants["b"], variants["a"]).difference
     lines = lines_by_figure({"one": variants, "two": variants}, "a", {})
     together = lines["one"][1].difference
     assert alone is not None
     assert together is not None
-    expected = line("b", variants["b"], variants["a"], comparisons=4).difference
+    expected = variant_line("b", variants["b"], variants["a"], comparisons=4).difference
     assert together == expected
     assert together.low is not None
     assert alone.low is not None

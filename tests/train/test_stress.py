@@ -69,14 +69,14 @@ def test_numbers_that_are_not_finite_are_a_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str, diverged: bool
 ) -> None:
     started, run = ends(monkeypatch, status, said), one_run(tmp_path)
-    found = stress.outcome(run, 0)
+    found = stress.trained_outcome(run, 0)
     assert found == {
         "diverged": diverged,
         "steps": [1, 3],
         "reward": [1.0, 0.5],
         "entropy": [0.5, 0.25],
     }
-    assert stress.outcome(run, 0) == found
+    assert stress.trained_outcome(run, 0) == found
     assert started == [run]  # what is there is not trained again
 
 
@@ -85,7 +85,7 @@ def test_any_other_end_is_an_error_even_behind_a_checkpoint(
 ) -> None:
     ends(monkeypatch, 1, "OSError: no space left on device")
     with pytest.raises(UserError, match="no space left"):
-        stress.outcome(one_run(tmp_path), 0)
+        stress.trained_outcome(one_run(tmp_path), 0)
     assert not (tmp_path / "run" / stress.DONE).exists()
 
 

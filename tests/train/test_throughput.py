@@ -33,7 +33,7 @@ from mmrm.train.studies.speed.measure import (
     step_speed,
     unique_work,
 )
-from mmrm.train.studies.speed.throughput import compared, results_table
+from mmrm.train.studies.speed.throughput import results_table, with_ratios
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
@@ -53,8 +53,8 @@ from mmrm.train.studies.speed.workload import (
 from mmrm.train.supervised.optimizer import (
     compile_layers,
     compiled_graphs,
-    element_wise,
     restore_layers,
+    token_wise_modules,
 )
 from mmrm.train.throughput import main, parse
 from tests.models import stock, tiny
@@ -97,7 +97,7 @@ def test_all_variants_give_the_same_scores(model: CriticRewardModel) -> None:
     run = bench(model)
     with torch.no_grad():
         found = {
-            variant: run.forward(TRAINING, variant, run.groups)()
+            variant: run.prepared_forward(TRAINING, variant, run.groups)()
             for variant in (STOCK, UNSHARED, SHARED)
         }
     assert found[STOCK].shape == (4,)
@@ -112,20 +112,20 @@ def test_two_pairs_of_a_prompt_learn_in_one_group_what_they_learn_in_two(
     model: CriticRewardModel,
 ) -> None:
     made, scores, gradients = bench(model, 4), [], []
-    run = replace(made, groups=two_pairs(made.groups), each=2)
+    run = replace(made, groups=two_pairs(made.groups), pairs_per_group=2)
     assert [len(group.continuations) for group in run.groups] == [4, 4]
     for variant in (APART, SHARED):
-        scores.append(run.forward(TWO_PAIRS, variant, run.groups)().detach())
+        scores.append(run.prepared_forward(TWO_PAIRS, variant, run.groups)().detach())
         model.zero_grad()
-        run.call(TWO_PAIRS, variant)()
+        run.measured_call(TWO_PAIRS, variant)()
         gradients.append(stock.gradients(model))
     model.eval()
     assert scores[0].shape == (8,)
     assert_exact(scores[1], scores[0])
     assert float(scores[0].std()) > 1e-4
     assert_exact(gradients[1], gradients[0])
-    apart, shared = (run.run(TWO_PAIRS, variant) for variant in (APART, SHARED))
-    assert compared([apart, shared])[1].times_unshared == (shared.pairs_per_second or 0) / (
+    apart, shared = (run.measure_variant(TWO_PAIRS, variant) for variant in (APART, SHARED))
+    assert with_ratios([apart, shared])[1].times_unshared == (shared.pairs_per_second or 0) / (
         apart.pairs_per_second or 1
     )
 
@@ -140,10 +140,11 @@ def test_log_probabilities_are_those_of_every_judgement(model: CriticRewardModel
     run = Bench(model, groups, rate=1e9, repeats=1)
     with torch.no_grad():
         alone, shared = (
-            run.forward(LOG_PROBABILITIES, variant, groups)() for variant in (UNSHARED, SHARED)
+            run.prepared_forward(LOG_PROBABILITIES, variant, groups)()
+            for variant in (UNSHARED, SHARED)
         )
     assert_exact(shared, alone)
-    assert run.run(LOG_PROBABILITIES, SHARED).pairs_per_second is not None
+    assert run.measure_variant(LOG_PROBABILITIES, SHARED).pairs_per_second is not None
 
 
 def test_every_conversation_is_padded_by_itself(model: CriticRewardModel) -> None:
@@ -180,7 +181,7 @@ def test_ratios_compare_the_same_task() -> None:
         SpeedResult("training", SHARED, False, 3.0, 0.3, 1.0),
         SpeedResult("training", SHARED, True, 2.0, 0.2, 1.0),
     ]
-    found = compared(results)
+    found = with_ratios(results)
     assert [(one.times_stock, one.times_unshared) for one in found] == [
         (1.0, None),
         (None, None),
@@ -198,7 +199,7 @@ def test_what_does_not_fit_is_said(
         raise torch.OutOfMemoryError("pretended")
 
     monkeypatch.setattr("mmrm.train.studies.speed.measure.measure", short)
-    assert bench(model).run(TRAINING, SHARED).pairs_per_second is None
+    assert bench(model).measure_variant(TRAINING, SHARED).pairs_per_second is None
 
 
 @pytest.mark.slow
@@ -211,19 +212,19 @@ def test_pairs_that_do_not_fit_into_one_row_are_cut_and_learn_the_same(
     run, gradients = bench(model, 3), []
     for rows in (1, 2):
         model.zero_grad()
-        run.call(TRAINING, variant, rows)()
+        run.measured_call(TRAINING, variant, rows)()
         gradients.append(stock.gradients(model))
     assert_exact(gradients[1], gradients[0])
-    whole = run.forward
+    whole = run.prepared_forward
 
     def short(what: str, variant: str, groups: Sequence[Group]) -> Any:
         if len(groups) > 2:
             raise torch.OutOfMemoryError("pretended")
         return whole(what, variant, groups)
 
-    monkeypatch.setattr(run, "forward", short)
+    monkeypatch.setattr(run, "prepared_forward", short)
     for what in (TRAINING, INFERENCE):
-        found = run.run(what, variant)
+        found = run.measure_variant(what, variant)
         assert found.rows == 2
         assert found.pairs_per_second is not None
 
@@ -298,7 +299,7 @@ def gradients_of(model: CriticRewardModel, variant: str) -> Tensor:
     """Return the gradients of all parameters, flat and one behind the other."""
     run = bench(model)
     model.zero_grad()
-    scores = run.forward(TRAINING, variant, run.groups)()
+    scores = run.prepared_forward(TRAINING, variant, run.groups)()
     torch.autograd.backward(scores.square().sum())
     return torch.cat([gradient.flatten() for gradient in stock.gradients(model).values()])
 
@@ -321,7 +322,7 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names() -> None:
     graphs = compiled_graphs()
     assert graphs > 0
     for size in (3, 4, 5):
-        bench(model, size).call(INFERENCE, COMPILED)()
+        bench(model, size).measured_call(INFERENCE, COMPILED)()
     assert compiled_graphs() <= graphs + 8, "a new row length must not compile anew"
     restore_layers(model.model)
     assert_no_worse(compiled, eager, exact)
@@ -329,7 +330,7 @@ def test_compiled_layers_give_the_same_gradients_under_the_same_names() -> None:
 
 @pytest.mark.slow
 def test_compilation_leaves_attention_alone(model: CriticRewardModel) -> None:
-    kinds = {type(module).__name__ for module in element_wise(model.model)}
+    kinds = {type(module).__name__ for module in token_wise_modules(model.model)}
     assert kinds == {"Qwen2MLP", "Qwen2_5_VLMLP", "Qwen2_5_VLRMSNorm"}
     compile_layers(model.model)
     restore_layers(model.model)
@@ -344,8 +345,8 @@ def test_varlen_rows_give_the_padded_scores_within_bf16() -> None:
     tiny.stir(made.head, 0.05)
     run = bench(made.eval())
     with torch.no_grad():
-        packed = run.forward(TRAINING, SHARED, run.groups)()
-        wanted = run.forward(TRAINING, STOCK, run.groups)()
+        packed = run.prepared_forward(TRAINING, SHARED, run.groups)()
+        wanted = run.prepared_forward(TRAINING, STOCK, run.groups)()
     assert (
         pack(run.groups, vision_tokens(made.config)).to(device).image_grid_thw.device.type == "cpu"
     )

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from mmrm.data.browse import page, suspicious
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import decode, image_size
-from mmrm.data.preference import Message, Preference, placeholders, text, texts, validate
+from mmrm.data.preference import Message, Preference, num_image_parts, text, texts, validate
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 from mmrm.data.storage.archives import Folder
@@ -219,9 +219,9 @@ class Attack:
             if not any(map(_visible, response)):
                 return "a response of invisible characters"
         for message in record.prompt:
-            if not placeholders([message]) and not any(map(_visible, "".join(texts([message])))):
+            if not num_image_parts([message]) and not any(map(_visible, "".join(texts([message])))):
                 return "a turn of invisible characters"
-            if message["role"] == "assistant" and placeholders([message]):
+            if message["role"] == "assistant" and num_image_parts([message]):
                 return "an image in a turn of the assistant passes the preparation"
         if len(record.images) > LARGEST:
             return "no limit of the images of a record"

@@ -81,14 +81,14 @@ def scores() -> Found:
     ]
     bench = Bench(model.eval(), groups, rate=1.0, repeats=1)
     exact, same = (
-        bench.forward(INFERENCE, variant, groups)().float() for variant in (STOCK, SHARED)
+        bench.prepared_forward(INFERENCE, variant, groups)().float() for variant in (STOCK, SHARED)
     )
     for parameter in (
         model.parameters()
     ):  # not the buffers: rotary frequencies stay fp32 in a model that is loaded in bf16
         parameter.data = parameter.data.bfloat16()
     stock, half = (
-        bench.forward(INFERENCE, variant, groups)().float() for variant in (STOCK, SHARED)
+        bench.prepared_forward(INFERENCE, variant, groups)().float() for variant in (STOCK, SHARED)
     )
     single, theirs, ours = (
         float((value - exact).norm() / exact.norm()) for value in (same, stock, half)

@@ -18,7 +18,7 @@ from mmrm.train.studies.speed.measure import (
     matrix_rate,
     measure,
 )
-from mmrm.train.studies.speed.throughput import compared
+from mmrm.train.studies.speed.throughput import with_ratios
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
@@ -62,8 +62,12 @@ def throughput() -> Found:
     model: CriticRewardModel = build(CriticRewardModel, shape, device(), dtype)
     bench = Bench(model, pairs(model, SIZES[shape], PAIRS if cuda else 2), rate, repeats=1)
     tasks = ((TRAINING, True), (INFERENCE, False))
-    found = compared(
-        [bench.run(what, variant, on) for what, on in tasks for variant in (STOCK, SHARED)]
+    found = with_ratios(
+        [
+            bench.measure_variant(what, variant, on)
+            for what, on in tasks
+            for variant in (STOCK, SHARED)
+        ]
     )
     said, values = [], {"tflops": 2 * rate / 1e12}
     for one in found[1::2]:

@@ -20,7 +20,7 @@ from mmrm.data.preference import Message, Preference, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.sources.ms_swift import MsSwiftConfig
 from mmrm.data.synthetic.scenes import png
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.models.backbone import EMBEDDED
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ class Setting:
             return list(prose(count))
         return [
             scaled(item.preference(), self.side)
-            for item in map(ShapesWorld("demo", 0, "train", text_only=0).item, range(count))
+            for item in map(ShapesGenerator("demo", 0, "train", text_only=0).item, range(count))
         ]
 
 

@@ -3,8 +3,7 @@
 They are written when a checkpoint is complete, and compared on resume. Any other loading of a
 checkpoint compares only the files that it reads: `data/storage/manifest.py`. Every rank reads the
 files that it wrote itself. The ranks of the first node share the other files (weights, and
-optimizer states that are not divided), so 8 ranks take for 100 GB as long as one takes for its
-eighth.
+optimizer states that are not divided), so that 8 ranks read 100 GB in an eighth of the time.
 """
 
 from __future__ import annotations
@@ -19,14 +18,18 @@ from mmrm.data.storage.files import content_digest, write_whole
 from mmrm.data.storage.manifest import COMPLETE, FileEntry, Manifest, parse_manifest
 from mmrm.models.distributed import gather, rank, world_size
 
-OF_A_RANK = re.compile(r"(?:pp_rank_|rng_state_|rollouts-)(\d+)")
-"""Names of files that each rank writes for itself: ZeRO partitions of DeepSpeed, states of random
-generators of transformers, rollouts of this project."""
+RANK_IN_NAME = re.compile(r"(?:pp_rank_|rng_state_|rollouts-)(\d+)")
+"""The rank in the names of files that each rank writes for itself: ZeRO partitions of DeepSpeed,
+states of random generators of transformers, rollouts of this project."""
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Write the file `complete`; all ranks must call together, after each has written its files."""
-    own_entries = {name: _entry(checkpoint / name) for name in _own(_files(checkpoint))}
+    """Write the file `complete`, the list of a checkpoint's files with their sizes and digests.
+
+    All ranks must call together, after each has written its files.
+    """
+    own_names = _names_for_this_rank(_file_names(checkpoint))
+    own_entries = {name: _entry(checkpoint / name) for name in own_names}
     entries: dict[str, FileEntry] = {}
     for entries_of_rank in gather(own_entries):
         entries |= entries_of_rank
@@ -35,11 +38,16 @@ def mark_complete(checkpoint: Path) -> None:
 
 
 def damage(checkpoint: Path) -> list[str]:
-    """Return a line for each damaged file of a complete checkpoint, the same on all ranks.
+    """Compare a complete checkpoint with its file `complete`, the list of its files.
 
     All ranks must call together. A file that was added later is no damage, nor is a folder that was
     renamed to something else than `checkpoint-N`.
+
+    Returns:
+        A line for each fault, the same on all ranks. The list is empty if there is no damage, and
+        for a checkpoint of an earlier version, whose `complete` is an empty file.
     """
+    # Only the first rank reads the list, so that all ranks compare with the same one.
     own_content = read_bytes(checkpoint / COMPLETE) if rank() == 0 else b""
     content = gather(own_content)[0]
     try:
@@ -47,12 +55,12 @@ def damage(checkpoint: Path) -> list[str]:
     except CheckpointError as error:
         return [str(error)]
     if manifest is None:
-        return []
+        return []  # an earlier version wrote no list
     lines = []
     if checkpoint.name.startswith("checkpoint-") and checkpoint.name != manifest.folder:
         lines.append(f"{COMPLETE} was written for {manifest.folder}")
     own_lines = []
-    for name in _own(sorted(manifest.entries)):
+    for name in _names_for_this_rank(sorted(manifest.entries)):
         change = _compare(checkpoint / name, manifest.entries[name])
         if change:
             own_lines.append(change)
@@ -61,10 +69,11 @@ def damage(checkpoint: Path) -> list[str]:
     return lines
 
 
-def _files(checkpoint: Path) -> list[str]:
-    """Return the names of the files that a run reads when it continues.
+def _file_names(checkpoint: Path) -> list[str]:
+    """Return the names of a checkpoint's files that a run reads when it continues, sorted.
 
-    Figures and the model card are not among them, because later commands may write these again.
+    A name is the file's path inside the checkpoint. Results of evaluations and the model card are
+    not among them, because later commands may write these again.
     """
     names = []
     for path in checkpoint.rglob("*"):
@@ -75,14 +84,18 @@ def _files(checkpoint: Path) -> list[str]:
     return sorted(names)
 
 
-def _own(names: list[str]) -> list[str]:
-    """Return the files of `names` that this rank reads."""
-    num_sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def _names_for_this_rank(names: list[str]) -> list[str]:
+    """Return the names of the files that this rank reads; each file is read by one rank.
+
+    A rank reads the files that it wrote itself. The ranks of the first node share the other files.
+    """
+    num_ranks_of_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     own_names = []
     for index, name in enumerate(names):
-        match = OF_A_RANK.search(name)
-        owner = int(match[1]) % world_size() if match else index % num_sharing
-        if owner == rank():
+        match = RANK_IN_NAME.search(name)
+        # Modulo, because the run may have had more ranks when it wrote the checkpoint.
+        reader = int(match[1]) % world_size() if match else index % num_ranks_of_node
+        if reader == rank():
             own_names.append(name)
     return own_names
 
@@ -93,7 +106,11 @@ def _entry(path: Path) -> FileEntry:
 
 
 def _compare(path: Path, entry: FileEntry) -> str:
-    """Return how the file at `path` differs from its entry; an empty text if it does not."""
+    """Compare a file with its entry, the size and digest with which it was written.
+
+    Returns:
+        A text about the difference, or about an error of reading. It is empty if there is neither.
+    """
     try:
         size = path.stat().st_size
         if size != entry.size:

@@ -29,40 +29,40 @@ BEST = "best"
 
 
 class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
-    """Completes a saved checkpoint and removes old ones.
+    """Completes each checkpoint that Trainer saved, and removes old ones.
 
-    It writes the cards of the checkpoint, marks it as complete, points the link `best` at the best
-    one, and removes checkpoints that newer ones replace. If the run is killed at any time, a
-    complete checkpoint is left. Trainer's own rotation would come before the mark, and uses the
-    folders' times, which a resume or an evaluation changes.
+    It writes the model cards of the checkpoint, then its file `complete`. It points the link `best`
+    at the best checkpoint, and removes checkpoints that newer ones replace. If the run is killed at
+    any time, a complete checkpoint is left. Trainer's own rotation would come before the file
+    `complete` is written, and uses the folders' times, which a resume or an evaluation changes.
     """
 
     def __init__(self, keep: int, write_cards: Callable[[Path, str], None]) -> None:
-        """Set what is kept.
+        """Set how many checkpoints are kept, and how their model cards are written.
 
         Args:
             keep: Number of the newest complete checkpoints that are kept, besides the best one.
-            write_cards: Takes the folder of a checkpoint, and its step as `5 of 20`.
+            write_cards: Writes the model cards into a checkpoint. It is called on the first rank
+                with the checkpoint's folder, and its step as a text such as `5 of 20`.
         """
-        self.keep = keep
+        self.num_kept = keep
         self.write_cards = write_cards
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set intervals and link on resume.
-
-        Trainer takes the intervals of saving and evaluation from the checkpoint; they are set to
-        those of the arguments. The run may have been killed between a save and its link.
-        """
+        """Correct the intervals of saving and evaluation, and the link `best`, of a resumed run."""
+        # Trainer takes the intervals of saving and evaluation from the checkpoint. The arguments of
+        # this start may have others.
         state.compute_steps(args, state.max_steps)
+        # The run may have been killed after it saved a checkpoint and before it set the link.
         self._link_best(args, state)
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Complete the checkpoint after every rank has written its part of it."""
-        barrier()
+        """Write the model cards of a new checkpoint, mark it as complete, and remove older ones."""
+        barrier()  # every rank has written its part of the checkpoint
         folder = Path(args.output_dir)
         checkpoint = folder / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero:
@@ -71,16 +71,20 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
         mark_complete(checkpoint)
         if not state.is_world_process_zero:
             return
-        state.compute_steps(args, state.max_steps)
         self._link_best(args, state)
-        for path in whole_checkpoints(folder)[: -self.keep]:
-            if path.name != (folder / BEST).resolve().name:
-                # Removed first, so that a folder that is only half removed counts as incomplete.
+        best_name = (folder / BEST).resolve().name
+        for path in whole_checkpoints(folder)[: -self.num_kept]:
+            if path.name != best_name:
+                # The file `complete` goes first, so that a kill leaves no half-removed folder that
+                # counts as complete.
                 (path / COMPLETE).unlink()
                 shutil.rmtree(path)
 
     def _link_best(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Point the link at the best checkpoint so far, on the first rank."""
+        """Point the link `best` at the best checkpoint so far, on the first rank.
+
+        Trainer knows a best checkpoint only if the run is evaluated.
+        """
         if state.is_world_process_zero and state.best_model_checkpoint:
             folder = Path(args.output_dir)
             point_link(folder / BEST, folder / Path(state.best_model_checkpoint).name)
@@ -88,7 +92,11 @@ class KeepCheckpoints(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
-    """Check the free space before a checkpoint is saved inside the context.
+    """Check that the disk has room for a checkpoint, which is then saved inside the context.
+
+    Args:
+        model: The model that is saved.
+        folder: The run folder. A checkpoint is expected to take as much space as the last one.
 
     Raises:
         UserError: The space does not suffice, or the disk fills up nevertheless. The message
@@ -97,32 +105,34 @@ def room_for_checkpoint(model: nn.Module, folder: Path) -> Iterator[None]:
     complete = whole_checkpoints(folder)
     if complete:
         last = f"The last complete checkpoint is {complete[-1]}"
-        needed = sum(path.stat().st_size for path in complete[-1].rglob("*") if path.is_file())
+        num_bytes = sum(path.stat().st_size for path in complete[-1].rglob("*") if path.is_file())
     else:
         last = "There is no complete checkpoint of this run yet"
-        needed = _first_checkpoint_bytes(model)
+        num_bytes = _first_checkpoint_bytes(model)
     advice = (
         f"{last}. Make room (output.keep_checkpoints is the number of checkpoints that are kept), "
         "then start again with --resume."
     )
     folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
+    num_free = shutil.disk_usage(folder).free
+    if num_free < num_bytes:
         raise UserError(
-            f"{folder}: a checkpoint takes about {needed:,} bytes, {free:,} are free. "
+            f"{folder}: a checkpoint takes about {num_bytes:,} bytes, {num_free:,} are free. "
             f"Nothing was saved. {advice}"
         )
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        free = shutil.disk_usage(folder).free
-        is_disk_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        # Libraries report a full disk in errors of their own, which are told by the free space.
-        if not is_disk_full and free > needed // 100:
+        num_free = shutil.disk_usage(folder).free
+        is_full_by_code = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # Libraries report a full disk in errors of their own. The space that is left tells these
+        # from other errors.
+        is_full_by_space = num_free <= num_bytes // 100
+        if not (is_full_by_code or is_full_by_space):
             raise
         raise UserError(
-            f"{folder}: the disk was full while a checkpoint was saved, {free:,} bytes are free. "
-            f"{advice}"
+            f"{folder}: the disk was full while a checkpoint was saved, {num_free:,} bytes are "
+            f"free. {advice}"
         ) from error
 
 
@@ -165,23 +175,24 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 
 
 def chosen_checkpoint(folder: Path) -> Path:
-    """Return the best checkpoint of a run, or the newest if no best one was chosen."""
+    """Return the best checkpoint of a run, or its newest complete one if no best one was chosen."""
     best = folder / BEST
     return (best if best.exists() else whole_checkpoints(folder)[-1]).resolve()
 
 
 def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
-    """Return the checkpoint to continue from; all ranks must call together.
+    """Return the checkpoint from which a run continues.
 
-    The first rank looks, and all ranks check the files. DeepSpeed unpickles its states, which can
-    run any code: a checkpoint is trusted like a program.
+    All ranks must call together: the first one lists the checkpoints, and each checks a part of the
+    files. Resuming trusts a checkpoint like a program, because DeepSpeed unpickles its states,
+    which can run any code.
 
     Args:
         folder: The run folder.
         resume: `never`, `auto` for the newest checkpoint of the run, or the path of a checkpoint.
-            With `auto`, incomplete checkpoints are removed and damaged ones are set aside, with a
-            line each.
-        console: Receives these lines.
+            With `auto`, incomplete checkpoints are removed, and damaged ones are renamed.
+        console: Receives a line for each checkpoint that is removed or renamed, and a warning if
+            `resume` is a path.
 
     Returns:
         None for `never`, and for `auto` if there is no checkpoint yet.
@@ -200,12 +211,16 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
             f"output.resume: {resume} is not a whole checkpoint: it has no file `{COMPLETE}`, "
             "which is written last. Give a checkpoint-N folder of a finished save, or `auto`."
         )
-    lines = damage(path)
-    if lines:
-        names = [other.name for other in whole_checkpoints(path.parent) if other.name != path.name]
+    faults = damage(path)
+    if faults:
+        other_names = [
+            checkpoint.name
+            for checkpoint in whole_checkpoints(path.parent)
+            if checkpoint.name != path.name
+        ]
         raise UserError(
-            f"output.resume: {path} is damaged: {'; '.join(lines)}. Copy these files again, or "
-            f"give another checkpoint (of this run: {', '.join(names) or 'none'})."
+            f"output.resume: {path} is damaged: {'; '.join(faults)}. Copy these files again, or "
+            f"give another checkpoint (of this run: {', '.join(other_names) or 'none'})."
         )
     if rank() == 0:
         console.print(
@@ -218,9 +233,13 @@ def find_resume(folder: Path, resume: str, console: Console) -> Path | None:
 def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
     """Return the newest undamaged checkpoint of a run; None if the run has no complete checkpoint.
 
-    Incomplete checkpoints are removed, because the run will write them again. Damaged ones are set
-    aside.
+    Incomplete checkpoints are removed, because the run will write them again. Damaged checkpoints
+    that are newer than the returned one are renamed.
+
+    Raises:
+        UserError: All complete checkpoints are damaged. None of them is renamed then.
     """
+    # The list of the first rank, so that all ranks check the same checkpoints.
     complete = gather(whole_checkpoints(folder))[0]
     if rank() == 0:
         for path in checkpoints(folder):
@@ -228,18 +247,20 @@ def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
                 console.print(f"{path.name} was cut off while it was being saved; it is removed")
                 shutil.rmtree(path)
     barrier()
-    damaged: dict[Path, str] = {}
+    description_by_damaged: dict[Path, str] = {}
     for path in reversed(complete):
-        lines = damage(path)
-        if lines:
-            damaged[path] = "; ".join(lines)
+        faults = damage(path)
+        if faults:
+            description_by_damaged[path] = "; ".join(faults)
             continue
         if rank() == 0:
-            set_aside(damaged, console)
+            _rename_damaged(description_by_damaged, console)
         barrier()
         return path
-    if damaged:
-        descriptions = [f"{path.name}: {lines}" for path, lines in damaged.items()]
+    if description_by_damaged:
+        descriptions = [
+            f"{path.name}: {description}" for path, description in description_by_damaged.items()
+        ]
         raise UserError(
             f"{folder}: no checkpoint of this run is undamaged. {'; '.join(descriptions)}. Copy "
             "these files again, or start another run: output.folder=NEW."
@@ -247,14 +268,15 @@ def _newest_checkpoint(folder: Path, console: Console) -> Path | None:
     return None
 
 
-def set_aside(damaged: dict[Path, str], console: Console) -> None:
-    """Rename damaged checkpoints, so that their steps can be saved again, and print their damage.
+def _rename_damaged(description_by_damaged: dict[Path, str], console: Console) -> None:
+    """Rename damaged checkpoints to `damaged-checkpoint-N`, so that step N can be saved again.
 
     Args:
-        damaged: Checkpoint to a description of its damage.
+        description_by_damaged: The folder of every damaged checkpoint, and a description of its
+            damage.
         console: Receives a line for each.
     """
-    for path, description in damaged.items():
+    for path, description in description_by_damaged.items():
         new_path = path.with_name(f"damaged-{path.name}")
         number = 0
         while new_path.exists():

@@ -26,7 +26,7 @@ from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.recipe.deepspeed_config import stage
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.sections import HELD_OUT_LOSS
-from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered
+from mmrm.train.supervised.budget import FIRST_BUDGET, LOWERED, ceiling, lowered_budget
 from mmrm.train.supervised.devices import device
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.packed_trainer import PackedTrainer
@@ -42,10 +42,11 @@ from mmrm.train.supervised.whole_weights import whole_weights
 
 
 class Method(ABC):
-    """A method of a run, on every rank; made before the model is loaded.
+    """The training method of a run: its data, its loss, its evaluation and its trainer.
 
-    `setup` comes first: it opens the data. A method that judges pairs has a `judge`, and one that
-    answers questions has `examine`. `MethodConfig.evaluated_on` says which of them a run calls.
+    Every rank creates it before the model is loaded, and calls `setup` first, which opens the data.
+    `MethodConfig.evaluated_on` decides which evaluation a run calls: `judge` for a model that
+    judges pairs, `examine` for a model that answers questions.
     """
 
     config: Any
@@ -85,18 +86,18 @@ class Method(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Build what the method needs of `config` and `mixture`, such as its records."""
+        """Build the attributes that depend on `config` and `mixture`, such as the records."""
 
     def open_mixture(self) -> Mixture:
-        """Open the recipe's sources, with a line for each that lost records and the reasons."""
+        """Open the recipe's sources, and print how many records of each were left out, and why."""
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
-        for source in mixture.splits:
-            if not source.left_out or rank() != 0:
+        for split in mixture.splits:
+            if not split.left_out or rank() != 0:
                 continue
-            reasons = ", ".join(f"{reason} {count:,}" for reason, count in source.left_out.items())
-            num_left_out = sum(source.left_out.values())
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in split.left_out.items())
+            num_left_out = sum(split.left_out.values())
             self.console.print(
-                f"{source.config.label}: {num_left_out:,} of {len(source.source):,} records left "
+                f"{split.config.label}: {num_left_out:,} of {len(split.source):,} records left "
                 f"out: {reasons}",
                 markup=False,
                 highlight=False,
@@ -104,9 +105,9 @@ class Method(ABC):
         return mixture
 
     def packed(self) -> Packed:
-        """Return how passes without gradients are packed.
+        """Return the settings with which passes without gradients encode and pack their rows.
 
-        A budget of `auto` is the one of eval/run.py, so that the figures of both agree.
+        A token budget of `auto` is the one of eval/run.py, so that the figures of both agree.
         """
         budget = self.recipe.optim.token_budget
         if budget == "auto":
@@ -114,52 +115,68 @@ class Method(ABC):
         return Packed(self.encoder, device(), budget, self.recipe.workers)
 
     def whole_weights(self, model: Any) -> AbstractContextManager[None]:
-        """Return the context in which a (wrapped) model writes; all ranks call together."""
+        """Return a context in which a model can generate texts; all ranks call together.
+
+        Under ZeRO-3 it gathers the weights of the model. DeepSpeed, DDP or PEFT may have wrapped
+        the model.
+        """
         return whole_weights(model)
 
     def judge(self, model: Any) -> Judge | None:
-        """Return the judge that a model in training is, None if the method trains no judge.
+        """Return a model in training as a judge; None if the method trains no judge.
 
-        `model` may be wrapped by DeepSpeed, DDP or PEFT.
+        DeepSpeed, DDP or PEFT may have wrapped the model.
         """
         return None
 
     def examine(self, model: nn.Module, folder: Path) -> dict[str, float] | None:
-        """Have a model answer the questions of the evaluation, and write its answers into `folder`.
+        """Let a model answer the questions of the evaluation, and write its answers into `folder`.
 
-        Return the figures, None if the method answers no questions. All ranks call together.
-        `model` may be wrapped.
+        All ranks call together. DeepSpeed, DDP or PEFT may have wrapped the model.
+
+        Returns:
+            The figures of the answers; None if the method trains no model that answers questions.
         """
         return None
 
     def held_out_loss(self, model: nn.Module, records: Sequence[Preference]) -> float | None:
-        """Return the loss on the records of data.validation, None if the method has no such loss.
+        """Return the loss on the records of data.validation; None if the method has no such loss.
 
-        All ranks call together. `model` may be wrapped, and must be in eval mode.
+        All ranks call together. The model must be in eval mode. DeepSpeed, DDP or PEFT may have
+        wrapped it.
         """
         return None
 
     @abstractmethod
     def arguments(self) -> TrainingArguments:
-        """Return the trainer's arguments; raises UserError if data, steps and ranks do not fit."""
+        """Return the arguments of the trainer.
+
+        Raises:
+            UserError: If the records are too few for a step, or the ranks cannot share it equally.
+        """
 
     @abstractmethod
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return the trainer. `trainer` goes to FiniteTrainer, and from there to Hugging Face's."""
+        """Return the trainer of the run.
+
+        Args:
+            trainer: Arguments of FiniteTrainer, which passes those it does not know to Hugging
+                Face's Trainer.
+        """
 
 
 class SupervisedMethod(Method):
-    """A method of the packed trainer: its loss is a function of packed records."""
+    """A method that learns from the records of the data, with the trainer of packed rows."""
 
     records: EncodedRecords
     encode: Encode
     objective: Objective
     costs: Costs | None = None
-    """The expected costs of the records; None for lessons, which are all alike."""
+    """The expected costs of the records; None for generated lessons, which all cost the same."""
     needs_rationale = False
-    """Only records with a rationale have a loss."""
+    """True if a record without a rationale has no loss."""
     prepare_step: Callable[[int], None] | None = None
-    """Called in a loader's worker before it encodes a step."""
+    """Called with the number of a step, in the loader's worker that is about to encode it."""
 
     @cached_property
     def steps(self) -> StepDataset:
@@ -177,14 +194,14 @@ class SupervisedMethod(Method):
         )
 
     def token_budget(self) -> int:
-        """Return the budget of one packed row of training at the start.
+        """Return the largest cost of a packed row, in tokens, with which training begins.
 
-        `auto` rises from here as memory allows. So does every budget on a CUDA device under ZeRO-3,
-        which cannot repeat a step that ran out of memory.
+        A budget of `auto` begins small and rises when memory has been measured. So does every
+        budget on a CUDA device under ZeRO-3, which cannot repeat a step that ran out of memory.
         """
         requested = self.recipe.optim.token_budget
         largest = ceiling(requested, self.folder)
-        lowered_to = lowered(self.folder)
+        lowered_to = lowered_budget(self.folder)
         if lowered_to and rank() == 0:
             file = self.folder / LOWERED
             self.console.print(
@@ -198,7 +215,10 @@ class SupervisedMethod(Method):
 
     @torch.no_grad()
     def held_out_loss(self, model: nn.Module, records: Sequence[Preference]) -> float:
-        """Return the loss that training minimises, over the records that have one, in fp32."""
+        """Return the mean of the loss that training minimises, over the records that have one.
+
+        All ranks call together. The model must be in eval mode.
+        """
         packed = self.packed()
         indices = [
             index
@@ -206,60 +226,70 @@ class SupervisedMethod(Method):
             if not self.needs_rationale or record.rationale is not None
         ]
 
-        def run(batch: PackedBatch, indices_of_row: Sequence[int]) -> list[dict[str, float]]:
-            """Return the sums of a row for its first item, and nothing for the others."""
+        def run_row(batch: PackedBatch, indices_of_row: Sequence[int]) -> list[dict[str, float]]:
+            """Return the sums of a row as the result of its first record, and {} for the others."""
             row_records = [records[index] for index in indices_of_row]
             row = held_out_row(batch, row_records, packed.encoder).to(packed.device)
+            # A loss is divided by totals, which are 1 here: sums are divided at the end.
             loss, sums = self.objective.loss(model, row, torch.ones(2, device=packed.device))
+            if not row.records:
+                return []  # a filler
             sums_of_row = {name: float(value) for name, value in sums.items()}
             sums_of_row["loss"] = float(loss)
             sums_of_row["records"] = float(row.records)
-            nothing: list[dict[str, float]] = [{} for _ in range(row.records - 1)]
-            return [sums_of_row, *nothing][: row.records]
+            results: list[dict[str, float]] = [{} for _ in range(row.records)]
+            results[0] = sums_of_row
+            return results
 
         totals: defaultdict[str, float] = defaultdict(float)
         encode = partial(encode_held_out, self.encode, records)
-        journal = Journal(HELD_OUT_LOSS, self.console)
+        journal = Journal(HELD_OUT_LOSS, self.console)  # without a file: it only shows the progress
         keys = [str(index) for index in indices]
         with journal.judging(keys, dict[str, float], len(indices)) as judging:
-            for sums in run_packed(packed, indices, encode, run, judging=judging):
+            for sums in run_packed(packed, indices, encode, run_row, judging=judging):
                 for name, value in sums.items():
                     totals[name] += value
         return self.objective.mean_loss(totals)
 
     def arguments(self) -> TrainingArguments:
-        """Return the arguments of a run over `steps`."""
+        """Return the arguments of the trainer for the number of `steps`."""
         return training_arguments(self.recipe, len(self.steps))
 
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return the packed trainer."""
+        """Return the trainer of packed rows; `trainer` are further arguments of FiniteTrainer."""
         return PackedTrainer(
             objective=self.objective, steps=self.steps, optim=self.recipe.optim, **trainer
         )
 
 
 def encode_held_out(encode: Encode, records: Sequence[Preference], index: int) -> Group:
-    """Return record `index` as the group that training would learn.
+    """Return a record of data.validation as the group that training would learn.
 
-    Every second judgement has the winner first.
+    A judge sees the winner first in every second record.
     """
-    return encode(records[index], index % 2).group
+    side = index % 2
+    return encode(records[index], side).group
 
 
 def held_out_row(batch: PackedBatch, records: Sequence[Preference], encoder: Encoder) -> PackedRow:
-    """Return a packed batch of held-out records as a row that an objective takes.
+    """Return a packed batch of held-out records as a row with the numbers that a loss needs.
 
-    No record is scored on a critique by the model, and every output of the batch has one place.
+    Held-out records are scored on the critiques from the data, and share no continuations.
+
+    Args:
+        batch: The packed records.
+        records: The records in their order in the batch.
+        encoder: Counts the tokens of the responses.
     """
     lengths: list[int] = []
     for record in records:
         lengths += response_tokens(encoder, record)
-    counts = torch.tensor(batch.group_sizes)
+    continuation_counts = torch.tensor(batch.group_sizes)
     return PackedRow(
         batch,
-        torch.tensor([record.margin or 0.0 for record in records]),
-        torch.tensor(lengths),
-        torch.zeros(len(records), dtype=torch.bool),
-        torch.arange(int(counts.sum())),
-        counts,
+        margins=torch.tensor([record.margin or 0.0 for record in records]),
+        response_tokens=torch.tensor(lengths),
+        has_model_critiques=torch.zeros(len(records), dtype=torch.bool),
+        continuation_indices=torch.arange(int(continuation_counts.sum())),
+        continuation_counts=continuation_counts,
     )

@@ -1,7 +1,8 @@
 """The arguments of Hugging Face's Trainer.
 
-What Trainer must not do by itself is switched off here. wandb writes to its server if there is a
-login, and else into the run folder, from which `wandb sync` sends it later.
+They also switch off what this project does itself, such as accumulating gradients and removing
+checkpoints. wandb writes to its server if there is a login, and else into the run folder, from
+which `wandb sync` sends it later.
 """
 
 import os
@@ -17,19 +18,23 @@ from mmrm.train.recipe.recipe import Recipe
 
 
 def training_arguments(
-    recipe: Recipe, steps: int, *, kind: type[TrainingArguments] = TrainingArguments, **own: Any
+    recipe: Recipe,
+    steps: int,
+    *,
+    kind: type[TrainingArguments] = TrainingArguments,
+    **further_arguments: Any,
 ) -> TrainingArguments:
-    """Return the arguments for a run of `steps` optimizer steps.
+    """Return the arguments of Trainer for a run of `steps` optimizer steps.
 
-    The loader hands out whole optimizer steps, so Trainer sees a batch of one and no accumulation.
-    It evaluates exactly when it saves, so that the best checkpoint is one that exists. It removes
-    no checkpoint: `KeepCheckpoints` does.
+    An item of the loader is a whole optimizer step, so that Trainer sees batches of one item and
+    accumulates no gradients. It evaluates exactly when it saves, so that the best checkpoint is one
+    that exists. It removes no checkpoint: `KeepCheckpoints` does.
 
     Args:
         recipe: The recipe.
         steps: The optimizer steps of the run.
-        kind: The class of the arguments.
-        own: Further arguments, which replace those here.
+        kind: The class of the returned arguments.
+        further_arguments: Further arguments. They replace those that this function sets.
     """
     optim = recipe.optim
     output = recipe.output
@@ -80,19 +85,24 @@ def training_arguments(
         "seed": recipe.seed,
         "full_determinism": recipe.deterministic,
     }
-    return kind(**{**shared, **own})
+    return kind(**{**shared, **further_arguments})
 
 
 def prepare_wandb(project: str, folder: Path) -> None:
-    """Set what Trainer's wandb callback reads from the environment, unless it is set already.
+    """Set the environment variables that Trainer's wandb callback reads, unless they are set.
 
-    wandb asks for no key. Without one it sends nothing.
+    Without a login wandb sends nothing, and does not ask for a key.
+
+    Args:
+        project: The name of the project in wandb.
+        folder: The run folder, into which wandb writes its files.
     """
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_PROJECT", project)
     os.environ.setdefault("WANDB_DIR", str(folder))
+    # `login` returns False if there is no key.
     if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
         os.environ["WANDB_MODE"] = "offline"
         # wandb read the environment when it was asked for a login, and would not look again.

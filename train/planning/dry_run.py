@@ -290,7 +290,7 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     if shape is not None:
         image_tokens = shape.image_tokens(backbone)
         fewest, most = image_tokens.bounds
-        tokens = f"{image_tokens.how}{fewest:,} to {most:,} tokens"
+        tokens = f"{image_tokens.description}{fewest:,} to {most:,} tokens"
     lines = [
         f"{backbone.path} in {backbone.dtype}, attention {backbone.attention}",
         *name_lines(backbone.path, shape),
@@ -438,7 +438,7 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
     if recipe.method.evaluated_on == "questions":
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
-        how = f"protocol: {evaluation.protocol.done('all rows', pairwise=not recipe.has_head)}"
+        how = f"protocol: {evaluation.protocol.in_words('all rows', pairwise=not recipe.has_head)}"
         if evaluation.baselines:
             best += "; content-blind baselines beside"
     return [*lines, f"at every save{start}; {how}", best]

@@ -66,7 +66,7 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
 def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
     """Return the largest number of bytes that the activations of a training row take.
 
-    A layer or vision block keeps `shape.kept` numbers. They were counted kernel by kernel on the
+    A layer or vision block keeps `shape.kept_for_backward` numbers. They were counted kernel by kernel on the
     released models, with tensors without values. `tests/train/planning/test_memory.py` checks that
     the estimate is within 5 %. Under activation checkpointing only the input of a layer is kept, and one
     layer at a time is computed again, with 2 more intermediate vectors for its gradients. A frozen
@@ -79,7 +79,7 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
         tokens: The tokens of the row.
         patches: The vision patches of the row.
     """
-    per_layer, per_block = shape.kept
+    per_layer, per_block = shape.kept_for_backward
     num_blocks = shape.vision_config.depth
     patch_width = shape.vision_config.width
     if recipe.optim.activation_checkpointing:
@@ -110,7 +110,7 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     if recipe.method.model != "scalar":
         lm_head = counts.lm_head
     if recipe.optim.lora is not None:
-        adapters = recipe.optim.lora.rank * counts.projections
+        adapters = recipe.optim.lora.rank * counts.parameters_per_lora_rank
         return counts.backbone + lm_head + head + adapters, adapters + head
     sizes = {
         "vision_tower": counts.vision_tower,

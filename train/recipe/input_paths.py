@@ -149,9 +149,9 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
         yield key, partial(look_at_model, path)
     yield "backbone.max_pixels", partial(look_at_limits, recipe.backbone)
     for key, source in sources(recipe):
-        yield key, source.look
+        yield key, source.check_local_files
     for index, benchmark in enumerate(recipe.evaluation.benchmarks):
-        look = partial(BENCHMARKS[benchmark.name].look, benchmark)
+        look = partial(BENCHMARKS[benchmark.name].check_location, benchmark)
         yield f"evaluation.benchmarks.{index}", look
     yield "data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out)
     yield "output.resume", partial(look_at_checkpoint, recipe.output.resume)

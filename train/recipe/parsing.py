@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_origin
 
-from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, lay
+from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, overlay
 from mmrm.data.config.validation import problems as locate
 from mmrm.data.config.validation import salvage, sections, validate
 from mmrm.data.errors import CheckpointError, Problem, RecipeError
@@ -69,7 +69,7 @@ def read_recipe(
     reader = Reader()
     tree = reader.recipe(path)
     for override in overrides:
-        tree = lay(tree, reader.override(override))
+        tree = overlay(tree, reader.override(override))
     variants = tree.child(VARIANTS)
     if variants is not None:
         message = "a recipe with variants is a list of runs; start it with train/ablate.py"
@@ -118,7 +118,7 @@ def with_best_checkpoint(tree: Located) -> Located:
     with suppress(CheckpointError, OSError, RuntimeError):
         best = Located(checkpoint_at(backbone.value), backbone.where)
         section = Located({"path": best}, best.where)
-        return lay(tree, Located({"backbone": section}, best.where))
+        return overlay(tree, Located({"backbone": section}, best.where))
     return tree
 
 

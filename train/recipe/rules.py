@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from mmrm.data.config.layers import Located
-from mmrm.data.config.validation import Path, dotted, written
+from mmrm.data.config.validation import KeyPath, dotted, written
 from mmrm.data.errors import Problem, UserError
 from mmrm.train.recipe.deepspeed_config import deepspeed_names, stage
 from mmrm.train.recipe.epoch import epoch_records
@@ -21,7 +21,7 @@ from mmrm.train.recipe.sections import Broken, Script
 def check(
     recipe: Recipe,
     tree: Located,
-    wrong: Iterable[Path],
+    wrong: Iterable[KeyPath],
     script: Script | None,
     world_size: int,
     *,

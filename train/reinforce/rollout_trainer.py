@@ -24,7 +24,7 @@ from trl.models.utils import prepare_deepspeed
 from mmrm.data.errors import CheckpointError
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
-from mmrm.models.packed_generation import generate_packed, log_probabilities, to_write
+from mmrm.models.packed_generation import generate_packed, group_to_continue, log_probabilities
 from mmrm.models.packing.groups import Continuation, Group
 from mmrm.train.reinforce.config import IMPORTANCE_CAP, RolloutConfig
 from mmrm.train.reinforce.policy_loss import (
@@ -379,7 +379,7 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     groups = []
     seeds = []
     for prompt in asked:
-        groups.append(to_write(prompt.group, count))
+        groups.append(group_to_continue(prompt.group, count))
         seeds.append([f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(count)])
     was_training = model.training
     model.eval()

@@ -17,16 +17,20 @@ from torch import nn
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.preference import Preference
-from mmrm.data.sources.project import as_row
+from mmrm.data.sources.project import project_row
 from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
-from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, distinct, example_from_record
-from mmrm.eval.benchmarks.rows import loaded
+from mmrm.eval.benchmarks.preference_folder import (
+    PREFERENCE_FOLDER,
+    example_from_record,
+    require_distinct_responses,
+)
+from mmrm.eval.benchmarks.rows import loaded_benchmark
 from mmrm.eval.candidates import total_usage
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
-from mmrm.eval.suite.suite import Suite, headline
+from mmrm.eval.suite.suite import Suite, headline_figures
 from mmrm.models.distributed import gather, rank, world_size
 from mmrm.train.methods.method import Method
 from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, HELD_OUT_LOSS
@@ -86,7 +90,7 @@ def _evaluate_on_benchmarks(
         baselines = recipe.evaluation.baselines
         console.print(results_table(results, title=f"step {step}", baselines=baselines).rich())
 
-    figures = headline(results)
+    figures = headline_figures(results)
     if judge.info.writes and scores:
         for name, value in cost_figures(scores).items():
             figures[f"judging/{name}"] = value
@@ -136,7 +140,7 @@ class HeldOutRecords:
         own_errors: dict[int, str] = {}
         for index in range(rank(), num_records, world_size()):
             try:
-                encode(distinct(validation[index]))
+                encode(require_distinct_responses(validation[index]))
             except RecordError as error:
                 own_errors[index] = str(error)
         errors: dict[int, str] = {}
@@ -159,7 +163,7 @@ class HeldOutRecords:
 
     def write(self, folder: Path) -> None:
         """Write the records into a run's folder."""
-        rows = (as_row(record, record.rationale) for record in self.records)
+        rows = (project_row(record, record.rationale) for record in self.records)
         write_json_lines(folder / HELD_OUT_RECORDS, rows)
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
@@ -167,5 +171,7 @@ class HeldOutRecords:
         examples = [
             example_from_record(replace(record, category=record.source)) for record in self.records
         ]
-        rows = loaded(HELD_OUT, examples, Location(location="data.validation"), "data.validation")
+        rows = loaded_benchmark(
+            HELD_OUT, examples, Location(location="data.validation"), "data.validation"
+        )
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from mmrm.data.preference import text
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.prompts import ask
+from mmrm.data.prompts import judge_conversation
 from mmrm.data.storage.files import write_whole
 from mmrm.eval.judges.judge_card import judge_card
 from mmrm.eval.judges.judging_config import JudgingConfig
@@ -241,7 +241,7 @@ def figures(results: Mapping[str, Result]) -> list[str]:
         accuracy_by_name = {f"**{result.benchmark}**": result.micro, **result.groups}
         for name, accuracy in accuracy_by_name.items():
             lines.append(f"| {name} | {' | '.join(accuracy_cells(accuracy))} |")
-        conditions = "; ".join((result.done, *result.notes))
+        conditions = "; ".join((result.description, *result.notes))
         notes.append(f"- {result.benchmark} ({result.origin}): {conditions}")
     return ["\n".join(lines), "\n".join(notes)]
 
@@ -252,7 +252,7 @@ def use(recipe: Recipe, *, has_adapters: bool) -> list[str]:
     template = recipe.method.judge_template
     if template is None:
         return [loading]
-    turns = ask(
+    turns = judge_conversation(
         template,
         [text("user", "{the question}", 1)],
         "{the first response}",

@@ -3,7 +3,8 @@
 In each round the policy answers questions, preference pairs are made of the answers, and the reward
 model is trained on the pairs.
 
-Each step of a round is a command of this project in its own process, and is not repeated once done.
+Each step of a round is a command of this project in its own process. It is not repeated if its
+output exists and was made from the same files.
 """
 
 import argparse
@@ -35,11 +36,16 @@ from mmrm.eval.results.predictions import credits_by, predictions_in, read_predi
 from mmrm.eval.verifiers import RECORDED
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
-from mmrm.train.studies.ablation.cached_steps import keep_settings, model_digest, run_step, trained
+from mmrm.train.studies.ablation.cached_steps import (
+    keep_settings,
+    model_digest,
+    run_step,
+    trained_checkpoint,
+)
 from mmrm.train.studies.predictor_figures import items_of_rows
 
 SOURCE = "on_policy"
-"""Name of the source in the recipe whose path is that of a round's pairs."""
+"""Name of the source of the recipe that reads the pairs of a round."""
 REMEDY = (
     "Let every round ask other questions, for example by `{round}` in the seed or the path of "
     "--questions, and none that a recipe trains on."
@@ -47,14 +53,14 @@ REMEDY = (
 
 
 FIGURES = ("round", "questions", "repeated", "unjudged", "asked", "right", "best", "auc")
-"""Keys of a line; all others are benchmarks."""
+"""Keys of a round's figures (`round_figures`). All other keys are names of benchmarks."""
 LEFT_OUT = {"repeated": "they were trained on", "unjudged": "they have no scores"}
-"""Reasons why questions are in no figure, by the key of their number."""
+"""Reasons why questions are in no figure, by the key under which their number is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundModels:
-    """The models with which a round begins: checkpoints or run folders.
+    """The reward model and the policy with which a round begins, each a checkpoint or run folder.
 
     The policy may also be a hub id or `embedded`.
     """
@@ -64,19 +70,23 @@ class RoundModels:
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Run the rounds that are not complete, and return the figures of all rounds.
+    """Train a reward model in rounds on the answers of a policy.
 
-    They are written to rounds.json after every round, so that an interrupted command leaves them.
+    Complete rounds are not run again. The figures are written to rounds.json after every round, in
+    case the command is interrupted.
 
     Args:
         options: The options of train/on_policy.py.
+
+    Returns:
+        The figures of all rounds with their table.
     """
     return study_result(run_rounds(options))
 
 
-def study_result(lines: list[dict[str, Any]]) -> StudyResult:
-    """Return the figures of all rounds with their table."""
-    return StudyResult(lines, (rounds_table(lines),))
+def study_result(rounds: list[dict[str, Any]]) -> StudyResult:
+    """Return the figures of all rounds, as `run_rounds` returns them, with their table."""
+    return StudyResult(rounds, (rounds_table(rounds),))
 
 
 def write(result: StudyResult, folder: Path) -> None:
@@ -87,20 +97,25 @@ def write(result: StudyResult, folder: Path) -> None:
 def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run the rounds that are not complete, and return the figures of each round.
 
+    The first figures are those of the models before the first round, with `round` 0.
+
+    Args:
+        options: The options of train/on_policy.py.
+
     Raises:
-        UserError: If the recipe has no source for the pairs, if the questions cannot be measured or
-            labelled, or if the folder was begun with other settings.
+        UserError: If the recipe has no source for the pairs, if the questions cannot be used, or if
+            the folder was begun with other settings.
     """
     recipe = read_recipe(options.recipe, options.overrides, entry="rm")
-    names = [source.label for source in recipe.data.sources]
-    if SOURCE not in names:
+    source_names = [source.label for source in recipe.data.sources]
+    if SOURCE not in source_names:
         raise UserError(
-            f"{options.recipe}: its sources are {', '.join(names)}; required is one with "
+            f"{options.recipe}: its sources are {', '.join(source_names)}; required is one with "
             f"`name: {SOURCE}`, such as {{type: project, name: {SOURCE}, path: pairs.jsonl}}, "
             "which gets the path of each round's pairs. Add it."
         )
-    source_index = names.index(SOURCE)
-    kept = (
+    source_index = source_names.index(SOURCE)
+    kept_options = (
         "policy",
         "questions",
         "samples",
@@ -109,43 +124,49 @@ def run_rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
         "judge",
         "policy_recipe",
     )
-    refuse_known_questions(recipe, options)
+    refuse_unusable_questions(recipe, options)
     keep_settings(
-        options.folder / "settings.json", options, kept, reward_model=recipe.backbone.path
+        options.folder / "settings.json", options, kept_options, reward_model=recipe.backbone.path
     )
     models = RoundModels(recipe.backbone.path, options.policy)
-    lines: list[dict[str, Any]] = []
+    rounds: list[dict[str, Any]] = []
     with locked_folder(options.folder) as lock:
         trained_on = TrainingPrompts()
         trained_on.add_model(recipe.backbone.path)
+        # One more round of questions measures the models of the last round.
         for number in range(1, options.rounds + 2):
             folder = round_folder(options, number)
             folder.mkdir(exist_ok=True)
             answer_and_score(models, folder, number, options)
+            # The answers of a round measure the models of the round before.
             figures = round_figures(folder, trained_on)
-            benchmarks = accuracies(round_folder(options, number - 1) / "reward_model")
-            lines.append({"round": number - 1, **figures, **benchmarks})
-            write(study_result(lines), options.folder)
+            accuracies = benchmark_accuracies(round_folder(options, number - 1) / "reward_model")
+            rounds.append({"round": number - 1, **figures, **accuracies})
+            write(study_result(rounds), options.folder)
             if number <= options.rounds:
                 make_pairs(folder, options)
-                models = learn(models, folder, source_index, options, lock)
+                models = train_models(models, folder, source_index, options, lock)
                 add_round(trained_on, recipe, folder)
-    return lines
+    return rounds
 
 
 def round_folder(options: argparse.Namespace, number: int) -> Path:
-    """Return the folder of a round. Rounds count from 1, and the last one trains no model."""
+    """Return the folder of a round; the first round has number 1."""
     folder: Path = options.folder / f"round-{number}"
     return folder
 
 
-def refuse_known_questions(recipe: Recipe, options: argparse.Namespace) -> None:
-    """Read the questions of all rounds at once, and refuse those that cannot be used.
+def refuse_unusable_questions(recipe: Recipe, options: argparse.Namespace) -> None:
+    """Read the questions of all rounds before any model is trained, and check them.
+
+    Args:
+        recipe: The recipe of the reward model.
+        options: The options of train/on_policy.py.
 
     Raises:
-        UserError: If the source of a round cannot be read, if its answers are verified by another
-            rule than --verifier, or if too many of its questions have been trained on when the
-            reward model is measured on them.
+        UserError: If the questions of a round cannot be read, if their answers are verified by
+            another rule than --verifier, or if the reward model is trained on a quarter of them or
+            more before it is measured on them.
     """
     trained_on = TrainingPrompts()
     trained_on.add_model(recipe.backbone.path)
@@ -153,6 +174,7 @@ def refuse_known_questions(recipe: Recipe, options: argparse.Namespace) -> None:
         questions = questions_of_round(options, number)
         refuse_other_verifier(questions, number, options)
         trained_on.questions_to_leave_out(questions, f"--questions, round {number}", REMEDY)
+        # The first round trains the reward model on the sources of the recipe and on its questions.
         if number == 1:
             add_sources(trained_on, recipe)
         trained_on.add(f"round {number}", [question.key for question in questions])
@@ -173,7 +195,7 @@ def questions_of_round(options: argparse.Namespace, number: int) -> list[Questio
 
 
 def source_of_round(options: argparse.Namespace, number: int) -> str:
-    """Return the source of a round's questions, in YAML."""
+    """Return the source of a round's questions in YAML: --questions with the number filled in."""
     source: str = options.questions.replace("{round}", str(number))
     return source
 
@@ -181,7 +203,15 @@ def source_of_round(options: argparse.Namespace, number: int) -> str:
 def refuse_other_verifier(
     questions: Sequence[Question], number: int, options: argparse.Namespace
 ) -> None:
-    """Raise UserError if --verifier is not the rule that all questions declare."""
+    """Raise UserError if --verifier is not the rule by which the answers are verified.
+
+    A question without a rule fits every verifier, and without --verifier every question fits.
+
+    Args:
+        questions: The questions of a round.
+        number: The number of the round.
+        options: The options of train/on_policy.py.
+    """
     if options.verifier is None:
         return
     others = [question for question in questions if question.rule not in (None, options.verifier)]
@@ -196,14 +226,25 @@ def refuse_other_verifier(
 
 
 def add_sources(trained_on: TrainingPrompts, recipe: Recipe) -> None:
-    """Add the sources of the recipe other than the pairs of the rounds."""
+    """Add the records of the recipe to the known ones, except for the pairs of the rounds.
+
+    Args:
+        trained_on: The questions that a reward model was trained on.
+        recipe: The recipe of the reward model.
+    """
     others = [source for source in recipe.data.sources if source.label != SOURCE]
     data = recipe.data.model_copy(update={"sources": others})
     trained_on.add_recipe(data, "this recipe", fetch=True)
 
 
 def add_round(trained_on: TrainingPrompts, recipe: Recipe, folder: Path) -> None:
-    """Add the questions that the reward model of a round was trained on."""
+    """Add the questions that the reward model of a round was trained on to the known ones.
+
+    Args:
+        trained_on: The questions that the reward models of earlier rounds were trained on.
+        recipe: The recipe of the reward model, whose other sources the first round adds.
+        folder: The folder of the round.
+    """
     if folder.name == "round-1":
         add_sources(trained_on, recipe)
     questions = read_questions(folder / "samples.jsonl")
@@ -213,7 +254,14 @@ def add_round(trained_on: TrainingPrompts, recipe: Recipe, folder: Path) -> None
 def answer_and_score(
     models: RoundModels, folder: Path, number: int, options: argparse.Namespace
 ) -> None:
-    """Let the policy answer the questions of a round, and the reward model score the answers."""
+    """Let the policy answer the questions of a round, and the reward model score the answers.
+
+    Args:
+        models: The models with which the round begins.
+        folder: The folder of the round, which gets samples.jsonl and scored.jsonl.
+        number: The number of the round.
+        options: The options of train/on_policy.py.
+    """
     samples = folder / "samples.jsonl"
     scored = folder / "scored.jsonl"
     arguments = [models.policy, str(samples), "--source", source_of_round(options, number)]
@@ -221,40 +269,67 @@ def answer_and_score(
     arguments += ["--max-new-tokens", str(options.max_new_tokens)]
     made_from = {"policy": model_digest(models.policy)}
     run_step(options.launcher, "eval/sample.py", arguments, samples, made_from)
-    score(models.reward_model, samples, scored, options)
+    score_answers(models.reward_model, samples, scored, options)
 
 
-def score(judge: str, samples: Path, scored: Path, options: argparse.Namespace) -> None:
-    """Let a reward model or another judge score the answers."""
+def score_answers(judge: str, samples: Path, scored: Path, options: argparse.Namespace) -> None:
+    """Let a reward model or another judge score answers, unless it has done so.
+
+    Args:
+        judge: A checkpoint, or the YAML file of a judge.
+        samples: The file of the answers.
+        scored: The file that gets the answers with their scores.
+        options: The options of train/on_policy.py.
+    """
     made_from = {"samples": content_digest(samples), "judge": model_digest(judge)}
     arguments = [judge, str(samples), str(scored)]
     run_step(options.launcher, "eval/score.py", arguments, scored, made_from)
 
 
 def make_pairs(folder: Path, options: argparse.Namespace) -> None:
-    """Make the pairs of a round, by the recorded verdicts or by the scores of --judge."""
-    labelled = folder / "scored.jsonl"
+    """Make preference pairs of the answers of a round, and write them to pairs.jsonl.
+
+    The pairs are made by the scores of --judge. Without a judge they are made by the verdicts that
+    were recorded when the answers were sampled.
+    """
     pairs = folder / "pairs.jsonl"
-    labels = ["--verifier", options.verifier or RECORDED, "--all"]
     if options.judge is not None:
         labelled = folder / "judged.jsonl"
         labels = []
-        score(options.judge, folder / "samples.jsonl", labelled, options)
+        score_answers(options.judge, folder / "samples.jsonl", labelled, options)
+    else:
+        labelled = folder / "scored.jsonl"
+        labels = ["--verifier", options.verifier or RECORDED, "--all"]
     arguments = ["pairs", str(labelled), str(pairs), *labels]
     made_from = {"labelled answers": content_digest(labelled)}
     run_step([sys.executable], "eval/select_responses.py", arguments, pairs, made_from)
 
 
-def learn(
+def train_models(
     models: RoundModels, folder: Path, source_index: int, options: argparse.Namespace, lock: int
 ) -> RoundModels:
-    """Train the reward model on the pairs of a round, and with --policy-recipe the policy by it."""
+    """Train the reward model on the pairs of a round, and with --policy-recipe also the policy.
+
+    Args:
+        models: The models with which the round begins.
+        folder: The folder of the round.
+        source_index: The index of the source of the recipe that reads the pairs.
+        options: The options of train/on_policy.py.
+        lock: The file descriptor of the lock of the study's folder, which the trainings inherit.
+
+    Returns:
+        The models with which the next round begins.
+    """
     pairs = folder / "pairs.jsonl"
-    over = [f"data.sources.{source_index}.path={pairs}", f"backbone.path={models.reward_model}"]
+    overrides = [
+        *options.overrides,
+        f"data.sources.{source_index}.path={pairs}",
+        f"backbone.path={models.reward_model}",
+    ]
     made_from = {"pairs": content_digest(pairs), "reward model": model_digest(models.reward_model)}
-    reward_model = trained(
+    reward_model = trained_checkpoint(
         options.recipe,
-        [*options.overrides, *over],
+        overrides,
         folder / "reward_model",
         options.launcher,
         lock,
@@ -262,10 +337,10 @@ def learn(
     )
     if options.policy_recipe is None:
         return RoundModels(reward_model, models.policy)
-    over = [f"backbone.path={models.policy}", f"method.rewards.0.path={reward_model}"]
+    overrides = [f"backbone.path={models.policy}", f"method.rewards.0.path={reward_model}"]
     made_from = {"policy": model_digest(models.policy), "reward model": model_digest(reward_model)}
-    policy = trained(
-        options.policy_recipe, over, folder / "policy", options.launcher, lock, made_from
+    policy = trained_checkpoint(
+        options.policy_recipe, overrides, folder / "policy", options.launcher, lock, made_from
     )
     return RoundModels(reward_model, policy)
 
@@ -273,43 +348,50 @@ def learn(
 def round_figures(folder: Path, trained_on: TrainingPrompts) -> dict[str, Any]:
     """Return the figures of a policy and of the reward model that scored its answers.
 
-    Questions that the reward model was trained on are left out. `repeated` is their number,
-    `unjudged` that of questions without scores, and `questions` that of the remaining ones. `asked`
-    of these have right and wrong answers, and count for `auc`. `right` is the accuracy of a sampled
-    answer, and `best` that of the best answer by score. Both are means with 95 % intervals, as is
-    `auc`.
+    Questions that the reward model was trained on are left out.
 
     Args:
         folder: The folder of the round.
         trained_on: The questions that the reward model was trained on.
 
+    Returns:
+        Four numbers of questions: `questions` count, `repeated` are left out because they were
+        trained on, `unjudged` have no scores, and `asked` have both right and wrong answers. Three
+        means with the ends of their 95 % intervals, each only if there are such questions: `right`,
+        the accuracy of a sampled answer; `best`, the accuracy of the answer with the highest score;
+        and `auc`, over the questions of `asked`.
+
     Raises:
-        UserError: If so many questions were trained on that they are refused.
+        UserError: If a quarter of the questions or more were trained on.
     """
     rows = list(rows_of(folder / "scored.jsonl"))
-    num_asked = sum(1 for _ in rows_of(folder / "samples.jsonl"))
+    num_sampled = sum(1 for _ in rows_of(folder / "samples.jsonl"))
     repeated = trained_on.questions_to_leave_out(
         [Question.of_row(row) for row in rows], folder.name, REMEDY
     )
-    unseen = [row for index, row in enumerate(rows) if index not in repeated]
-    right = [sum(row["right"]) / len(row["right"]) for row in unseen]
-    best = [best_of(row["scores"], row["right"], len(row["right"])) for row in unseen]
+    unseen_rows = [row for index, row in enumerate(rows) if index not in repeated]
+    sampled_accuracies = []
+    best_accuracies = []
     auc_by_index: dict[int, float] = {}
-    for index, row in enumerate(unseen):
-        auc = in_group_auc(row["scores"], row["right"])
-        if auc is not None:
+    for index, row in enumerate(unseen_rows):
+        scores = row["scores"]
+        is_right = row["right"]
+        sampled_accuracies.append(sum(is_right) / len(is_right))
+        best_accuracies.append(best_of(scores, is_right, len(is_right)))
+        auc = in_group_auc(scores, is_right)
+        if auc is not None:  # None if all answers are right, or all are wrong
             auc_by_index[index] = auc
-    items = items_of_rows(unseen)
+    items = items_of_rows(unseen_rows)
     counts = {
-        "questions": len(unseen),
+        "questions": len(unseen_rows),
         "repeated": len(repeated),
-        "unjudged": num_asked - len(rows),
+        "unjudged": num_sampled - len(rows),
         "asked": len(auc_by_index),
     }
     means: dict[str, list[float | None]] = {}
-    if unseen:
-        means["right"] = mean_with_interval(np.array(right), items)
-        means["best"] = mean_with_interval(np.array(best), items)
+    if unseen_rows:
+        means["right"] = mean_with_interval(np.array(sampled_accuracies), items)
+        means["best"] = mean_with_interval(np.array(best_accuracies), items)
     if auc_by_index:
         aucs = np.array(list(auc_by_index.values()))
         means["auc"] = mean_with_interval(aucs, items[list(auc_by_index)])
@@ -317,56 +399,71 @@ def round_figures(folder: Path, trained_on: TrainingPrompts) -> dict[str, Any]:
 
 
 def mean_with_interval(values: Floats, items: Ints) -> list[float | None]:
-    """Return a mean of values from 0 to 1 over questions with its 95 % interval.
+    """Return a mean over questions, and the lower and upper end of its 95 % interval.
 
     Args:
-        values: A value of each question, shape (questions,).
-        items: The number of each question's item, shape (questions,).
+        values: A value from 0 to 1 of each question, shape (questions,).
+        items: The number of the item to which each question belongs, shape (questions,). Questions
+            of one item, such as questions about one image, are not independent.
     """
     estimate = share_interval(values, items)
     return [estimate.mean, estimate.low, estimate.high]
 
 
-def accuracies(run: Path) -> dict[str, float]:
-    """Return the accuracies of a trained reward model on the benchmarks of its recipe."""
-    return {
-        name: float(np.mean(list(credits_by(read_predictions(file)).values())))
-        for name, file in predictions_in(run).items()
-    }
+def benchmark_accuracies(run_folder: Path) -> dict[str, float]:
+    """Return the accuracies of a trained reward model on the benchmarks of its recipe.
+
+    The result is empty if the folder has no evaluation, as before the first round.
+    """
+    accuracies = {}
+    for benchmark, file in predictions_in(run_folder).items():
+        credits = list(credits_by(read_predictions(file)).values())
+        accuracies[benchmark] = float(np.mean(credits))
+    return accuracies
 
 
-def rounds_table(lines: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of the rounds, in percent; AUC is a share."""
+def rounds_table(rounds: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of the rounds. Accuracies are in percent, and AUC is a share.
+
+    Args:
+        rounds: The figures of each round, as `run_rounds` returns them.
+    """
+    # A dictionary, as a set in the order of the first occurrence.
     benchmarks: dict[str, None] = {}
-    for line in lines:
-        benchmarks |= dict.fromkeys(name for name in line if name not in FIGURES)
+    for figures in rounds:
+        benchmarks |= dict.fromkeys(name for name in figures if name not in FIGURES)
     heads = ["round", "questions", "right [95 %]", "best [95 %]", "AUC [95 %]", *benchmarks]
     rows = []
-    for line in lines:
-        cells = [str(line["round"]), f"{line['questions']:,}"]
-        cells += [interval(*line[name]) for name in ("right", "best")]
-        cells.append(_auc_text(line))
-        cells += [percent(line.get(name)) for name in benchmarks]
+    for figures in rounds:
+        cells = [str(figures["round"]), f"{figures['questions']:,}"]
+        cells += [interval(*figures[name]) for name in ("right", "best")]
+        cells.append(_auc_text(figures))
+        cells += [percent(figures.get(name)) for name in benchmarks]
         rows.append(tuple(cells))
     columns = tuple(Column(head, is_number=True) for head in heads)
     title = "questions that the reward model was not trained on"
-    return Table(title, columns, tuple(rows), (_rounds_note(lines),))
+    return Table(title, columns, tuple(rows), (_rounds_note(rounds),))
 
 
-def _auc_text(line: dict[str, Any]) -> str:
-    """Return the AUC of a round, with the number of questions that have right and wrong answers."""
-    if "auc" not in line:
+def _auc_text(figures: dict[str, Any]) -> str:
+    """Return the AUC of a round, with the number of questions that have right and wrong answers.
+
+    Returns the mark for a missing value if there are no such questions.
+    """
+    if "auc" not in figures:
         return MISSING
-    mean, low, high = line["auc"]
-    auc = interval(mean, low, high, form=lambda share: f"{share:.3f}")
-    return f"{auc} ({line['asked']})"
+    mean, low, high = figures["auc"]
+    auc = interval(mean, low, high, format_number=lambda share: f"{share:.3f}")
+    return f"{auc} ({figures['asked']})"
 
 
-def _rounds_note(lines: Sequence[dict[str, Any]]) -> str:
-    """Return a note on the AUC, and on the number of questions that are in no figure."""
+def _rounds_note(rounds: Sequence[dict[str, Any]]) -> str:
+    """Return the note below the table: what AUC is, and how many questions are in no figure."""
     note = "AUC inside a question, (questions with both)"
-    for name, words in LEFT_OUT.items():
-        if sum(line[name] for line in lines):
-            counts = ", ".join(f"{line[name]:,} in round {line['round']}" for line in lines)
-            note += f"; left out because {words}: {counts}"
+    for name, reason in LEFT_OUT.items():
+        if any(figures[name] for figures in rounds):
+            counts = ", ".join(
+                f"{figures[name]:,} in round {figures['round']}" for figures in rounds
+            )
+            note += f"; left out because {reason}: {counts}"
     return note

@@ -1,8 +1,9 @@
 """The study of which figures of reward models predict how much a policy gains from them.
 
-The reward models of a list score the same answers of a policy, which are sampled once. A gain is
-measured by choosing the best of N answers by score, or by training a policy with the model as its
-reward.
+The reward models of a list score the same answers of a policy, which are sampled once. A figure of
+a model is a number such as its accuracy on a benchmark. A gain is what a policy wins by the model:
+the accuracy of the best of N answers by its score, minus that of a sampled answer, or the accuracy
+of a policy that is trained with the model as its reward, minus its accuracy before.
 """
 
 import argparse
@@ -54,18 +55,18 @@ from mmrm.eval.results.predictions import item_codes
 from mmrm.eval.results.result import read_result
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.cached_steps import (
-    CLONE,
+    REPOSITORY,
     checkpoint_of,
     keep_settings,
     model_digest,
     run_step,
-    trained,
+    trained_checkpoint,
 )
 from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
+    flat_rows,
     lines_by_figure,
-    rows,
     statement,
 )
 from mmrm.train.studies.ablation.variants import (
@@ -82,40 +83,50 @@ from mmrm.train.studies.predictor_figures import (
 )
 
 AUC = "AUC inside a question"
+"""Figure of a question: the share of pairs of a right and a wrong answer in which the right answer
+has the higher score."""
 BEST = "best of N"
+"""Figure of a question: the accuracy of the answer with the highest score."""
 GAIN = "best of N minus a sampled one"
+"""Figure of a question: the accuracy of the answer with the highest score, minus that of a sampled
+answer."""
 JUDGE = "judge"
+"""The paradigm of models that compare two answers instead of scoring each."""
 
 Gain = tuple[float, float | None, float | None]
-"""A mean and the ends of its 95 % interval over questions."""
+"""A mean, and the lower and upper end of its 95 % interval over questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A reward model with its figures, which are single numbers, and its gains."""
+    """A reward model with its figures, such as accuracies, and what a policy gains from it."""
 
     run: Run
+    """The training of the model."""
     questions: int
+    """Number of questions that count."""
     figures: dict[str, float]
+    """Figures by name, such as "AUC" or the accuracy on a benchmark."""
     gains: dict[str, Gain]
+    """Gains by name: `best_of_gain`, `rl_greedy_gain` and `rl_sampled_gain`."""
     by_question: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Figures of the answers to each question, by the content of question and answers (`contents`).
+    """AUC, BEST and GAIN of every question, by the name of the question (`unique_names`).
 
     A question has an AUC only if some of its answers are right and some are wrong.
     """
     unjudged: int = 0
-    """Questions whose answers have no scores."""
+    """Number of questions whose answers have no scores."""
 
     @property
     def stored(self) -> dict[str, Any]:
         """The model as it is written to predictors.json."""
-        about = {
+        identification = {
             "variant": self.run.variant,
             "seed": self.run.seed,
             "paradigm": paradigm(self.run),
             "questions": self.questions,
         }
-        return {**about, **self.figures, **self.gains}
+        return {**identification, **self.figures, **self.gains}
 
 
 def paradigm(run: Run) -> str:
@@ -124,10 +135,11 @@ def paradigm(run: Run) -> str:
 
 
 def read_list(options: argparse.Namespace) -> Ablation:
-    """Return the list of reward models that the command line names.
+    """Read the list of reward models that the command line names.
 
     Raises:
-        UserError: An argument of --pays is no variant of the list.
+        UserError: An argument of --pays, which names variants that train a policy, is no variant of
+            the list.
     """
     ablation = read_ablation(options.list, options.overrides, list(dict.fromkeys(options.seeds)))
     unknown = set(options.pays) - ablation.changes.keys()
@@ -140,7 +152,7 @@ def read_list(options: argparse.Namespace) -> Ablation:
 
 
 def run(ablation: Ablation, options: argparse.Namespace) -> StudyResult:
-    """Train and measure the models that are not complete, and return figures and gains of all.
+    """Train and measure the models that are not complete, and return the results of all models.
 
     Args:
         ablation: The list of reward models.
@@ -158,14 +170,19 @@ def write(result: StudyResult, folder: Path) -> None:
 
 
 def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[MeasuredModel]:
-    """Train the reward models, let them score the answers, and train the policies.
+    """Train the reward models, let them score a policy's answers, and train policies by them.
 
-    Returns the models whose training is complete.
+    Args:
+        ablation: The list of reward models.
+        options: The options of train/predictors.py.
+
+    Returns:
+        The models whose training is complete, with their figures and gains.
     """
     folder = ablation.folder / "predictors"
     questions = questions_of_source(options.questions, "--questions")
-    repeated_keys = known_questions(questions, ablation)
-    repeated_policy_questions = known_policy_questions(options)
+    repeated_keys = keys_of_repeated_questions(questions, ablation)
+    repeated_policy_questions = repeated_questions_of_policies(options)
     if any(state(run) != "complete" for run in ablation.runs):
         train_list(options)
     models = []
@@ -176,38 +193,49 @@ def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[Mea
             ("policy", "questions", "samples", "max_new_tokens", "policy_recipe"),
         )
         samples = sampled_answers(folder, questions, options)
-        fewer = folder / f"samples-{options.compared}.jsonl"
+        # A judge that compares two answers takes long, and gets the first questions only.
+        samples_of_judges = folder / f"samples-{options.compared}.jsonl"
         with samples.open(encoding="utf-8") as lines:
-            write_whole(fewer, "".join(islice(lines, options.compared)))
+            write_whole(samples_of_judges, "".join(islice(lines, options.compared)))
+        first_seed = ablation.runs[0].seed
         for run in ablation.runs:
             if state(run) != "complete":
                 continue
-            given = fewer if paradigm(run) == JUDGE else samples
-            scored = scored_answers(run, given, options)
-            num_unjudged = num_rows(given) - num_rows(scored)
+            samples_of_run = samples_of_judges if paradigm(run) == JUDGE else samples
+            scored = scored_answers(run, samples_of_run, options)
+            num_unjudged = num_rows(samples_of_run) - num_rows(scored)
             model = replace(model_of_answers(run, scored, repeated_keys), unjudged=num_unjudged)
             model.figures.update(benchmark_figures(run))
-            if run.variant in options.pays and run.seed == ablation.runs[0].seed:
-                policy = folder / "policies" / run.variant
-                gains = policy_gains(run, policy, options, lock, repeated_policy_questions)
+            if run.variant in options.pays and run.seed == first_seed:
+                policy_folder = folder / "policies" / run.variant
+                gains = policy_gains(run, policy_folder, options, lock, repeated_policy_questions)
                 model.gains.update(gains)
             models.append(model)
     return models
 
 
 def train_list(options: argparse.Namespace) -> None:
-    """Train the incomplete runs of the list by train/ablate.py, which prints failures."""
+    """Train the incomplete runs of the list with train/ablate.py.
+
+    It prints the runs that fail. They are left out of the study.
+    """
     arguments = [str(options.list), *options.overrides]
     arguments += ["--seeds", *(str(seed) for seed in options.seeds)]
     arguments += ["--launcher", shlex.join(options.launcher)]
-    script = str(CLONE / "train" / "ablate.py")
+    script = str(REPOSITORY / "train" / "ablate.py")
     subprocess.run([sys.executable, script, *arguments], check=False)
 
 
 def sampled_answers(
     folder: Path, questions: Sequence[Question], options: argparse.Namespace
 ) -> Path:
-    """Return the file of the policy's answers, and let the policy answer if there is none."""
+    """Let the policy answer the questions, unless it has done so, and return the answers' file.
+
+    Args:
+        folder: The folder of the study.
+        questions: The questions, whose digest shows if they have changed since the policy answered.
+        options: The options of train/predictors.py.
+    """
     samples = folder / "samples.jsonl"
     question_texts = [(question.key, question.rule) for question in questions]
     made_from = {
@@ -222,7 +250,13 @@ def sampled_answers(
 
 
 def scored_answers(run: Run, samples: Path, options: argparse.Namespace) -> Path:
-    """Return the file of a reward model's scores of answers, and compute them if there is none."""
+    """Let a reward model score the answers of a file, unless it has, and return the scores' file.
+
+    Args:
+        run: The training of the model.
+        samples: The file of the answers.
+        options: The options of train/predictors.py.
+    """
     scored = run.folder / f"scored-{samples.name}"
     checkpoint = str(checkpoint_of(run))
     made_from = {"samples": content_digest(samples), "judge": model_digest(checkpoint)}
@@ -236,13 +270,13 @@ def num_rows(file: Path) -> int:
     return sum(1 for _ in rows_of(file))
 
 
-def known_questions(questions: Sequence[Question], ablation: Ablation) -> set[int]:
-    """Return the keys of the questions that a reward model of the list was trained on.
+def keys_of_repeated_questions(questions: Sequence[Question], ablation: Ablation) -> set[int]:
+    """Return the keys of those questions that any reward model of the list is trained on.
 
-    They are left out for all models.
+    They are left out of the figures of all models. Their number is printed.
 
     Raises:
-        UserError: If so many were trained on that they are refused. Nothing has been trained then.
+        UserError: If a quarter of the questions or more are trained on.
     """
     trained_on = TrainingPrompts()
     for run in ablation.runs:
@@ -254,17 +288,21 @@ def known_questions(questions: Sequence[Question], ablation: Ablation) -> set[in
     return {questions[index].key for index in repeated}
 
 
-def known_policy_questions(options: argparse.Namespace) -> set[str]:
-    """Return the identities of the questions of --policy-recipe that its policies are trained on.
+def repeated_questions_of_policies(options: argparse.Namespace) -> set[str]:
+    """Return the identities of those questions of --policy-recipe that its policies are trained on.
+
+    They are left out of the gains of policies. Their number is printed. The result is empty without
+    --policy-recipe.
 
     Raises:
-        UserError: If so many are trained on that they are refused. Nothing has been trained then.
+        UserError: If a quarter of the questions or more are trained on.
     """
     if options.policy_recipe is None:
         return set()
     recipe = read_recipe(options.policy_recipe)
     if not recipe.evaluation.questions:
         return set()  # the policy answers records that data.validation holds out
+    # A gain is measured on the first set of questions. It is read as a mixture of one source.
     section = {"sources": [recipe.evaluation.questions[0]], "cache": recipe.data.cache}
     mixture = Mixture(MixtureConfig.model_validate(section))
     records = [mixture[index] for index in range(len(mixture))]
@@ -273,13 +311,22 @@ def known_policy_questions(options: argparse.Namespace) -> set[str]:
     trained_on.add_model(recipe.backbone.path)
     name = f"{options.policy_recipe}, evaluation.questions"
     remedy = "Evaluate the policy on questions that data.sources does not hold."
-    repeated = trained_on.questions_to_leave_out([*map(Question.of_record, records)], name, remedy)
+    questions = [Question.of_record(record) for record in records]
+    repeated = trained_on.questions_to_leave_out(questions, name, remedy)
     show_left_out(name, len(repeated), len(records), trained_on.notes)
     return {records[index].identity for index in repeated}
 
 
 def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Iterable[str]) -> None:
-    """Print how many questions are left out, and the records that could not be compared with them."""
+    """Print how many questions are left out because a model is trained on them.
+
+    Args:
+        name: The name of the questions in messages.
+        num_repeated: The number of questions that are left out.
+        num_questions: The number of all questions.
+        notes: Models and sources that could not be compared with the questions, and why. Each is
+            printed.
+    """
     if num_repeated:
         print(
             f"{name}: {num_repeated:,} of {num_questions:,} questions are trained on and left out",
@@ -292,65 +339,73 @@ def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Itera
 def model_of_answers(
     run: Run, scored: Path, repeated_keys: Set[int] = frozenset()
 ) -> MeasuredModel:
-    """Return the figures of a model by the policy's answers.
+    """Return a model with the figures and the best-of-N gain of the answers that it scored.
 
     Args:
         run: The training of the model.
-        scored: The file of the answers with the model's scores.
+        scored: The file of the answers with the model's scores, a row for each question.
         repeated_keys: Keys of questions that a model of the list was trained on. They count for no
             figure.
     """
-    scored_rows = [row for row in rows_of(scored) if Question.of_row(row).key not in repeated_keys]
-    best: dict[str, float] = {}
-    sampled: dict[str, float] = {}
-    auc: dict[str, float] = {}
-    for name, row in zip(contents(scored_rows), scored_rows, strict=True):
+    rows = [row for row in rows_of(scored) if Question.of_row(row).key not in repeated_keys]
+    best_accuracy: dict[str, float] = {}
+    sampled_accuracy: dict[str, float] = {}
+    auc_by_question: dict[str, float] = {}
+    for name, row in zip(unique_names(rows), rows, strict=True):
         scores = row["scores"]
-        right = row["right"]
-        best[name] = best_of(scores, right, len(right))
-        sampled[name] = sum(right) / len(right)
-        in_group = in_group_auc(scores, right)
-        if in_group is not None:
-            auc[name] = in_group
-    figures = {"AUC": float(np.mean(list(auc.values())))} if auc else {}
+        is_right = row["right"]
+        best_accuracy[name] = best_of(scores, is_right, len(is_right))
+        sampled_accuracy[name] = sum(is_right) / len(is_right)
+        auc = in_group_auc(scores, is_right)
+        if auc is not None:  # None if all answers are right, or all are wrong
+            auc_by_question[name] = auc
+    figures = {}
+    if auc_by_question:
+        figures["AUC"] = float(np.mean(list(auc_by_question.values())))
     gain = paired_difference(
-        np.array(list(best.values())), np.array(list(sampled.values())), items_of_rows(scored_rows)
+        np.array(list(best_accuracy.values())),
+        np.array(list(sampled_accuracy.values())),
+        items_of_rows(rows),
     )
+    gain_by_question = {
+        name: best_accuracy[name] - sampled_accuracy[name] for name in best_accuracy
+    }
     return MeasuredModel(
         run,
-        len(scored_rows),
-        figures,
-        {"best_of_gain": (gain.mean, gain.low, gain.high)},
-        {AUC: auc, BEST: best, GAIN: {name: best[name] - sampled[name] for name in best}},
+        questions=len(rows),
+        figures=figures,
+        gains={"best_of_gain": (gain.mean, gain.low, gain.high)},
+        by_question={AUC: auc_by_question, BEST: best_accuracy, GAIN: gain_by_question},
     )
 
 
-def contents(scored_rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a unique name for each row: a digest of its question and answers.
+def unique_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name for the question of each row, by which the files of several models are paired.
 
-    An index into a file is no name: files of several models lack different rows, those that could
-    not be judged. Rows of equal content are numbered.
+    A name is a digest of the question and its answers. If several rows have the same question and
+    answers, a number is appended. The index of a row would be no such name, because a file lacks
+    the questions whose answers the model could not score.
     """
     names: list[str] = []
-    times: Counter[str] = Counter()
-    for row in scored_rows:
+    count_by_content: Counter[str] = Counter()
+    for row in rows:
         content = digest(json.dumps([Question.of_row(row).key, row["responses"]]))
-        times[content] += 1
-        names.append(f"{content}-{times[content]}")
+        count_by_content[content] += 1
+        names.append(f"{content}-{count_by_content[content]}")
     return names
 
 
 def benchmark_figures(run: Run) -> dict[str, float]:
-    """Return accuracy, calibration and order consistency of a run's last checkpoint.
+    """Return accuracy, calibration error and order consistency of a complete run, by name.
 
-    A figure is missing if it does not apply to the paradigm.
+    They are measured on each benchmark. A figure that does not apply to the paradigm is missing.
     """
     figures: dict[str, float | None] = {}
     for benchmark in run.recipe.evaluation.benchmarks:
         result = read_result(run.folder / "eval" / f"{benchmark.name}.json")
-        order = result.votes.order if result.votes else None
-        figures[f"{benchmark.name} accuracy"] = result.micro.half
+        figures[f"{benchmark.name} accuracy"] = result.micro.half  # a tie counts half a point
         figures[f"{benchmark.name} ECE"] = result.calibration.ece if result.calibration else None
+        order = result.votes.order if result.votes else None
         figures[f"{benchmark.name} order consistency"] = order.rate if order else None
     return {name: value for name, value in figures.items() if value is not None}
 
@@ -362,74 +417,98 @@ def policy_gains(
     lock: int,
     repeated_questions: Set[str],
 ) -> dict[str, Gain]:
-    """Train a policy by a model, and return what it gained, paired with its start.
+    """Train a policy with a reward model, and return by how much its accuracy rose.
 
     Args:
-        run: The training of the model.
+        run: The training of the reward model.
         folder: The run folder of the policy.
         options: The options of train/predictors.py.
         lock: The file descriptor of the study's lock.
         repeated_questions: Identities of questions that the policy is trained on. They are left
             out.
+
+    Returns:
+        The gains of greedy and of sampled answers: `rl_greedy_gain` and `rl_sampled_gain`.
+
+    Raises:
+        UserError: If the policy answered other questions after the training than before.
     """
     checkpoint = checkpoint_of(run)
+    # The policy is also evaluated at the start, before it has been trained.
     overrides = [f"method.rewards.0.path={checkpoint}", "evaluation.at_start=true"]
     made_from = {"reward model": model_digest(str(checkpoint))}
-    trained(options.policy_recipe, overrides, folder, options.launcher, lock, made_from)
-    name = read_recipe(folder / RECIPE).question_sets[0]
-    start_file = folder / "start" / "answers" / f"{name}.jsonl"
-    after = credits_by_question(folder / "answers" / f"{name}.jsonl")
-    start = credits_by_question(start_file)
-    if after.keys() != start.keys():
+    trained_checkpoint(options.policy_recipe, overrides, folder, options.launcher, lock, made_from)
+    question_set = read_recipe(folder / RECIPE).question_sets[0]
+    file_before = folder / "start" / "answers" / f"{question_set}.jsonl"
+    credits_before = credits_by_question(file_before)
+    credits_after = credits_by_question(folder / "answers" / f"{question_set}.jsonl")
+    if credits_after.keys() != credits_before.keys():
+        num_common = len(credits_after.keys() & credits_before.keys())
         raise UserError(
-            f"{folder}: the policy answered {len(after):,} questions and its start {len(start):,}, "
-            f"{len(after.keys() & start.keys()):,} of them the same. A gain is paired by question. "
-            "Remove that folder to train the policy again."
+            f"{folder}: the policy answered {len(credits_after):,} questions and its start "
+            f"{len(credits_before):,}, {num_common:,} of them the same. A gain is paired by "
+            "question. Remove that folder to train the policy again."
         )
-    questions = [question for question in start if question[0] not in repeated_questions]
-    item_by_question = items_by_question(start_file)
+    questions = [
+        (identity, key) for identity, key in credits_before if identity not in repeated_questions
+    ]
+    # Intervals take into account that questions of one item, such as an image, are not independent.
+    item_by_question = items_by_question(file_before)
     items = item_codes([item_by_question[question] for question in questions])
     gains: dict[str, Gain] = {}
-    for figure in ("greedy", "sampled"):
-        before = np.array([start[question][figure] for question in questions])
-        now = np.array([after[question][figure] for question in questions])
-        difference = paired_difference(now, before, items)
-        gains[f"rl_{figure}_gain"] = (difference.mean, difference.low, difference.high)
+    for sampling in ("greedy", "sampled"):
+        before = np.array([credits_before[question][sampling] for question in questions])
+        after = np.array([credits_after[question][sampling] for question in questions])
+        difference = paired_difference(after, before, items)
+        gains[f"rl_{sampling}_gain"] = (difference.mean, difference.low, difference.high)
     return gains
 
 
 def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the credits of a policy's answers by identity and content of the question."""
+    """Read the points from 0 to 1 that a policy has on each question, from a file of its answers.
+
+    They are by figure, such as `greedy` for its greedy answer. The key of a question is its
+    identity and a digest of its content. Earlier versions did not store the digest, which is empty
+    then.
+    """
     return {(row["id"], row.get("key", "")): row["credits"] for row in rows_of(file)}
 
 
 def items_by_question(file: Path) -> dict[tuple[str, str], str]:
-    """Return the item of each question, by its identity and content."""
-    return {
-        (row["id"], row.get("key", "")): str(row.get("item", row["id"])) for row in rows_of(file)
-    }
+    """Return the item of each question from a file of answers, by identity and digest of content.
+
+    Questions of one item, such as questions about one image, are not independent.
+    """
+    items = {}
+    for row in rows_of(file):
+        # Earlier versions did not store items.
+        items[row["id"], row.get("key", "")] = str(row.get("item", row["id"]))
+    return items
 
 
 def correlations(models: Sequence[MeasuredModel]) -> dict[str, dict[str, Correlation]]:
-    """Return for every gain how each figure goes with it, over the models that have both.
+    """Return the correlation of each gain with each figure, over the models that have both.
 
-    A figure that is known of too few variants is missing. If judges that compare are among the
-    models, there is also `FIGURE, without judges`, since they are another kind of model.
+    The result is by gain, then by figure. A figure that is known of too few variants is missing. If
+    some of the models are judges that compare answers, there is also a correlation without them,
+    named `FIGURE, without judges`, because judges are another kind of model.
     """
     correlations_by_gain: dict[str, dict[str, Correlation]] = {}
     for gain in GAINS:
-        by_figure: dict[str, Correlation] = {}
+        correlation_by_figure: dict[str, Correlation] = {}
         for figure in figure_names(models):
-            both = [model for model in models if figure in model.figures and gain in model.gains]
-            scoring = [model for model in both if paradigm(model.run) != JUDGE]
-            groups = {figure: both}
-            if len(scoring) < len(both):
-                groups[f"{figure}, without judges"] = scoring
-            for name, members in groups.items():
-                together = correlation_of(members, figure, gain)
-                if together is not None:
-                    by_figure[name] = together
-        correlations_by_gain[gain] = by_figure
+            measured = [
+                model for model in models if figure in model.figures and gain in model.gains
+            ]
+            without_judges = [model for model in measured if paradigm(model.run) != JUDGE]
+            models_by_name = {figure: measured}
+            if len(without_judges) < len(measured):
+                models_by_name[f"{figure}, without judges"] = without_judges
+            for name, correlated_models in models_by_name.items():
+                result = correlation_of(correlated_models, figure, gain)
+                if result is not None:
+                    correlation_by_figure[name] = result
+        correlations_by_gain[gain] = correlation_by_figure
     return correlations_by_gain
 
 
@@ -444,32 +523,39 @@ def figure_names(models: Sequence[MeasuredModel]) -> list[str]:
 def correlation_of(models: Sequence[MeasuredModel], figure: str, gain: str) -> Correlation | None:
     """Return the correlation of a figure with a gain.
 
-    Returns None for too few variants, or if one of the two does not vary. AUC and the best-of-N
-    gain come from the same answers, so that AUC of one half of the questions predicts the gain on
-    the other half.
+    Returns None for too few variants, or if the figure or the gain does not vary.
+
+    Args:
+        models: The models, which all have the figure and the gain.
+        figure: The name of the figure.
+        gain: The name of the gain.
     """
     if figure == "AUC" and gain == "best_of_gain":
+        # They come from the same answers, and would correlate by chance.
         return correlation_over_halves(models)
-    x = np.array([model.figures[figure] for model in models])
-    y = np.array([model.gains[gain][0] for model in models])
-    return correlation(x, y, [model.run.variant for model in models])
+    values = np.array([model.figures[figure] for model in models])
+    mean_gains = np.array([model.gains[gain][0] for model in models])
+    return correlation(values, mean_gains, [model.run.variant for model in models])
 
 
 def correlation_over_halves(models: Sequence[MeasuredModel]) -> Correlation | None:
-    """Return the correlation of AUC with the best-of-N gain, each on one half of the questions."""
+    """Return the correlation of AUC on one half of the questions with the gain on the other half.
+
+    The gain is the best-of-N gain. Models that lack one of the two on a half are left out. Returns
+    None for too few variants, or if one of the two does not vary.
+    """
     names: set[str] = set()
     for model in models:
         names |= model.by_question.get(GAIN, {}).keys()
     questions = sorted(names)
-    halved = [
-        model
-        for model in models
-        if has_both_halves(model.by_question.get(AUC, {}), questions)
-        and has_both_halves(model.by_question[GAIN], questions)
-    ]
-    aucs = means_of_halves([model.by_question[AUC] for model in halved], questions)
-    gains = means_of_halves([model.by_question[GAIN] for model in halved], questions)
-    return correlation_of_halves(aucs, gains, [model.run.variant for model in halved])
+    usable_models = []
+    for model in models:
+        has_auc = has_both_halves(model.by_question.get(AUC, {}), questions)
+        if has_auc and has_both_halves(model.by_question[GAIN], questions):
+            usable_models.append(model)
+    aucs = means_of_halves([model.by_question[AUC] for model in usable_models], questions)
+    gains = means_of_halves([model.by_question[GAIN] for model in usable_models], questions)
+    return correlation_of_halves(aucs, gains, [model.run.variant for model in usable_models])
 
 
 def too_few(models: Sequence[MeasuredModel]) -> list[str]:
@@ -485,43 +571,53 @@ def too_few(models: Sequence[MeasuredModel]) -> list[str]:
 
 
 def variant_lines(models: Sequence[MeasuredModel], reference: str) -> dict[str, list[VariantLine]]:
-    """Return the variants by each figure of the answers.
+    """Return a line for each variant, by AUC and by BEST.
 
-    A line is over the seeds of a variant, and over the questions that all models scored.
+    A line is over the seeds of a variant, and over the questions for which all models have the
+    figure. A figure without such questions is missing.
+
+    Args:
+        models: The models.
+        reference: The variant from which the others differ.
     """
     if not models:
         return {}
     credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
     for figure in (AUC, BEST):
-        of_each_model = [set(model.by_question[figure]) for model in models]
-        names = sorted(set.intersection(*of_each_model))
-        if not names:
+        questions_by_model = [set(model.by_question[figure]) for model in models]
+        common_questions = sorted(set.intersection(*questions_by_model))
+        if not common_questions:
             continue
-        seeds: dict[str, dict[int, Floats]] = {}
+        credits_by_variant: dict[str, dict[int, Floats]] = {}
         for model in models:
-            credits = np.array([model.by_question[figure][name] for name in names])
-            seeds.setdefault(model.run.variant, {})[model.run.seed] = credits
-        credits_by_figure[figure] = seeds
-    return lines_by_figure(credits_by_figure, reference, {})
+            values = model.by_question[figure]
+            credits = np.array([values[question] for question in common_questions])
+            credits_by_variant.setdefault(model.run.variant, {})[model.run.seed] = credits
+        credits_by_figure[figure] = credits_by_variant
+    return lines_by_figure(credits_by_figure, reference, items_by_figure={})
 
 
 def study_result(models: Sequence[MeasuredModel], ablation: Ablation) -> StudyResult:
     """Return the figures of all models, with their tables, charts and report."""
     lines = variant_lines(models, ablation.reference)
-    variant_rows = rows(ablation, lines)
-    intervals = statement(ablation.reference, comparisons_in(lines))
+    variant_rows = flat_rows(ablation, lines)
+    interval_note = statement(ablation.reference, comparisons_in(lines))
     stored_models = [model.stored for model in models]
     stored_correlations = {}
-    for gain, by_figure in correlations(models).items():
-        stored_correlations[gain] = {name: asdict(one) for name, one in by_figure.items()}
+    for gain, correlation_by_figure in correlations(models).items():
+        stored_correlations[gain] = {
+            figure: asdict(result) for figure, result in correlation_by_figure.items()
+        }
     missing = not_in_tables(models, ablation)
 
-    variant_tables = {
-        f"{name}, by variant ({own_rows[0]['n']:,} questions)": variants_table(
-            name, own_rows, ablation.reference, "questions", intervals
-        ).without("changes")
-        for name, own_rows in rows_by_benchmark(variant_rows).items()
-    }
+    variant_tables = {}
+    for figure, rows_of_figure in rows_by_benchmark(variant_rows).items():
+        num_questions = rows_of_figure[0]["n"]
+        table = variants_table(
+            figure, rows_of_figure, ablation.reference, "questions", interval_note
+        )
+        heading = f"{figure}, by variant ({num_questions:,} questions)"
+        variant_tables[heading] = table.without("changes")
     coefficient_tables = [
         coefficients_table(gain, by_figure)
         for gain, by_figure in stored_correlations.items()
@@ -533,18 +629,20 @@ def study_result(models: Sequence[MeasuredModel], ablation: Ablation) -> StudyRe
             "models": stored_models,
             "correlations": stored_correlations,
             "variants": variant_rows,
-            "statement": intervals,
+            "statement": interval_note,
             "missing": missing,
         },
         tables=(*coefficient_tables, *variant_tables.values()),
         charts=tuple(_charts(stored_models)),
         sentences=tuple(sentences),
-        document=markdown(stored_models, stored_correlations, variant_tables, intervals, missing),
+        document=markdown(
+            stored_models, stored_correlations, variant_tables, interval_note, missing
+        ),
     )
 
 
 def not_in_tables(models: Sequence[MeasuredModel], ablation: Ablation) -> list[str]:
-    """Return a text about every run, question and figure that is in no table."""
+    """Return texts about the runs, questions and figures that are in no table."""
     missing = [str(run) for run in ablation.runs if state(run) != "complete"]
     for model in models:
         if model.unjudged:
@@ -555,7 +653,7 @@ def not_in_tables(models: Sequence[MeasuredModel], ablation: Ablation) -> list[s
 
 
 def _charts(stored_models: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return the charts of the first gain that any model has."""
+    """Return the charts of the first of GAINS that a model has; none if no model has a gain."""
     for gain in GAINS:
         if any(gain in model for model in stored_models):
             return gain_charts(stored_models, gain)
@@ -566,19 +664,19 @@ def markdown(
     stored_models: Sequence[Mapping[str, Any]],
     correlations_by_gain: Mapping[str, Mapping[str, Mapping[str, Any]]],
     variant_tables: Mapping[str, Table],
-    intervals: str,
+    interval_note: str,
     missing: Sequence[str],
 ) -> str:
     """Return the report in Markdown.
 
     Args:
-        stored_models: The models as they are stored.
-        correlations_by_gain: The stored correlations by gain and figure.
-        variant_tables: The table of the variants for each figure of the answers, by heading.
-        intervals: A sentence on the intervals in these tables.
-        missing: Texts about what is in no table.
+        stored_models: The models as they are written to predictors.json.
+        correlations_by_gain: The correlations in the same form, by gain and figure.
+        variant_tables: Tables of the variants by their headings.
+        interval_note: A sentence on the intervals in these tables.
+        missing: Texts about runs, questions and figures that are in no table.
     """
-    parts = [
+    sections = [
         "# What reward models are worth to a policy",
         "All in percent and percentage points.",
         models_table(stored_models).markdown(),
@@ -586,13 +684,13 @@ def markdown(
     for gain, by_figure in correlations_by_gain.items():
         if by_figure:
             table = coefficients_table(gain, by_figure)
-            parts += [f"## {table.title}", COEFFICIENTS_NOTE, table.markdown()]
-            parts.append("Pearson without each variant in turn:")
-            parts.append(table_without_each(gain, by_figure).markdown())
+            sections += [f"## {table.title}", COEFFICIENTS_NOTE, table.markdown()]
+            sections.append("Pearson without each variant in turn:")
+            sections.append(table_without_each(gain, by_figure).markdown())
     if variant_tables:
-        parts.append(intervals)
+        sections.append(interval_note)
     for heading, table in variant_tables.items():
-        parts += [f"## {heading}", table.markdown()]
+        sections += [f"## {heading}", table.markdown()]
     if missing:
-        parts += ["## Not in the tables", "\n".join(f"- {text}" for text in missing)]
-    return "\n\n".join(parts) + "\n"
+        sections += ["## Not in the tables", "\n".join(f"- {text}" for text in missing)]
+    return "\n\n".join(sections) + "\n"

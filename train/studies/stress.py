@@ -1,4 +1,4 @@
-"""The stress comparison: one recipe as StableReinforce and as plain Reinforce++."""
+"""The stress comparison: one recipe is trained as StableReinforce and as plain Reinforce++."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ from mmrm.train.studies.ablation.variants import (
     Run,
     last_words,
     launch,
-    newest,
+    newest_checkpoint_file,
     refuse_other_recipes,
 )
 
@@ -27,48 +27,59 @@ ARMS = {
     "StableReinforce": (),
     "Reinforce++": ("method.pre_clip=null", "method.advantages.filter=null"),
 }
-"""The settings by which each arm differs from the recipe."""
+"""The two arms of the comparison, and the settings by which each differs from the recipe."""
 DONE = "stress-outcome.json"
+"""File of a run folder that tells if the run diverged. It is written when the run has ended."""
 NOT_FINITE = "Not finite at step"
-"""Words in the log of a run that stopped because of its numbers (train/supervised/optimizer.py)."""
+"""Words in the log of a run that ended because its loss, gradients or weights were not finite
+(train/supervised/optimizer.py)."""
 PICTURE = "stress.png"
 CURVES = ("reward", "entropy")
+"""Logged figures that are drawn over the steps."""
 
 
 def run(options: argparse.Namespace) -> StudyResult:
-    """Train the runs that are not complete, and return the outcome of every run.
+    """Train both arms with every seed, unless they are complete, and return their outcomes.
 
     The outcomes are also written to stress.json and stress.png in the recipe's folder.
 
     Args:
-        options: The `recipe`, its `overrides`, and the `seeds`.
+        options: The options of train/stress.py: `recipe`, its `overrides`, and `seeds`.
     """
     folder = Path(recipe_of(options).output.folder)
     runs = []
     for arm, changes in ARMS.items():
         for seed in options.seeds:
-            own = [f"output.folder={folder / arm / str(seed)}", f"seed={seed}"]
-            recipe = recipe_of(options, [*changes, *own, "output.resume=auto"])
+            run_folder = folder / arm / str(seed)
+            settings_of_run = [f"output.folder={run_folder}", f"seed={seed}", "output.resume=auto"]
+            recipe = recipe_of(options, [*changes, *settings_of_run])
             runs.append(Run(arm, seed, recipe))
     refuse_other_recipes(runs)
     with locked_folder(folder) as lock:
-        outcomes = {f"{run.variant}/{run.seed}": outcome(run, lock) for run in runs}
+        outcomes = {}
+        for run in runs:
+            outcomes[f"{run.variant}/{run.seed}"] = trained_outcome(run, lock)
         result = study_result(outcomes, folder / PICTURE)
         write(result, folder)
     return result
 
 
 def recipe_of(options: argparse.Namespace, changes: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of the command line, with `changes` laid over it (`section.key=value`)."""
+    """Return the recipe of the command line.
+
+    Args:
+        options: The options of train/stress.py.
+        changes: Settings that replace those of the recipe (`section.key=value`).
+    """
     return read_recipe(options.recipe, [*options.overrides, *changes], entry="rl")
 
 
 def study_result(outcomes: Mapping[str, Mapping[str, Any]], picture: Path) -> StudyResult:
-    """Return the outcomes with their charts, and a line about each run.
+    """Return the outcomes with their charts, and a line of text about each run.
 
     Args:
-        outcomes: What `outcome` returned, by arm and seed ("StableReinforce/0").
-        picture: The file of the charts.
+        outcomes: The results of `trained_outcome` by arm and seed, such as "StableReinforce/0".
+        picture: The file into which the charts are drawn.
     """
     lines = [_line(name, result) for name, result in outcomes.items()]
     lines.append(f"drawn in {picture}")
@@ -83,15 +94,23 @@ def write(result: StudyResult, folder: Path) -> None:
 
 
 def _line(name: str, result: Mapping[str, Any]) -> str:
-    """Return a line about the outcome of one run: if it diverged, and its last reward."""
+    """Return a line of text about one run: if it diverged, and its last reward.
+
+    Args:
+        name: Arm and seed of the run, such as "StableReinforce/0".
+        result: The result of `trained_outcome`.
+    """
     last_reward = result["reward"][-1] if result["reward"] else float("nan")
     last_step = result["steps"][-1] if result["steps"] else 0
     end = f"diverged after step {last_step}" if result["diverged"] else "finished"
     return f"{name:<22}{end:<28}last reward {last_reward:.3f}"
 
 
-def outcome(run: Run, lock: int) -> dict[str, Any]:
-    """Return the reward and entropy curves of a run; train it first if it is not complete.
+def trained_outcome(run: Run, lock: int) -> dict[str, Any]:
+    """Train a run, unless it has ended, and return its outcome.
+
+    The outcome is `diverged`, True if the run ended because its numbers were not finite, and the
+    `steps`, `reward` and `entropy` of `curve`.
 
     Args:
         run: The run.
@@ -102,9 +121,9 @@ def outcome(run: Run, lock: int) -> dict[str, Any]:
         UserError: The training failed for another reason than a loss or weights that are not
             finite.
     """
-    done = run.folder / DONE
+    outcome_file = run.folder / DONE
     log = run.folder / LOG
-    if not done.exists():
+    if not outcome_file.exists():
         print(f"{run}: {log}", flush=True)
         status = launch(run, [sys.executable], lock)
         if status and NOT_FINITE not in log.read_text(encoding="utf-8", errors="replace"):
@@ -112,14 +131,17 @@ def outcome(run: Run, lock: int) -> dict[str, Any]:
                 f"{last_words(run)}\n{run}: ended with status {status}, its numbers being finite; "
                 f"see {log}"
             )
-        write_json(done, {"diverged": bool(status)})
-    return {**read_json(done), **curve(run.folder)}
+        write_json(outcome_file, {"diverged": bool(status)})
+    return {**read_json(outcome_file), **curve(run.folder)}
 
 
 def curve(folder: Path) -> dict[str, list[float]]:
-    """Return the steps, rewards and entropies in the log of a run, up to its newest checkpoint."""
-    state = newest(folder, "trainer_state.json")
-    log = read_json(state)["log_history"] if state else []
+    """Return the logged `steps`, `reward` and `entropy` of a run, up to its newest checkpoint.
+
+    The lists have a value for each line of the log. They are empty without a checkpoint.
+    """
+    state_file = newest_checkpoint_file(folder, "trainer_state.json")
+    log = read_json(state_file)["log_history"] if state_file else []
     lines = [line for line in log if line.get("reward") is not None]
     curves = {"steps": [line["step"] for line in lines]}
     for name in CURVES:
@@ -128,9 +150,13 @@ def curve(folder: Path) -> dict[str, list[float]]:
 
 
 def curve_chart(outcomes: Mapping[str, Mapping[str, Any]], name: str) -> Chart:
-    """Return the chart of reward or entropy over steps.
+    """Return the chart of one of CURVES over optimizer steps.
 
     There is a line for each run, in the colour of its arm. A cross is where a run diverged.
+
+    Args:
+        outcomes: The results of `trained_outcome` by arm and seed, such as "StableReinforce/0".
+        name: The name of the curve.
     """
     steps: list[float] = []
     values: list[float] = []
@@ -142,7 +168,7 @@ def curve_chart(outcomes: Mapping[str, Mapping[str, Any]], name: str) -> Chart:
             continue
         steps += result["steps"]
         values += result[name]
-        style = f"s{list(ARMS).index(arm)}"
+        style = f"s{list(ARMS).index(arm)}"  # s0, s1: the colours of a chart
         series.append(Series(style, arm, line=points))
         if result["diverged"]:
             last_step, last_value = points[-1]

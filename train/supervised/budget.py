@@ -23,8 +23,8 @@ from mmrm.models.packing.groups import Continuation, unpack
 from mmrm.train.supervised.steps import Pack, PackedRow, StepDataset, TrainingExample, make_rows
 
 FIRST_BUDGET = 4096
-"""Budget of a run that measures its own, until it has. On a CPU it stays: longer rows are no faster
-there."""
+"""Budget of the first steps of a run that measures its budget. On a CPU it stays, because longer
+rows are no faster there."""
 LOWERED = "token_budget"
 """File of the run folder with the budget that is left after memory ran out."""
 NO_LIMIT = sys.maxsize
@@ -33,47 +33,51 @@ LIBRARIES = 0.08
 outside of it. Without free memory they fail with errors of their own (CUBLAS_STATUS_ALLOC_FAILED),
 which no smaller row avoids. 8 % was enough on an 80 GB card."""
 KEPT_FREE = LIBRARIES + 0.02
-"""Share that a measured budget leaves free: that of the libraries, and loss to fragmentation."""
+"""Share of a device's memory that a measured budget leaves free: for the libraries, and because
+fragmented memory cannot be used."""
 MEASURED_STEP = 1
 """First step that is measured, counted from 0 at the start of this process. From the second step on
 the optimizer holds its states."""
 
 
 class RowBudget:
-    """Cuts rows to the current budget, which may rise once and falls if memory runs out."""
+    """The token budget of packed rows, which may rise once and falls if memory runs out.
+
+    It cuts rows that exceed the budget into smaller ones.
+    """
 
     def __init__(
         self,
         steps: StepDataset,
         device: torch.device,
         ceiling: int,
-        tell: Callable[[str], None] = print,
+        report: Callable[[str], None] = print,
     ) -> None:
-        """Reserve memory for libraries on a CUDA device.
+        """Take over the budget of `steps`, and reserve memory for libraries on a CUDA device.
 
         Args:
-            steps: Holds the current budget, `steps.token_budget`.
+            steps: The steps of the run, whose `token_budget` is the current budget.
             device: Device of this rank.
-            ceiling: Largest budget that measured memory may give.
-            tell: Receives messages about the budget, on the first rank.
+            ceiling: The largest value to which the budget may rise.
+            report: Receives messages about the budget, on the first rank.
         """
         self.steps = steps
         self.device = device
         self.ceiling = ceiling
-        self.tell = tell
+        self.report = report
         leave_to_libraries(device)
         self.may_rise = steps.token_budget < ceiling and device.type == "cuda"
         self.num_steps = 0
-        """Steps of this process that are complete."""
+        """Complete steps of this process."""
         self.proven_cost = 0
-        """Cost of the largest row that was computed."""
-        self.measured: list[int] = []
-        """Budgets that the memory of single rows would allow."""
+        """Cost of the largest row that fitted into memory."""
+        self.measured_budgets: list[int] = []
+        """The budget that the memory would allow, by the measurement of each measured row."""
 
     def fit(self, rows: Sequence[PackedRow]) -> list[PackedRow]:
-        """Return the rows, largest first; rows above the budget are cut into smaller ones.
+        """Cut the rows of a step that are above the budget, and return all rows, largest first.
 
-        Rows above the budget were packed before it fell.
+        Such rows were packed before the budget fell.
         """
         fitting: list[PackedRow] = []
         for row in rows:
@@ -81,18 +85,20 @@ class RowBudget:
         return sorted(fitting, key=lambda row: -row.batch.cost)
 
     def lower(self, rows: Sequence[PackedRow]) -> None:
-        """Halve the budget after some rank ran out of memory.
+        """Halve the budget after some rank ran out of memory; all ranks must call together.
 
-        The new budget is at most half of the largest row that can be cut. All ranks must call
-        together.
+        The new budget is at most half of the cost of the largest row that can be cut.
+
+        Args:
+            rows: The rows of the step on this rank.
 
         Raises:
-            UserError: On all ranks, if every row has a single record.
+            UserError: On all ranks, if no rank has a row of two or more records, which can be cut.
         """
         divisible_costs = [row.batch.cost for row in rows if row.records > 1]
         largest = max_over_ranks(max(divisible_costs, default=0), self.device)
         if not largest:
-            raise UserError(too_large(max((row.batch.cost for row in rows), default=0)))
+            raise UserError(single_record_message(max((row.batch.cost for row in rows), default=0)))
         self.may_rise = False
         self.steps.token_budget = min(self.steps.token_budget, largest) // 2
         if self.device.type == "cuda":
@@ -104,50 +110,57 @@ class RowBudget:
 
     @contextmanager
     def watch(self, row: PackedRow, number: int) -> Iterator[None]:
-        """Measure the memory of a row of a measured step, unless it is the first or half empty.
+        """Measure the memory that is taken by the computation of a row inside the context.
 
-        The first row also allocates gradients. In a cheap row, the memory that does not depend on
-        tokens would be counted as the price of its tokens.
+        Rows are measured until the budget has risen. Two kinds of rows are left out. The first row
+        of a step also allocates gradients. In a row that is less than half full, the memory that
+        does not depend on tokens would be counted as the price of its tokens.
 
         Args:
-            row: The row that is computed inside the context.
-            number: Index of the row in the step.
+            row: The row.
+            number: Index of the row in its step.
         """
-        is_measured = self.may_rise and self.num_steps >= MEASURED_STEP
+        is_measured_step = self.may_rise and self.num_steps >= MEASURED_STEP
         is_half_full = 2 * row.batch.cost >= self.steps.token_budget
-        if not is_measured or number == 0 or not is_half_full:
+        if not is_measured_step or number == 0 or not is_half_full:
             yield
             return
         torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
+        allocated_before = torch.cuda.memory_allocated(self.device)
         yield
-        used = torch.cuda.max_memory_allocated(self.device) - before
+        used = torch.cuda.max_memory_allocated(self.device) - allocated_before
         free_on_device, _ = torch.cuda.mem_get_info(self.device)
-        free = free_on_device + torch.cuda.memory_reserved(self.device) - before
+        # The allocator of PyTorch reserves more than it gives to tensors; the rest is free, too.
+        free = free_on_device + torch.cuda.memory_reserved(self.device) - allocated_before
         kept_free = KEPT_FREE * torch.cuda.get_device_properties(self.device).total_memory
-        self.measured.append(int(row.batch.cost * max(free - kept_free, 0) / used))
+        usable = max(free - kept_free, 0)
+        self.measured_budgets.append(int(row.batch.cost * usable / used))
 
-    def unproven(self, row: PackedRow) -> bool:
-        """Return True if `row` may run out of memory.
+    def may_run_out(self, row: PackedRow) -> bool:
+        """Return True if memory may not suffice for `row`.
 
-        It may if it is larger than all rows before, or if the first two steps are not complete:
-        only after them does memory hold everything that it will hold.
+        This is so if the row is larger than all rows before, or if the first two steps are not
+        complete: only after them does memory hold gradients and optimizer states.
         """
         return self.num_steps <= MEASURED_STEP or row.batch.cost > self.proven_cost
 
     def end_step(self, rows: Sequence[PackedRow]) -> None:
-        """Count the step of `rows`, and raise the budget after a measured step.
+        """Count a complete step, and raise the budget if its memory was measured.
 
-        The budget rises to what the memory of all ranks allows. All ranks must call together.
+        The budget rises to the smallest budget that a measured row of any rank allows, but not
+        above `ceiling`. All ranks must call together.
+
+        Args:
+            rows: The rows of the step on this rank.
         """
         self.num_steps += 1
         self.proven_cost = max(self.proven_cost, *(row.batch.cost for row in rows))
         if self.num_steps <= MEASURED_STEP or not self.may_rise:
             return
-        smallest = -max_over_ranks(-min(self.measured, default=NO_LIMIT), self.device)
+        own_smallest = min(self.measured_budgets, default=NO_LIMIT)
+        smallest = -max_over_ranks(-own_smallest, self.device)  # the minimum over ranks
         if smallest == NO_LIMIT:
-            # Every rank had a single row and measured nothing: the next step is measured too.
-            return
+            return  # no rank has measured a row; the next step is measured, too
         self.may_rise = False
         self.steps.token_budget = max(self.steps.token_budget, min(smallest, self.ceiling))
         limit = "" if self.ceiling == NO_LIMIT else f" of {self.ceiling:,}"
@@ -157,22 +170,27 @@ class RowBudget:
         )
 
     def _say(self, message: str) -> None:
-        """Pass a message on, on the first rank."""
+        """Report a message about the budget, on the first rank."""
         if rank() == 0:
-            self.tell(message)
+            self.report(message)
 
 
 def leave_to_libraries(device: torch.device) -> None:
-    """Reserve memory for libraries, so that PyTorch runs out of memory before they do.
+    """Reserve memory for cuBLAS and NCCL on a CUDA device; nothing happens on a CPU.
 
-    PyTorch raises `torch.OutOfMemoryError`, from which a run can continue.
+    PyTorch then runs out of memory before these libraries do. It raises `torch.OutOfMemoryError`,
+    from which a run can continue.
     """
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(1 - LIBRARIES, device)
 
 
-def too_large(cost: int) -> str:
-    """Return the message about a row of one record, of this cost, that does not fit."""
+def single_record_message(cost: int) -> str:
+    """Return the message about a row of a single record that does not fit into memory.
+
+    Args:
+        cost: The cost of the row in tokens.
+    """
     return (
         f"Out of memory in a packed row of a single record, {cost:,} tokens (a vision patch counts "
         f"as {PATCH_COST}). Set optim.activation_checkpointing=true, lower backbone.max_pixels, "
@@ -181,31 +199,38 @@ def too_large(cost: int) -> str:
     )
 
 
-def lowered(folder: Path) -> int | None:
-    """Return the budget that an earlier start of the run in `folder` wrote when memory ran out.
+def lowered_budget(folder: Path) -> int | None:
+    """Return the budget that an earlier start of a run wrote into its folder when memory ran out.
 
-    Returns None if no start of the run ran out of memory.
+    Returns None if there is none, because no earlier start ran out of memory.
     """
     path = folder / LOWERED
     return int(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def ceiling(requested_budget: int | Literal["auto"], folder: Path) -> int:
-    """Return the largest allowed cost of a row: the recipe's, or a smaller one that memory left."""
+    """Return the largest allowed cost of a row in tokens.
+
+    It is the budget of the recipe, or a smaller one that an earlier start of the run wrote into its
+    folder when memory ran out. For `auto` without such a file it is NO_LIMIT.
+    """
     limit = NO_LIMIT if requested_budget == "auto" else requested_budget
-    return min(limit, lowered(folder) or NO_LIMIT)
+    return min(limit, lowered_budget(folder) or NO_LIMIT)
 
 
 def write_lowered_budget(row: PackedRow, folder: Path) -> None:
-    """Write half of a row's cost into the run folder; nothing if the row has a single record."""
+    """Write a token budget of half of a row's cost into the run folder, for the next start.
+
+    Nothing is written for a row of a single record, which cannot be cut.
+    """
     if row.records > 1:
         write_whole(folder / LOWERED, str(row.batch.cost // 2))
 
 
 def out_of_memory_message(row: PackedRow, folder: Path) -> str:
-    """Return the message about a row that did not fit in a step that cannot be repeated."""
+    """Return the message about a row for which memory ran out in a step that cannot be repeated."""
     if row.records < 2:
-        return too_large(row.batch.cost)
+        return single_record_message(row.batch.cost)
     return (
         f"Out of memory in a packed row of {row.batch.cost:,} tokens (a vision patch counts as "
         f"{PATCH_COST}), after other ranks have received parts of the step. {folder / LOWERED} now "
@@ -216,9 +241,9 @@ def out_of_memory_message(row: PackedRow, folder: Path) -> str:
 
 
 def split(row: PackedRow, pack: Pack, budget: int) -> list[PackedRow]:
-    """Return `row` as rows within `budget`.
+    """Cut a row into rows whose cost is at most `budget`.
 
-    The row itself is returned if it is within the budget or has a single record.
+    A row that is within the budget, or has a single record, is returned unchanged.
     """
     if row.batch.cost <= budget or row.records < 2:
         return [row]
@@ -226,36 +251,37 @@ def split(row: PackedRow, pack: Pack, budget: int) -> list[PackedRow]:
 
 
 def _examples(row: PackedRow) -> list[TrainingExample]:
-    """Return the records that a row was packed from."""
+    """Return the examples that a row was packed from, except for their identities."""
     groups = unpack(row.batch)
     continuations: list[Continuation] = []
-    group_indices: list[int] = []
+    group_indices: list[int] = []  # the group of each continuation
     for group_index, group in enumerate(groups):
         continuations += group.continuations
         group_indices += [group_index] * len(group.continuations)
 
-    counts = row.counts.tolist()
-    places_by_record = torch.split(row.places, counts)
+    counts = row.continuation_counts.tolist()
+    indices_by_record = torch.split(row.continuation_indices, counts)
+    # A method that does not normalise by length leaves the lengths out.
     length_counts = counts if len(row.response_tokens) else [0] * row.records
     lengths_by_record = torch.split(row.response_tokens, length_counts)
     margins = row.margins.tolist()
-    own_critiques = row.own_critiques.tolist()
+    has_model_critiques = row.has_model_critiques.tolist()
     examples = []
     for record in range(row.records):
-        places = places_by_record[record].tolist()
+        indices = indices_by_record[record].tolist()
         # All continuations of a record are in one group.
-        group_index = group_indices[places[0]]
+        group_index = group_indices[indices[0]]
         group = replace(
             groups[group_index],
-            continuations=tuple(continuations[place] for place in places),
+            continuations=tuple(continuations[index] for index in indices),
         )
         examples.append(
             TrainingExample(
                 group,
                 margin=margins[record],
                 response_tokens=tuple(lengths_by_record[record].tolist()),
-                own_critiques=own_critiques[record],
-                prompt=group_index,
+                has_model_critiques=has_model_critiques[record],
+                prompt=group_index,  # equal for the records of one group
             )
         )
     return examples

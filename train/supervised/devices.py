@@ -8,7 +8,7 @@ from peft import PeftModel
 
 
 def device() -> torch.device:
-    """Return the device of this rank."""
+    """Return the current CUDA device of this rank, or the CPU if there is none."""
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -17,7 +17,7 @@ def device() -> torch.device:
 def unwrapped(model: Any) -> Any:
     """Return the model inside the wrappers of DeepSpeed, DDP and PEFT.
 
-    PEFT's adapters stay in the layers of the model.
+    PEFT's adapters stay active: they are in the layers of the returned model.
     """
     inner = extract_model_from_parallel(model)
     return inner.get_base_model() if isinstance(inner, PeftModel) else inner

@@ -1,4 +1,4 @@
-"""What the packed trainer learns from a row: the interface `Objective`, and the loss of pairs.
+"""The losses of packed rows: the interface `Objective`, and the loss of pairs.
 
 A loss is never averaged over a row. A sum over pairs (or labels) is divided by their number in the
 whole optimizer step, on all ranks.
@@ -6,6 +6,7 @@ whole optimizer step, on all ranks.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import exp
 from typing import ClassVar
 
 import torch
@@ -14,14 +15,17 @@ from torch.nn.functional import logsigmoid
 
 from mmrm.train.supervised.steps import PackedRow
 
+MAX_MEAN_NLL = 50.0
+"""Largest mean of negative log-likelihoods whose exponential is logged: exp(710) would overflow."""
+
 
 class Objective(ABC):
-    """The loss of a row, and the figures that are logged."""
+    """The loss of a packed row, and the figures of the log that are made of it."""
 
     step = 0
     """The current optimizer step; the trainer sets it."""
     unit: ClassVar = "records"
-    """The sum that `mean_loss` divides by."""
+    """Name of the sum by which `mean_loss` divides: `records`, or `labels` for learned tokens."""
 
     @abstractmethod
     def loss(
@@ -29,7 +33,8 @@ class Objective(ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a row, and sums for the log.
 
-        A filler row must run the model like any other row and give a loss of exactly zero.
+        A filler, a row without records, must run the model like any other row and give a loss of
+        exactly zero.
 
         Args:
             model: The model, in the wrappers of DDP or DeepSpeed.
@@ -38,15 +43,26 @@ class Objective(ABC):
                 divided by one of them.
 
         Returns:
-            The loss (scalar), and detached scalars by name, which `report` receives summed up.
+            The loss, a scalar, and detached scalars by name. `report` receives the sums of these
+            scalars over rows.
         """
 
     @abstractmethod
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the logged figures, from the sums over all rows since the last log line."""
+        """Return the figures of a log line.
+
+        Args:
+            sums: The second result of `loss`, summed over all rows since the last log line, and
+                `records`, the number of their records.
+        """
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return the mean loss of the rows of `sums`; `sums["loss"]` is the sum of their losses."""
+        """Return the mean loss of rows, per record or per learned token.
+
+        Args:
+            sums: The sums over rows that `report` receives, such as `records`, and `loss`, the sum
+                of the rows' losses.
+        """
         return sums["loss"] / max(sums[self.unit], 1.0)
 
 
@@ -58,13 +74,13 @@ def pair_loss(
     It is the Bradley-Terry loss -log sigmoid(chosen - rejected - margin), plus `zero_weight` *
     (chosen + rejected)^2, which pulls the mean score to zero. Plain Bradley-Terry is BaseReward's
     loss (arXiv 2509.16127, section 3). The margin is Llama 2's (arXiv 2307.09288, equation 2). The
-    second term is BaseReward's ablation (weight 0.1, 0.01 or 0.001) and in the released MM-RLHF
-    code (0.01).
+    second term is an ablation of BaseReward (weight 0.1, 0.01 or 0.001) and part of the released
+    MM-RLHF code (0.01).
 
     Args:
         chosen: Scores of the better responses, (pairs,) fp32.
         rejected: Scores of the worse responses, (pairs,) fp32.
-        margin: (pairs,) fp32; None is 0.
+        margin: The margin of every pair, (pairs,) fp32; None for 0.
         zero_weight: Weight of the second term.
     """
     difference = chosen - rejected
@@ -77,9 +93,9 @@ def pair_loss(
 
 
 def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
-    """Return the sums over pairs that `score_report` turns into figures.
+    """Return sums over pairs, from which `score_report` computes figures.
 
-    Rewards are summed in fp64, because their variance is a small difference of two large sums.
+    Scores are summed in fp64, because their variance is a small difference of two large sums.
 
     Args:
         chosen: Scores of the better responses, (pairs,) fp32.
@@ -97,9 +113,12 @@ def score_sums(chosen: Tensor, rejected: Tensor) -> dict[str, Tensor]:
 
 
 def score_report(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of pairs from `score_sums` and the number of pairs, `sums["records"]`.
+    """Return the figures of pairs for the log: accuracy, ties, margin, mean and spread of scores.
 
-    A tie counts as wrong in `accuracy`. `reward_spread` is the standard deviation.
+    A tie counts as wrong in `accuracy`. `reward_spread` is the standard deviation of the scores.
+
+    Args:
+        sums: The sums of `score_sums`, and `records`, the number of pairs.
     """
     num_pairs = max(sums["records"], 1.0)
     mean = sums["reward"] / (2 * num_pairs)
@@ -112,3 +131,8 @@ def score_report(sums: Mapping[str, float]) -> dict[str, float]:
         "reward_spread": variance**0.5,
         "num_rewards": 2 * sums["records"],
     }
+
+
+def perplexity(mean_nll: float) -> float:
+    """Return the exponential of a mean negative log-likelihood, which is at most exp(50)."""
+    return exp(min(mean_nll, MAX_MEAN_NLL))

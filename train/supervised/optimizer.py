@@ -1,7 +1,7 @@
-"""The optimizer and the checks of every step that both trainers share.
+"""The optimizer and the checks of every step, which both trainers share.
 
-AdamW has a learning rate for each part of the model. A run ends on all ranks, before it saves, if a
-loss, a gradient norm or a weight is not finite.
+AdamW has a learning rate for each part of the model: head, vision tower and language model. A run
+ends on all ranks, before it saves, if a loss, a gradient norm or a weight is not finite.
 
 This file also compiles, with torch.compile, the MLPs and norms of both towers. They are compiled in
 place, so names and checkpoints stay as they are. Attention is not compiled, because its plan
@@ -36,7 +36,8 @@ MAX_NAMED = 3
 VISION = {name for family in FAMILIES.values() for name in family.vision_modules}
 """Names of the vision tower, and of a separate projector, in all families."""
 Evaluate = Callable[[nn.Module, int], dict[str, float]]
-"""(wrapped model, global step) -> figures named `benchmark/figure`; all ranks call it together."""
+"""Takes the model in its wrappers and the global step, and returns figures by name, such as
+`benchmark/figure`. All ranks call it together."""
 
 
 def part_of(name: str) -> str:
@@ -53,12 +54,16 @@ def part_of(name: str) -> str:
 
 
 def parameter_groups(
-    named: Iterable[tuple[str, nn.Parameter]], config: OptimConfig
+    named_parameters: Iterable[tuple[str, nn.Parameter]], config: OptimConfig
 ) -> list[dict[str, Any]]:
     """Return the optimizer's groups of trainable parameters, one per learning rate and decay.
 
     Vectors (norms, biases) are never decayed, as in Hugging Face's Trainer. The name of a group is
-    its part (`head`, `vision`, `language`), followed by VECTORS for vectors.
+    the part of the model (`head`, `vision`, `language`), followed by VECTORS for vectors.
+
+    Args:
+        named_parameters: The parameters of the model with their names.
+        config: The section `optim` of the recipe.
     """
     rates = {
         "head": config.head_learning_rate or config.learning_rate,
@@ -66,7 +71,7 @@ def parameter_groups(
         "language": config.learning_rate,
     }
     groups: dict[str, dict[str, Any]] = {}
-    for name, parameter in named:
+    for name, parameter in named_parameters:
         if not parameter.requires_grad:
             continue
         part = part_of(name)
@@ -93,10 +98,8 @@ def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
 
 
 def is_matrix(parameter: nn.Parameter) -> bool:
-    """Return True if `parameter` has two or more dimensions.
-
-    ZeRO-3 keeps the shape of a partitioned parameter in `ds_shape`.
-    """
+    """Return True if a parameter has two or more dimensions."""
+    # ZeRO-3 keeps the shape of a partitioned parameter in `ds_shape`.
     shape = parameter.ds_shape if hasattr(parameter, "ds_shape") else parameter.shape
     return len(shape) > 1
 
@@ -107,33 +110,36 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
 
 
-def element_wise(backbone: Any) -> Iterator[nn.Module]:
-    """Yield the MLPs and norms of a backbone: the modules that compute each token by itself."""
+def token_wise_modules(backbone: Any) -> Iterator[nn.Module]:
+    """Yield the MLPs and norms of a backbone: the modules that compute each token by itself.
+
+    These are the modules of the language model, then those of the vision tower.
+    """
     for layer in backbone.language_model.layers:
         yield layer.mlp
         yield layer.input_layernorm
         yield layer.post_attention_layernorm
     yield backbone.language_model.norm
-    blocks, module_names = family_of(backbone.config.model_type).blocks
-    for block in backbone.get_submodule(blocks):
+    path_of_blocks, module_names = family_of(backbone.config.model_type).blocks
+    for block in backbone.get_submodule(path_of_blocks):
         for module_name in module_names:
             yield block.get_submodule(module_name)
 
 
 def compile_layers(backbone: Any) -> None:
     """Let the MLPs and norms of a backbone be compiled when they are first used."""
-    for module in element_wise(backbone):
+    for module in token_wise_modules(backbone):
         module.compile(dynamic=True)
 
 
 def restore_layers(backbone: Any) -> None:
-    """Undo `compile_layers`."""
-    for module in element_wise(backbone):
+    """Let the MLPs and norms of a backbone run without compilation again."""
+    for module in token_wise_modules(backbone):
         module._compiled_call_impl = None
 
 
 def compiled_graphs() -> int:
-    """Return the number of graphs that were compiled so far.
+    """Return the number of graphs that torch.compile has compiled in this process.
 
     If it rises after the first steps, new shapes are compiled again and again.
     """
@@ -152,6 +158,14 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def __init__(
         self, *, optim: OptimConfig, evaluate: Evaluate | None = None, **trainer: Any
     ) -> None:
+        """Check the version of transformers, and create the trainer.
+
+        Args:
+            optim: The section `optim` of the recipe.
+            evaluate: Evaluates the model whenever Trainer evaluates. None for a run without
+                evaluations.
+            trainer: Further arguments of Hugging Face's Trainer.
+        """
         if not hasattr(Trainer, "_get_grad_norm"):
             raise RuntimeError(
                 f"transformers {transformers.__version__}: Trainer has no _get_grad_norm, in which "
@@ -159,18 +173,22 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
                 f"transformers {EXPECTED}; install one of these versions."
             )
         self.passes: list[dict[str, Any]] = []
-        """Passes of the current step: their inputs, the detached `loss`, and `records`
-        (identities)."""
+        """Forward passes of the current step. Each has the detached `loss`, the identities of its
+        `records`, and further inputs that are saved if the step is not finite."""
         self.optim = optim
         self.evaluate_benchmarks = evaluate
-        self.since: float | None = None
-        """Start of the time in which speed is measured, moved on by the time that evaluations take;
-        None before the first step."""
+        self.speed_start: float | None = None
+        """Start of the time over which speed is measured, without the time of evaluations. None
+        before the first step."""
         self.optimizer: torch.optim.Optimizer | None
+        # Trainer evaluates only if it has a data set; `evaluate` does not read it.
         super().__init__(eval_dataset=[0] if evaluate else None, **trainer)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create AdamW with a group for each learning rate; DeepSpeed uses it, too."""
+        """Create AdamW with a group for each learning rate, or return it if it exists.
+
+        Trainer and DeepSpeed call this.
+        """
         if self.optimizer is None:
             self.optimizer = make_optimizer(model or self.model, self.optim)
         return self.optimizer
@@ -178,9 +196,10 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Evaluate the current model on the benchmarks; all ranks call together.
+        """Evaluate the current model on the benchmarks, log the figures and return them.
 
-        Trainer then keeps track of the best checkpoint and saves.
+        All ranks call together. The data set and the keys, which Trainer passes, are not used.
+        After this call, Trainer compares the figures with those of the best checkpoint, and saves.
         """
         start = time.perf_counter()
         model = self.model_wrapped
@@ -192,20 +211,22 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
                 figures = self.evaluate_benchmarks(model, self.state.global_step)
         model.train(was_training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        # Not `self.log`: trl's would write its table of the last rollouts again, or an empty one.
+        # Not `self.log`: trl's would also write its table of the last rollouts again.
         Trainer.log(self, dict(metrics))
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
-        if self.since is not None:
-            self.since += time.perf_counter() - start
+        if self.speed_start is not None:
+            self.speed_start += (
+                time.perf_counter() - start
+            )  # leaves the evaluation out of the speed
         return metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Return the gradient norm of the step, and check that the step is finite on all ranks.
 
-        The same exchange tells all ranks that one of them received SIGUSR1, so that all save and
-        end. It is the step's only exchange of this kind, with one synchronisation.
+        If a rank received SIGUSR1, all ranks also save and end after this step. One exchange serves
+        both purposes, so that a step waits only once.
 
         Raises:
             NonFiniteError: On all ranks, if the norm or the loss of one rank is not finite.
@@ -214,12 +235,13 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         passes = self.passes
         self.passes = []
         loss = torch.stack([one_pass["loss"].double() for one_pass in passes]).sum()
-        own_values = [
-            loss,
-            torch.as_tensor(norm, dtype=torch.float64, device=loss.device),
-            torch.as_tensor(SAVE_AND_END.is_set(), dtype=torch.float64, device=loss.device),
-        ]
-        total_loss, total_norm, num_signalled = sum_over_ranks(torch.stack(own_values)).tolist()
+        own_norm = torch.as_tensor(norm, dtype=torch.float64, device=loss.device)
+        is_signalled = torch.as_tensor(
+            SAVE_AND_END.is_set(), dtype=torch.float64, device=loss.device
+        )
+        own_values = torch.stack([loss, own_norm, is_signalled])
+        # A sum is not finite if a value of one rank is not.
+        total_loss, total_norm, num_signalled = sum_over_ranks(own_values).tolist()
         # DeepSpeed's norm of gradients that are not finite may be negative.
         is_finite = isfinite(total_loss) and 0 <= total_norm < inf
         if not is_finite:
@@ -232,7 +254,13 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def _end_non_finite_step(self, norm: float, loss: float, passes: list[dict[str, Any]]) -> None:
         """Save the batches of the ranks whose loss is not finite, and raise NonFiniteError.
 
-        If the loss of every rank is finite, the batches of all ranks are saved.
+        If the loss of every rank is finite, the batches of all ranks are saved. All ranks call
+        together.
+
+        Args:
+            norm: The gradient norm of this rank.
+            loss: The loss of this rank.
+            passes: The forward passes of this rank, as in `self.passes`.
         """
         step = self.state.global_step + 1
         folder = Path(self.args.output_dir)
@@ -241,15 +269,15 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
             records += one_pass["records"]
         loss_and_records = gather((loss, records))
         losses = [loss_of_rank for loss_of_rank, _ in loss_and_records]
-        ranks = [number for number, value in enumerate(losses) if not isfinite(value)]
-        if not ranks:
-            ranks = list(range(len(losses)))
-        if rank() in ranks:
+        reported_ranks = [number for number, value in enumerate(losses) if not isfinite(value)]
+        if not reported_ranks:
+            reported_ranks = list(range(len(losses)))
+        if rank() in reported_ranks:
             folder.mkdir(parents=True, exist_ok=True)
             torch.save(_plain(passes), folder / f"non-finite-step-{step}-rank-{rank()}.pt")
 
         lines = [f"Not finite at step {step}: gradient norm {norm:g}, and"]
-        for number in ranks:
+        for number in reported_ranks:
             loss_of_rank, records_of_rank = loss_and_records[number]
             lines.append(
                 f"  rank {number}: loss {loss_of_rank:g}, records {', '.join(records_of_rank)}"
@@ -262,23 +290,29 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load optimizer and schedule as Trainer does, and compute the next learning rate again.
 
-        The rate in the checkpoint is that of the old schedule, which is 0 at its end. The recipe
-        may have made the schedule longer.
+        The checkpoint has the learning rate of the schedule with which it was saved. A resumed run
+        may have more steps, and so a longer schedule with another rate at this step.
+
+        Args:
+            checkpoint: The checkpoint to resume from; None for a new run.
         """
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
+            # Repeat the last step of the schedule, which sets the rate.
             self.lr_scheduler.last_epoch -= 1
             self.lr_scheduler.step()
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Save a checkpoint as Trainer does, after a check that the disk has room for it."""
         with room_for_checkpoint(model, Path(self.args.output_dir)):
             super()._save_checkpoint(model, trial)
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` in a form that `torch.load` reads with weights_only=True.
+    """Convert a value into a form that `torch.load` reads with weights_only=True.
 
-    Dataclasses become dictionaries. Objects of other types become their `repr`.
+    Dataclasses become dictionaries, and tuples become lists. Values of other types than numbers,
+    strings, tensors and None become their `repr`.
     """
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
@@ -292,25 +326,31 @@ def _plain(value: Any) -> Any:
 
 
 class FiniteWeights(TrainerCallback):  # type: ignore[misc]
-    """Checks the weights before they are evaluated and saved."""
+    """Ends the run if a weight is not finite, before the weights are evaluated and saved."""
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check the weights after a step that ends with a save."""
+        """Raise NonFiniteError after a step that ends with a save, if a weight is not finite."""
         if control.should_save:
-            refuse_weights(rest["model"], state.global_step, Path(args.output_dir))
+            refuse_weights(kwargs["model"], state.global_step, Path(args.output_dir))
 
 
 @torch.no_grad()
 def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
-    """Raise NonFiniteError on all ranks if one of them holds a weight that is not finite."""
+    """Raise NonFiniteError on all ranks if one of them holds a weight that is not finite.
+
+    Args:
+        model: The model in training.
+        step: The number of the optimizer step after which it is checked, for the message.
+        folder: The run folder, whose last complete checkpoint the message names.
+    """
     parameters: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         # ZeRO-3 keeps this rank's part of a parameter in `ds_tensor`.
-        held = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter
-        if held.is_floating_point() and held.numel():
-            parameters[name] = held.detach()
+        own_part = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter
+        if own_part.is_floating_point() and own_part.numel():
+            parameters[name] = own_part.detach()
     # The largest absolute value is NaN if one value is, and takes no further memory.
     largest = torch.stack(
         [
@@ -338,7 +378,7 @@ def refuse_weights(model: nn.Module, step: int, folder: Path) -> None:
 
 
 def advice(folder: Path) -> str:
-    """Return which checkpoint of the run is left, and what to do."""
+    """Return the end of a message: the last complete checkpoint of a run, and what to do next."""
     checkpoints = whole_checkpoints(folder)
     last = "There is no good checkpoint of this run yet."
     if checkpoints:

@@ -1,10 +1,10 @@
-"""The packed trainer: one item of the loader is this rank's whole optimizer step.
+"""The trainer of packed rows: each item of its loader is this rank's whole optimizer step.
 
 The loop, DeepSpeed, checkpoints, rotation and logging are those of Hugging Face's Trainer. Four
-things differ. A step runs as many packed rows as the token budget makes of it. The loss is divided
-by the pairs (or labels) of the step on all ranks. Every rank runs the same number of forwards.
-Evaluation happens inside `Trainer.evaluate`, before the checkpoint is saved. `rm.py` and `sft.py`
-both use this trainer, with different objectives.
+things differ. A step runs as many packed rows as its records need under the token budget. The loss
+is divided by the records (or learned tokens) of the step on all ranks. Every rank runs the same
+number of forward passes. Evaluation happens inside `Trainer.evaluate`, before the checkpoint is
+saved. `rm.py` and `sft.py` both use this trainer, with different objectives.
 """
 
 import random
@@ -33,30 +33,37 @@ from mmrm.train.supervised.optimizer import FiniteTrainer, compiled_graphs, lear
 from mmrm.train.supervised.steps import PackedRow, Step, StepDataset, make_row
 
 SMALL = 2**20
-"""Numbers in a parameter whose gradient takes no memory worth counting."""
+"""Largest number of elements of a parameter whose gradient takes no memory worth counting."""
 
 UNUSABLE = "dropped/unusable"
-"""Figure: records that showed a fault only when they were used, and were replaced by others."""
+"""The logged number of records that could not be used when they were loaded, and were replaced."""
 
 
-def first(items: list[Step]) -> Step:
-    """Collate a batch of one item into the item."""
-    return items[0]
+def only_item(batch: list[Step]) -> Step:
+    """Return the only item of a loader's batch; a step is loaded as a batch of one item."""
+    return batch[0]
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of a rank's dropout in a step.
+    """Return the seed of the random numbers, such as dropout's, that a rank draws in a step.
 
-    It depends on nothing else, so a resumed run draws the same numbers although fillers,
-    evaluations and repeated steps also draw.
+    It depends on nothing but the three arguments. A resumed run therefore draws the same numbers,
+    although evaluations, repeated steps and filler rows draw numbers, too.
     """
     return random.Random(f"{seed}/{step}/{rank}").getrandbits(63)
 
 
 class PackedTrainer(FiniteTrainer):
-    """Hugging Face's Trainer over packed rows; `train_dataset` is a `StepDataset`."""
+    """Hugging Face's Trainer over packed rows."""
 
     def __init__(self, *, objective: Objective, steps: StepDataset, **trainer: Any) -> None:
+        """Create the trainer and its token budget.
+
+        Args:
+            objective: The loss of a row, and its figures in the log.
+            steps: The optimizer steps of the run for this rank.
+            trainer: Further arguments of FiniteTrainer.
+        """
         super().__init__(train_dataset=steps, **trainer)
         self.objective = objective
         self.steps = steps
@@ -69,14 +76,14 @@ class PackedTrainer(FiniteTrainer):
         """Learning rate of every trained part in the last step."""
 
     def get_train_dataloader(self) -> DataLoader[Step]:
-        """Return the loader without accelerate's wrapper.
+        """Return the loader of the steps without accelerate's wrapper.
 
-        The wrapper would divide over ranks what the data set has already divided.
+        The wrapper would divide the steps over ranks, but `StepDataset` has already done so.
         """
         num_workers = self.args.dataloader_num_workers
         return DataLoader(
             self.steps,
-            collate_fn=first,
+            collate_fn=only_item,
             num_workers=num_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
             persistent_workers=num_workers > 0,
@@ -86,15 +93,18 @@ class PackedTrainer(FiniteTrainer):
     def training_step(
         self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None
     ) -> Tensor:
-        """Compute loss and gradients of one optimizer step, and return the loss as a scalar."""
+        """Compute loss and gradients of one optimizer step, and return the loss as a scalar.
+
+        If memory runs out, the step is computed again with smaller rows, where that is possible.
+        """
         model.train()
-        self.since = self.since or time.perf_counter()
+        self.speed_start = self.speed_start or time.perf_counter()
         self.objective.step = self.state.global_step
         assert self.optimizer is not None, "Trainer creates the optimizer before the first step."
         self._rates = learning_rates(self.optimizer)
         rows = self.budget.fit(inputs["rows"])
         loss = self._try_step(model, rows)
-        while loss is None:
+        while loss is None:  # a rank ran out of memory
             model.zero_grad()
             self.budget.lower(rows)
             rows = self.budget.fit(rows)
@@ -112,6 +122,13 @@ class PackedTrainer(FiniteTrainer):
         the last row, so that row must be a size that fitted before, or a filler. DeepSpeed
         exchanges them in every backward pass, so the largest row is tried once before the step
         begins.
+
+        Args:
+            model: The model in its wrappers.
+            rows: The rows of the step on this rank, largest first.
+
+        Raises:
+            UserError: Memory ran out after gradients were exchanged.
         """
         rows = self._pad_to_equal_count(rows)
         totals = self._totals_over_ranks(rows)
@@ -145,32 +162,46 @@ class PackedTrainer(FiniteTrainer):
         return loss
 
     def _pad_to_equal_count(self, rows: list[PackedRow]) -> list[PackedRow]:
-        """Append filler rows until all ranks have equally many rows."""
+        """Return the rows, with fillers appended until all ranks have equally many rows.
+
+        A filler is a row without records, whose loss is zero. Under DDP a filler is also appended
+        if the last row may run out of memory.
+        """
         is_ddp = self.args.world_size > 1 and not self.is_deepspeed_enabled
         num_wanted = len(rows)
-        if is_ddp and self.budget.unproven(rows[-1]):
+        if is_ddp and self.budget.may_run_out(rows[-1]):
             num_wanted += 1  # the last row has to be a filler
         count = max_over_ranks(num_wanted, self.args.device)
         filler = make_row([], self.steps.pack)
         return rows + [filler] * (count - len(rows))
 
     def _totals_over_ranks(self, rows: list[PackedRow]) -> Tensor:
-        """Return records and labels of the step on all ranks, (2,) fp32, at least 1 each."""
+        """Return the numbers of records and learned tokens of the step on all ranks, (2,) fp32.
+
+        Each is at least 1, because losses are divided by them.
+        """
         totals = torch.stack([row.totals() for row in rows]).sum(0).to(self.args.device)
         return sum_over_ranks(totals).clamp_min(1.0)
 
     def _fits(self, row: PackedRow, totals: Tensor) -> bool:
-        """Return True if the step's largest row fits into memory on every rank.
+        """Return True if the step's largest row fits into memory on every rank; all call together.
 
-        A row that is larger than all rows before is computed once, and its gradients are dropped.
-        DeepSpeed's hooks are called when gradients are accumulated, which `torch.autograd.grad`
-        does not do, so no gradient is exchanged or kept. ZeRO-3 exchanges weights during the
-        forward, so no rank can try a row alone. There, rows stay within the budget that measured
-        memory allows (`token_budget` in train/methods/method.py).
+        A row that may run out of memory is computed once, and its gradients are dropped. DeepSpeed
+        exchanges gradients in hooks that are called when gradients are accumulated.
+        `torch.autograd.grad` does not accumulate, so no gradient is exchanged or kept.
+
+        Under ZeRO-3 no row is tried, because ranks exchange weights during the forward pass. There,
+        rows stay within the budget that measured memory allows (`token_budget` in
+        train/methods/method.py).
+
+        Args:
+            row: The largest row of the step on this rank.
+            totals: The result of `_totals_over_ranks`.
         """
         fits = True
-        if self.budget.unproven(row) and not is_deepspeed_zero3_enabled():
+        if self.budget.may_run_out(row) and not is_deepspeed_zero3_enabled():
             try:
+                # These tensors keep the memory that the gradients will take.
                 held_memory = self._gradients_to_come()
                 with self.compute_loss_context_manager():
                     loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
@@ -188,7 +219,7 @@ class PackedTrainer(FiniteTrainer):
         return not max_over_ranks(int(not fits), self.args.device)
 
     def _gradients_to_come(self) -> list[Tensor]:
-        """Return empty tensors of the size that gradients, which do not exist yet, will take.
+        """Return uninitialised tensors of the size of the gradients that do not exist yet.
 
         ZeRO-2 keeps a share of the summed gradients on each rank, in fp32.
         """
@@ -206,9 +237,15 @@ class PackedTrainer(FiniteTrainer):
     def _run_row(
         self, model: nn.Module, row: PackedRow, totals: Tensor, *, is_last: bool
     ) -> Tensor:
-        """Run forward and backward of one row, and return its share of the step's loss.
+        """Run forward and backward of one row, and return its share of the step's loss, a scalar.
 
-        Gradients are exchanged with the last row of a step.
+        DDP exchanges gradients with the last row of a step, DeepSpeed with every row.
+
+        Args:
+            model: The model in its wrappers.
+            row: The row.
+            totals: The result of `_totals_over_ranks`, by which the loss is divided.
+            is_last: True for the last row of the step.
         """
         # Trainer itself uses this private setter. Accelerate's wrapper of DeepSpeed reads it as the
         # end of gradient accumulation.
@@ -217,7 +254,9 @@ class PackedTrainer(FiniteTrainer):
         with nullcontext() if exchanges_gradients else self.accelerator.no_sync(model):
             with self.compute_loss_context_manager():
                 loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
-            # Ranks average their gradients, and the loss is already divided by the totals of all.
+            # The loss is divided by the totals of all ranks, so gradients have to be summed over
+            # ranks. The ranks average them instead, which the factor `world_size` undoes.
+            # DeepSpeed must not divide the loss by a number of accumulated passes, either.
             options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
             self.accelerator.backward(loss * self.args.world_size, **options)
         sums_of_row: dict[str, Tensor | float] = {
@@ -231,13 +270,15 @@ class PackedTrainer(FiniteTrainer):
         return loss.detach().mul(self.args.world_size)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse to resume from weights that are not exactly the model's.
+        """Raise IncompleteCheckpointError if a checkpoint lacks weights or has further ones.
 
-        Trainer would only log a warning and continue.
+        Trainer calls this method after it has loaded the weights to resume from. Trainer's version
+        logs a warning and continues.
 
-        Raises:
-            IncompleteCheckpointError: Weights are missing or left over.
+        Args:
+            load_result: The names of missing and unexpected weights, from `load_state_dict`.
         """
+        # A weight that is tied to another one is not stored by itself.
         tied_keys = set(self.model.all_tied_weights_keys)
         refuse_incomplete(
             "the checkpoint to resume from",
@@ -249,7 +290,7 @@ class PackedTrainer(FiniteTrainer):
         )
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return 0: Trainer's estimate would be that of padded batches."""
+        """Return 0 instead of Trainer's estimate, which would be wrong for packed rows."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -261,7 +302,10 @@ class PackedTrainer(FiniteTrainer):
         super().log(logs, start_time)
 
     def _figures(self) -> dict[str, float]:
-        """Return the figures since the last log line, over all ranks, and start new sums."""
+        """Return the figures over all rows since the last log line, and start new sums.
+
+        All ranks must call together.
+        """
         own_sums = {name: float(value) for name, value in self._sums.items()}
         sums: defaultdict[str, float] = defaultdict(float)
         for sums_of_rank in gather(own_sums):
@@ -270,8 +314,8 @@ class PackedTrainer(FiniteTrainer):
         self._sums.clear()
 
         now = time.perf_counter()
-        seconds = now - (self.since or now)
-        self.since = now
+        seconds = now - (self.speed_start or now)
+        self.speed_start = now
         figures = dict(self.objective.report(sums))
         figures["records_per_second"] = sums["records"] / seconds
         figures["tokens_per_second"] = sums["tokens"] / seconds

@@ -19,10 +19,12 @@ current optimizer step."""
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Handle SIGUSR1 and Ctrl-C inside the context.
+    """Let SIGUSR1 and Ctrl-C end a run that is trained inside the context.
 
-    SIGUSR1, which would kill the process, sets SAVE_AND_END. Ctrl-C exits with status 130 and
-    prints a line on the first rank of each node, since a launcher sends it to all ranks.
+    SIGUSR1, which would otherwise kill the process, sets SAVE_AND_END. The trainer then saves a
+    checkpoint and ends the run after the current step. Ctrl-C ends the process with
+    status 130. A message is printed on the first rank of each node alone, because a launcher passes
+    Ctrl-C to all ranks.
     """
     signal.signal(signal.SIGUSR1, lambda number, frame: SAVE_AND_END.set())
     try:

@@ -1,11 +1,13 @@
 """The data of a run as one sequence of optimizer steps.
 
-Item k holds this rank's packed rows of step k. The sequence is a pure function of records, seed,
-step and rank. A resumed run continues with the same order, and no sampler, `set_epoch` or sharding
-of a loader can change it. Every rank takes an equal share of a step's records, except in the last
-step of an epoch, where one rank may take one more than another; the loss is divided by the records
-of all ranks. Neighbours with one prompt become one group, so their prompt and images are computed
-once.
+A record is encoded into a group: a prompt with its images, and the texts that continue it. Groups
+are packed into rows. Entry k of the sequence holds this rank's rows of optimizer step k.
+
+The sequence is a pure function of records, seed, step and rank. A resumed run continues with the
+same order, and no sampler, `set_epoch` or sharding of a loader can change it. Every rank takes an
+equal share of a step's records, except in the last step of an epoch, in which one rank may take one
+more than another. The loss is divided by the records of all ranks. Successive records with one
+prompt become one group, so their prompt and images are computed once.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ class EncodedRecords(Protocol):
         ...
 
     def __getitem__(self, index: int) -> TrainingExample:
-        """Return record `index` as a group, or the record that replaces it if it cannot be used."""
+        """Return record `index`, encoded as a prompt with the texts that continue it.
+
+        A record that cannot be used is replaced by another one.
+        """
         ...
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
@@ -48,47 +53,57 @@ class EncodedRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """A record as a group, with what the loss needs besides the tokens."""
+    """An encoded record: a prompt with the texts that continue it, and numbers for the loss."""
 
     group: Group
     margin: float = 0.0
+    """The smallest difference of scores that the record asks for."""
     response_tokens: tuple[int, ...] = ()
-    """Tokens of each response, for length normalisation."""
+    """Number of tokens of each response, for length normalisation."""
     skipped: int = 0
-    """Number of records that this process found to be unusable, for the first time, while it loaded
-    this one."""
+    """Number of records that were found to be unusable while this one was loaded. A record that
+    this process has found before is not counted again."""
     record: str = ""
     """Identity of the record."""
     prompt: object = None
     """Equal for records with equal messages and images, whose groups may be merged; None if the
     group is never merged with another."""
-    own_critiques: bool = False
+    has_model_critiques: bool = False
     """The last two continuations are critiques that the critic in training wrote."""
 
 
 class PackedRow(NamedTuple):
-    """A packed row, and numbers that stay outside of the model, where DeepSpeed would cast them."""
+    """A packed row, and the numbers that the loss needs besides the model's inputs.
+
+    DeepSpeed would cast these numbers if they were inputs of the model.
+    """
 
     batch: PackedBatch
     margins: Tensor
     """(records,) fp32."""
     response_tokens: Tensor
-    """(places,) int64, or empty if no method uses them."""
-    own_critiques: Tensor
-    """(records,) bool."""
-    places: Tensor
-    """(places,) int64: for each record in turn the indices of its continuations in the row. Records
-    with one prompt may share continuations."""
-    counts: Tensor
-    """(records,) int64: number of entries of each record in `places`."""
+    """(continuations,) int64: tokens of each response; empty if the method does not need them."""
+    has_model_critiques: Tensor
+    """(records,) bool: `TrainingExample.has_model_critiques`."""
+    continuation_indices: Tensor
+    """(continuations,) int64: the indices in the row of the first record's continuations, then of
+    the second's, and so on. Records with one prompt may share continuations."""
+    continuation_counts: Tensor
+    """(records,) int64: number of entries of each record in `continuation_indices`."""
 
     @property
     def records(self) -> int:
-        """Number of records in the row; 0 for a filler."""
+        """Number of records in the row.
+
+        It is 0 for a filler: a row that a rank computes while other ranks still have rows.
+        """
         return len(self.margins)
 
     def totals(self) -> Tensor:
-        """Return the row's records and labels, (2,) fp32; losses are divided by a step's totals."""
+        """Return the numbers of the row's records and of its learned tokens, (2,) fp32.
+
+        A loss is divided by one of their sums over the rows of a step.
+        """
         return torch.tensor([self.records, len(self.batch.labels)], dtype=torch.float32)
 
     def to(self, device: torch.device) -> PackedRow:
@@ -97,9 +112,9 @@ class PackedRow(NamedTuple):
             batch=self.batch.to(device, non_blocking=True),
             margins=self.margins.to(device),
             response_tokens=self.response_tokens.to(device),
-            own_critiques=self.own_critiques.to(device),
-            places=self.places.to(device),
-            counts=self.counts.to(device),
+            has_model_critiques=self.has_model_critiques.to(device),
+            continuation_indices=self.continuation_indices.to(device),
+            continuation_counts=self.continuation_counts.to(device),
         )
 
 
@@ -114,15 +129,19 @@ class Step(TypedDict):
 
 
 Pack = Callable[[Sequence[Group]], PackedBatch]
-"""`Encoder.pack`: lays groups out in one row."""
+"""`Encoder.pack`: packs groups into one row."""
 
 
 def merge_records(examples: Sequence[TrainingExample]) -> tuple[Group, list[int]]:
-    """Return examples with one prompt as one group, and the continuations of each in turn.
+    """Merge examples with one prompt into one group.
 
     A continuation that several examples have, such as a response that was compared with several
-    others, is in the group once. A continuation with language-model loss stays as often as it is
-    learned.
+    others, is in the group once. A continuation that carries language-model loss is not merged with
+    its copies.
+
+    Returns:
+        The group, and for the continuations of the first example, then of the second, and so on,
+        their indices among those of the group.
 
     Example: continuations (a, b) and (a, c) without loss give a group of a, b, c and the indices
     [0, 1, 0, 2].
@@ -131,25 +150,31 @@ def merge_records(examples: Sequence[TrainingExample]) -> tuple[Group, list[int]
         group = examples[0].group
         return group, list(range(len(group.continuations)))
     joined = join([example.group for example in examples])
-    kept: list[Continuation] = []
+    merged: list[Continuation] = []
     index_by_continuation: dict[Continuation, int] = {}
     indices: list[int] = []
     for continuation in joined.continuations:
         is_learned = bool(continuation.loss_tokens)
         if is_learned or continuation not in index_by_continuation:
-            index_by_continuation[continuation] = len(kept)
-            kept.append(continuation)
+            index_by_continuation[continuation] = len(merged)
+            merged.append(continuation)
         indices.append(index_by_continuation[continuation])
-    return replace(joined, continuations=tuple(kept)), indices
+    return replace(joined, continuations=tuple(merged)), indices
 
 
 def split_by_prompt(
     examples: Sequence[TrainingExample], budget: float = inf
 ) -> list[list[TrainingExample]]:
-    """Return `examples` in sets of neighbours with one prompt, each merged set within `budget`."""
+    """Divide examples into sets of successive examples with one prompt.
+
+    A set is not extended if the cost of its merged group would exceed `budget`, in tokens.
+    """
     sets: list[list[TrainingExample]] = []
     for example in examples:
-        if sets and example.prompt is not None and example.prompt == sets[-1][0].prompt:
+        has_prompt_of_last_set = (
+            len(sets) > 0 and example.prompt is not None and example.prompt == sets[-1][0].prompt
+        )
+        if has_prompt_of_last_set:
             group, _ = merge_records([*sets[-1], example])
             if group.cost <= budget:
                 sets[-1].append(example)
@@ -159,38 +184,39 @@ def split_by_prompt(
 
 
 def make_row(examples: Sequence[TrainingExample], pack: Pack) -> PackedRow:
-    """Pack `examples` into one row; no examples give the filler row.
+    """Pack examples into one row. Successive examples with one prompt become one group.
 
-    Neighbours with one prompt become one group.
+    Without examples the row is a filler, which a rank computes while other ranks still have rows.
     """
     groups: list[Group] = []
-    places: list[int] = []
-    num_continuations = 0
+    continuation_indices: list[int] = []
+    num_continuations = 0  # of the groups before
     for examples_of_prompt in split_by_prompt(examples):
-        group, indices = merge_records(examples_of_prompt)
+        group, indices_in_group = merge_records(examples_of_prompt)
         groups.append(group)
-        places += [num_continuations + index for index in indices]
+        continuation_indices += [num_continuations + index for index in indices_in_group]
         num_continuations += len(group.continuations)
 
     response_tokens: list[int] = []
     for example in examples:
         response_tokens += example.response_tokens
-    counts = [len(example.group.continuations) for example in examples]
-    own_critiques = [example.own_critiques for example in examples]
+    continuation_counts = [len(example.group.continuations) for example in examples]
+    has_model_critiques = [example.has_model_critiques for example in examples]
     return PackedRow(
         batch=pack(groups),
         margins=torch.tensor([example.margin for example in examples], dtype=torch.float32),
         response_tokens=torch.tensor(response_tokens, dtype=torch.int64),
-        own_critiques=torch.tensor(own_critiques, dtype=torch.bool),
-        places=torch.tensor(places, dtype=torch.int64),
-        counts=torch.tensor(counts, dtype=torch.int64),
+        has_model_critiques=torch.tensor(has_model_critiques, dtype=torch.bool),
+        continuation_indices=torch.tensor(continuation_indices, dtype=torch.int64),
+        continuation_counts=torch.tensor(continuation_counts, dtype=torch.int64),
     )
 
 
 def make_rows(examples: Sequence[TrainingExample], pack: Pack, budget: int) -> list[PackedRow]:
-    """Pack `examples` into rows within `budget`; no examples give one filler row.
+    """Pack examples into rows whose cost is at most `budget`, in tokens.
 
-    An example above the budget gets a row of its own.
+    An example above the budget gets a row of its own. Without examples there is one row, a filler,
+    which a rank computes while other ranks still have rows.
     """
     sets = split_by_prompt(examples, budget)
     costs = []
@@ -208,33 +234,45 @@ def make_rows(examples: Sequence[TrainingExample], pack: Pack, budget: int) -> l
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Expected costs of records in a token budget, by record index."""
+    """The expected cost of each record in tokens; an image also costs some for its patches."""
 
     records: npt.NDArray[np.floating]
     """(len,): cost of every record alone."""
     images: npt.NDArray[np.floating] | None = None
-    """(len,): the part of `records` that falls to images; None if `prompts` is."""
+    """(len,): the part of `records` that its images cost; None if `prompts` is None."""
     prompts: npt.NDArray[np.integer] | None = None
     """(len,): numbers that are equal for records with one prompt; None if no prompt is shared."""
 
     def of_sets(
         self, drawn: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
-        """Return the cost and the size of each set of neighbours with one prompt in `drawn`.
+        """Divide records into sets with one prompt, and return the cost and size of each set.
 
-        The images of a set are counted once.
+        The images of a set are counted once in its cost. The size is the number of its records.
+
+        Args:
+            drawn: Record indices in the order of an epoch. Successive records with the same
+                prompt are a set.
+
+        Returns:
+            The costs and the sizes, (sets,) each.
         """
         costs = self.records[drawn]
         if self.prompts is None or self.images is None or not len(drawn):
             return costs, np.ones(len(drawn), np.int64)
+        # A set starts where the prompt differs from the one before. The first record starts a set.
         starts = np.flatnonzero(np.diff(self.prompts[drawn], prepend=-1))
         sizes = np.diff(starts, append=len(drawn))
         summed_costs = np.add.reduceat(costs, starts)
-        return summed_costs - (sizes - 1) * self.images[drawn[starts]], sizes
+        repeated_image_costs = (sizes - 1) * self.images[drawn[starts]]
+        return summed_costs - repeated_image_costs, sizes
 
 
 class StepDataset(Dataset[Step]):
-    """A map-style data set over the whole run: `len` is the number of optimizer steps."""
+    """The optimizer steps of a whole run for one rank, as a map-style data set.
+
+    Item k has the packed rows that this rank computes in step k.
+    """
 
     def __init__(
         self,
@@ -252,18 +290,19 @@ class StepDataset(Dataset[Step]):
         """Divide the records of every epoch into steps.
 
         The last step of an epoch takes the records that are left. It may be smaller, and a rank may
-        have none of them. Neighbours with one prompt go to one rank.
+        have none of them. Successive records with one prompt go to one rank.
 
         Args:
             records: The records of the run.
-            pack: Lays groups out in one row.
+            pack: Packs groups into one row.
             records_per_step: Records of a step on all ranks together.
             steps: Number of optimizer steps.
-            token_budget: Largest cost of a row; a record above it gets a row of its own.
+            token_budget: Largest cost of a row in tokens; a record above it gets a row of its own.
             rank: Number of this rank.
             world_size: Number of ranks.
-            costs: Expected costs, if they are known; ranks then get similar costs.
-            prepare: Called with the number of a step before its records are loaded.
+            costs: Expected costs of the records. If they are given, the ranks get similar costs.
+            prepare: Called in the process that loads a step, with the number of the step, before
+                its records are loaded.
 
         Raises:
             UserError: The ranks cannot share a step equally, or there are too few records.
@@ -307,7 +346,10 @@ class StepDataset(Dataset[Step]):
         self._budget.fill_(value)
 
     def indices(self, step: int) -> list[int]:
-        """Return the record indices of this rank in a step; ranks do not have to communicate."""
+        """Return the indices of the records that this rank takes in a step.
+
+        Every rank computes the same division, so the ranks do not have to communicate.
+        """
         drawn = np.array(self.global_indices(range(step, step + 1)), np.int64)
         costs, sizes = self._costs_of_sets(drawn)
         positions_by_rank = balance_over_ranks(costs.tolist(), self.world_size, sizes.tolist())
@@ -317,13 +359,16 @@ class StepDataset(Dataset[Step]):
     def _costs_of_sets(
         self, drawn: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.integer]]:
-        """Return cost and size of each set of `drawn`; unknown costs are all equal."""
+        """Return `Costs.of_sets` for the records of a step.
+
+        If costs are unknown, every record is a set of its own with a cost of 1.
+        """
         if self.costs is None:
             return np.ones(len(drawn)), np.ones(len(drawn), np.int64)
         return self.costs.of_sets(drawn)
 
     def global_indices(self, steps: range) -> list[int]:
-        """Return the record indices of all ranks in `steps`, in order."""
+        """Return the indices of the records that all ranks take in `steps`, in order."""
         indices: list[int] = []
         for step in steps:
             epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
@@ -358,12 +403,15 @@ shown first (0) or second (1)."""
 
 @dataclass(frozen=True, slots=True)
 class MixtureRecords:
-    """The epochs of a mixture, encoded; the mixture replaces records that cannot be used."""
+    """The records of a mixture of sources, encoded when they are read.
+
+    The mixture replaces a record that cannot be used by another one.
+    """
 
     mixture: Mixture
     encode: Encode
     together: int = 1
-    """Records with one prompt that follow one another in an epoch, if the mixture has as many."""
+    """Largest number of records with one prompt that are brought together in an epoch's order."""
 
     def __len__(self) -> int:
         return self.mixture.epoch_size
@@ -372,15 +420,18 @@ class MixtureRecords:
         return self.load(index)
 
     def load(self, index: int, side: int = 0) -> TrainingExample:
-        """Return an encoded record; `side` is the second argument of `Encode`.
+        """Return an encoded record.
 
-        `skipped` of the result counts the unusable records that this process met for the first time
-        while loading it.
+        Args:
+            index: The index of the record in the mixture.
+            side: The second argument of `Encode`.
         """
         num_skipped_before = len(self.mixture.skipped)
         example = self.mixture.load(index, lambda record: self.encode(record, side))
         prompt = None
         if example.prompt is not None:
+            # Two records share a prompt if the mixture numbers their prompts alike and the prompts
+            # are equal. They may differ if another record replaced one that could not be used.
             prompt = (int(self.mixture.prompts[index]), example.prompt)
         num_skipped = len(self.mixture.skipped) - num_skipped_before
         return replace(example, skipped=num_skipped, prompt=prompt)
@@ -391,16 +442,21 @@ class MixtureRecords:
 
 
 def expected_costs(mixture: Mixture) -> npt.NDArray[np.float32]:
-    """Return the expected cost of each training record, (len,), before anything is decoded."""
+    """Return the expected cost of each training record in tokens, (len,).
+
+    It comes from the lengths that the mixture stores; no record is decoded. A vision patch costs
+    PATCH_COST tokens.
+    """
     text_tokens, image_tokens = mixture.lengths().T
     patch_costs = PATCH_COST * PATCHES_PER_TOKEN * image_tokens
     return np.asarray(text_tokens + image_tokens + patch_costs, dtype=np.float32)
 
 
 def shared_costs(mixture: Mixture) -> Costs:
-    """Return the costs of records if those with one prompt become one group.
+    """Return the expected costs of the records of a mixture in which records can share a prompt.
 
-    Only images are counted as shared: the length of a prompt's text is not known by itself.
+    Only the images of a prompt are counted as shared. The length of its text is not known, because
+    the mixture stores one length for prompt and responses together.
     """
     image_tokens = mixture.lengths()[:, 1]
     image_costs = (1 + PATCH_COST * PATCHES_PER_TOKEN) * image_tokens
@@ -409,18 +465,20 @@ def shared_costs(mixture: Mixture) -> Costs:
 
 @dataclass(frozen=True, slots=True)
 class PairEncoder:
-    """Encodes a preference as one group of two continuations, the chosen one first."""
+    """Encodes a preference as a prompt with two continuations, the chosen response first."""
 
     encoder: Encoder
     read: Read
-    lengths: bool = True
-    """Also count the tokens of each response by itself."""
+    counts_response_tokens: bool = True
+    """Also count the tokens of each response, which length normalisation needs."""
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
-        """Decode the images and encode both responses; `side` changes nothing.
+        """Decode the images of a record and encode both responses.
+
+        `side` is not used: each response follows the prompt by itself.
 
         Raises:
-            RecordError: As decoding and encoding do.
+            RecordError: The record cannot be decoded or encoded.
         """
         self.encoder.refuse_control_tokens(record)
         conversations = [
@@ -433,14 +491,19 @@ class PairEncoder:
         return TrainingExample(
             group,
             margin=record.margin or 0.0,
-            response_tokens=response_tokens(self.encoder, record) if self.lengths else (),
+            response_tokens=response_tokens(self.encoder, record)
+            if self.counts_response_tokens
+            else (),
             record=record.identity,
             prompt=(record.prompt, record.images),
         )
 
 
 def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, int]:
-    """Return the numbers of tokens of the chosen and the rejected response, each by itself."""
+    """Return the number of tokens of the chosen response, and that of the rejected one.
+
+    Special tokens are not counted.
+    """
     chosen_ids = encoder.tokenizer(record.chosen, add_special_tokens=False)["input_ids"]
     rejected_ids = encoder.tokenizer(record.rejected, add_special_tokens=False)["input_ids"]
     return len(chosen_ids), len(rejected_ids)

@@ -18,16 +18,18 @@ from mmrm.train.recipe.deepspeed_config import SHARE_OF_FREE
 def whole_weights(model: Any) -> Iterator[None]:
     """Gather the weights of a DeepSpeed engine under ZeRO-3, if all ranks have memory for them.
 
-    If they do not, every layer is gathered for each token, as without this context; the dry run
-    prints when that happens and what it moves. Nothing happens for weights that are not
-    partitioned. All ranks must call together, and nothing inside may be differentiated.
+    Texts are generated much faster inside this context. Without the memory, every layer is gathered
+    for each token, as outside of the context; the dry run of a recipe prints if that happens, and
+    how many bytes are exchanged. Nothing happens for weights that are not partitioned.
+
+    All ranks must enter the context together. No gradients may be computed inside it.
 
     Args:
         model: A DeepSpeed engine, or any module.
     """
     partitioned = [parameter for parameter in model.parameters() if hasattr(parameter, "ds_numel")]
-    size = sum(parameter.ds_numel * parameter.element_size() for parameter in partitioned)
-    if not partitioned or not fits_everywhere(size, partitioned[0].device):
+    num_bytes = sum(parameter.ds_numel * parameter.element_size() for parameter in partitioned)
+    if not partitioned or not fits_everywhere(num_bytes, partitioned[0].device):
         yield
         return
     import deepspeed
@@ -48,15 +50,17 @@ def whole_weights(model: Any) -> Iterator[None]:
 
 
 def fits_everywhere(size: int, device: torch.device) -> bool:
-    """Return True if every rank has room for `size` more bytes besides its activations.
+    """Return True if every rank has memory for `size` further bytes, and for activations.
 
-    On a CPU the ranks of a node share its memory.
+    All ranks must call together. On a CPU the ranks of a node share its memory.
     """
     if device.type == "cuda":
         free_on_device, _ = torch.cuda.mem_get_info(device)
+        # PyTorch's allocator has reserved more than its tensors use.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = free_on_device + unused
+        num_free = free_on_device + unused
     else:
-        free = psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    is_too_small = size > SHARE_OF_FREE * free
+        num_ranks_of_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        num_free = psutil.virtual_memory().available // num_ranks_of_node
+    is_too_small = size > SHARE_OF_FREE * num_free
     return not max_over_ranks(int(is_too_small), device)

@@ -8,82 +8,94 @@ from typing import Any, Literal, cast
 
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import (
-    PLACE,
+    IMAGE_MARKER,
     MarkerError,
     StrayMarkerError,
     marker_in_response,
     place_images,
     stray_marker,
 )
-from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, placeholders, text
+from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, num_image_parts, text
 from mmrm.data.sources.shared.file_source import field
-from mmrm.data.video import ADVICE, PARTS
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_PART_TYPES
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 SHAREGPT_ROLES: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant"}
-MARKER = PLACE
+MARKER = IMAGE_MARKER
 """The marker by which most data sets write the position of an image in a text."""
 
 
-def messages(turns: Sequence[Any], images: int = 0) -> tuple[Message, ...]:
-    """Return a prompt of turns {role, content}, with its images in their positions.
+def prompt_from_turns(turns: Sequence[Any], num_images: int = 0) -> tuple[Message, ...]:
+    """Return the prompt made of turns {role, content}, with an image part for each of its images.
 
     Raises:
-        RecordError: If a turn has another form, or as `marked` does.
+        RecordError: If a turn has another form, or an `<image>` marker in a text cannot be the
+            position of an image.
     """
-    return marked(parsed(turns), images)
+    return with_image_parts(parsed_turns(turns), num_images)
 
 
-def parsed(turns: Sequence[Any]) -> tuple[Message, ...]:
-    """Return turns {role, content} with their content as parts. Markers in texts stay."""
+def parsed_turns(turns: Sequence[Any]) -> tuple[Message, ...]:
+    """Return turns {role, content} with each content as a list of parts.
+
+    `<image>` markers in texts are not replaced; `with_image_parts` does that.
+
+    Raises:
+        RecordError: If a turn has another form.
+    """
     return tuple(_message(turn) for turn in turns)
 
 
-def user_turn(prompt: str | list[Any]) -> list[Any]:
-    """Return the turns of a prompt that is a text or a list of turns."""
+def as_turns(prompt: str | list[Any]) -> list[Any]:
+    """Return a prompt as a list of turns: a text becomes one user turn, a list is returned."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     return prompt
 
 
-def question(content: str, images: int) -> tuple[Message, ...]:
-    """Return a prompt of one user turn, in which `<image>` is the position of an image.
+def prompt_from_question(content: str, num_images: int) -> tuple[Message, ...]:
+    """Return a prompt of one user turn, with an image part in place of each `<image>` in the text.
 
-    Without `<image>`, the images come before the text.
+    If the text holds no `<image>`, the images come before it.
+
+    Raises:
+        RecordError: If a marker cannot be the position of an image.
     """
-    return marked([text("user", content)], images)
+    return with_image_parts([text("user", content)], num_images)
 
 
-def marked(turns: Sequence[Message], images: int) -> tuple[Message, ...]:
+def with_image_parts(turns: Sequence[Message], num_images: int) -> tuple[Message, ...]:
     """Return the turns with image parts in place of `<image>`.
 
     If no turn holds a marker, the images come before the first user turn's text.
 
     Raises:
-        RecordError: If a marker cannot be the position of an image.
+        RecordError: If a marker cannot be the position of an image. It is a MarkerInTextError if
+            there are no images at all.
     """
     try:
-        return cast(tuple[Message, ...], tuple(place_images(turns, images)))
+        return cast(tuple[Message, ...], tuple(place_images(turns, num_images)))
     except StrayMarkerError as error:
         raise MarkerInTextError(str(error)) from error
     except MarkerError as error:
         raise RecordError(str(error)) from error
 
 
-def text_of(turn: Message) -> str:
-    """Return the text of a turn."""
+def turn_text(turn: Message) -> str:
+    """Return the text parts of a turn as one text, without its images."""
     return "".join(part["text"] for part in turn["content"] if part["type"] == "text")
 
 
-def response(turns: Any) -> str:
-    """Return the text of a response, which is a text or a list of one assistant turn.
+def response_text(turns: Any) -> str:
+    """Return the text of a response that is given as a text or as a list of one assistant turn.
 
     Raises:
-        RecordError: If there are several turns, another role, an image part or a marker.
+        RecordError: If there are several turns, the turn is not the assistant's, or it holds an
+            image part or a marker such as `<image>`.
     """
     if isinstance(turns, str):
-        return without_markers(turns, "a response")
+        return checked_for_markers(turns, "a response")
     if not isinstance(turns, list):
         raise RecordError(
             f"a response is a {type(turns).__name__}; required is a text or exactly one "
@@ -100,32 +112,37 @@ def response(turns: Any) -> str:
             f"a response is a turn of the {message['role']}; required is a turn of the assistant. "
             "Correct the row, or remove it."
         )
-    num_images = placeholders([message])
+    num_images = num_image_parts([message])
     if num_images:
         raise RecordError(
             f"a response holds {num_images} image parts. Images in responses are not supported "
             "yet; required is text of the assistant. Leave the record out, or remove the images "
             "from its responses."
         )
-    return without_markers(text_of(message), "a response")
+    return checked_for_markers(turn_text(message), "a response")
 
 
-def without_markers(content: str, name: str) -> str:
-    """Return the text of a response unchanged.
+def checked_for_markers(content: str, name: str) -> str:
+    """Return the text of a response unchanged, if it holds no image or video marker.
+
+    Args:
+        content: The text of the response.
+        name: The words for the response in an error message, such as "the chosen response".
 
     Raises:
-        MarkerInTextError: If the text holds a marker. The message calls the response `name`.
+        MarkerInTextError: If the text holds a marker.
     """
     if stray_marker(content) in CONTROL_TOKENS:
-        return content  # `validate` refuses it, with the control tokens that are not markers
+        # This marker is a control token of the model. `validate` refuses all control tokens later.
+        return content
     problem = marker_in_response(name, content)
     if problem:
         raise MarkerInTextError(problem)
     return content
 
 
-def split_prefix(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
-    """Return the length of the common beginning of two conversations (turns) or texts (characters)."""
+def common_prefix_length(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
+    """Return the number of equal first turns of two conversations, or characters of two texts."""
     shortest = min(len(chosen), len(rejected))
     for index in range(shortest):
         if chosen[index] != rejected[index]:
@@ -133,13 +150,21 @@ def split_prefix(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
     return shortest
 
 
-def implicit(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
-    """Split two whole conversations into the turns that they share, and their two responses.
+def split_conversations(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
+    """Return the turns that both conversations begin with, and the two responses after them.
 
-    The last turn always belongs to the response, so two equal conversations give equal responses.
+    The chosen response comes before the rejected one. Each is a text.
+
+    The last turn of a conversation is its response, so two equal conversations have equal
+    responses.
+
+    Args:
+        chosen: The whole conversation that ends with the chosen response, as turns {role, content}.
+        rejected: The whole conversation that ends with the rejected response.
 
     Raises:
-        RecordError: If one is not a list of turns, or more than one turn differs.
+        RecordError: If one of them is not a list of turns, or they differ in more than the last
+            turn.
     """
     for name, turns in (("chosen", chosen), ("rejected", rejected)):
         if not isinstance(turns, list) or not turns:
@@ -147,14 +172,20 @@ def implicit(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
                 f"{name!r} is {type(turns).__name__}; required is a list of turns that begins with "
                 "the prompt. Correct the row, or remove it."
             )
-    num_shared = min(split_prefix(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
-    chosen_response = response(chosen[num_shared:])
-    rejected_response = response(rejected[num_shared:])
+    num_shared = min(common_prefix_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
+    chosen_response = response_text(chosen[num_shared:])
+    rejected_response = response_text(rejected[num_shared:])
     return chosen[:num_shared], chosen_response, rejected_response
 
 
-def sharegpt(turns: Any) -> list[Message]:
-    """Return turns {from, value} as turns of text."""
+def turns_from_sharegpt(turns: Any) -> list[Message]:
+    """Return a list of turns {from, value}, as ShareGPT has them, as turns {role, content}.
+
+    Markers such as `<image>` stay in the texts.
+
+    Raises:
+        RecordError: If `turns` is not a list, or a turn has another form.
+    """
     if not isinstance(turns, list):
         raise RecordError(
             f"the conversation is a {type(turns).__name__}; required is a list of turns {{from, "
@@ -164,7 +195,7 @@ def sharegpt(turns: Any) -> list[Message]:
 
 
 def _message(turn: Any) -> Message:
-    """Return a turn {role, content} with its content as parts."""
+    """Return a turn {role, content} with its content as a list of parts."""
     role = _role(turn, "role", ROLES)
     content = turn.get("content")
     if isinstance(content, str):
@@ -178,24 +209,30 @@ def _message(turn: Any) -> Message:
 
 
 def _part(part: Any) -> TextPart | ImagePart:
-    """Return a part of a turn with the keys of its type alone.
+    """Return a text part or an image part of a turn, without keys of the other type.
 
-    Arrow gives all structs of a list the same keys, so it reads an image part as
-    {"type": "image", "text": None}.
+    Arrow gives all structs of a list the same keys. So an image part that was stored next to text
+    parts is read as {"type": "image", "text": None}.
     """
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     if kind == "image":
         return {"type": "image"}
     if kind == "text":
         return {"type": "text", "text": field(part, "text", str)}
-    advice = ADVICE if kind in PARTS else "Correct the row, or remove it."
+    advice = VIDEO_ADVICE if kind in VIDEO_PART_TYPES else "Correct the row, or remove it."
     raise RecordError(
         f"a part of a turn is of type {kind!r}; required is 'text' or 'image'. {advice}"
     )
 
 
 def _role(turn: Any, key: str, roles: Mapping[str, Role]) -> Role:
-    """Return the role under `key` of a turn, by the data set's name of it."""
+    """Return the role of a turn.
+
+    Args:
+        turn: The turn, an object with `key`.
+        key: The key that holds the data set's name of the role.
+        roles: The role for each name that the data set may use.
+    """
     name = field(turn, key, str)
     if name not in roles:
         raise RecordError(

@@ -30,19 +30,19 @@ from mmrm.data.storage.archives import (
     Archive,
     Folder,
     Images,
-    check_places,
+    check_image_paths,
     is_archive,
     open_images,
 )
 from mmrm.data.storage.row_files import Row, Rows, kind_of, open_rows
 from mmrm.data.storage.strict_json import parse_json
-from mmrm.data.video import ADVICE, COLUMNS, is_video_name
+from mmrm.data.video import VIDEO_ADVICE, VIDEO_COLUMNS, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set on the hub, such as `test-00000-of-00003.parquet`."""
-MESSAGE = 1000
+MAX_MESSAGE_LENGTH = 1000
 """The most characters of a message about a record. A longer message would repeat the record."""
-LONGEST_VALUE = 60
+MAX_VALUE_LENGTH = 60
 """The most characters of a value in a message."""
 ROWS_BY_HUB_ID = {
     "OpenGVLab/MMPR-v1.2": 3_000_000,
@@ -56,7 +56,14 @@ ROWS_BY_HUB_ID = {
 }
 """The rows of public data sets as their cards state them, for plans. The data card of a run has the
 number that was really read."""
-ODD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+CONVERSION_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """The errors that a value of an unexpected form can raise in `convert`. They make the record
 unusable, and do not stop the run."""
 RESPONSE_IMAGES = ("chosen_images", "rejected_images")
@@ -67,43 +74,47 @@ OTHER_MEDIA = ("audio", "audios", "rejected_audios", "rejected_videos")
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A row of a file, with the methods by which `convert` reads its columns.
+    """A row of a file, with the methods by which `FilesConfig.convert` reads its columns.
 
-    The message of a RecordError that `convert` raises need not name the record: `TableSource` adds
-    the identity.
+    A RecordError that these methods raise does not name the record. `TableSource` adds the identity
+    to its message.
     """
 
     identity: str
     columns: Row
     images: Images
-    slot: int = 0
-    """The index of the record that is read, if a row gives several."""
+    index_in_row: int = 0
+    """The index of the record to read, among the records that the row gives."""
     limits: Limits = DEFAULTS
 
     def value(self, name: str, kind: type | UnionType) -> Any:
-        """Return the value of a column; raise RecordError as `field` does."""
+        """Return the value of a column.
+
+        Raises:
+            RecordError: If the column is missing, or its value is not of type `kind`.
+        """
         return field(self.columns, name, kind)
 
-    def optional(self, name: str, kind: type | UnionType) -> Any:
-        """Return the value of a column, or None if it is missing or None."""
+    def optional_value(self, name: str, kind: type | UnionType) -> Any:
+        """Return the value of a column of type `kind`, or None if it is missing or None."""
         if self.columns.get(name) is None:
             return None
         return self.value(name, kind)
 
     def text(self, name: str) -> str:
-        """Return the value of a column of texts."""
+        """Return the value of a column of texts; raise RecordError if it is missing or no text."""
         return str(self.value(name, str))
 
-    def label(self, name: str) -> str:
-        """Return the value of a column of texts; an empty text if it is missing."""
-        return str(self.optional(name, str) or "")
+    def text_or_empty(self, name: str) -> str:
+        """Return the value of a column of texts, or an empty text if it is missing or None."""
+        return str(self.optional_value(name, str) or "")
 
-    def number(self, name: str) -> float | None:
-        """Return the value of a column of numbers; None if it is missing."""
-        value = self.optional(name, int | float)
+    def optional_number(self, name: str) -> float | None:
+        """Return the value of a column of numbers, or None if it is missing or None."""
+        value = self.optional_value(name, int | float)
         return None if value is None else float(value)
 
-    def json(self, name: str, kind: type) -> Any:
+    def json_value(self, name: str, kind: type) -> Any:
         """Return the parsed value of a column of JSON texts.
 
         Raises:
@@ -122,18 +133,18 @@ class SourceRow:
         return value
 
     def image(self, value: Any) -> EncodedImage:
-        """Return the image that a value of a column denotes.
+        """Return the encoded image, or the path of its file, that a value of a column stands for.
 
         The value is a path in the image folder, a data URI, bytes, or {"bytes": …, "path": …}.
 
         Raises:
-            ImageError: If the value is anything else or an empty struct, or if the path is not a
+            ImageError: If the value has none of these forms or is empty, or if the path is not a
                 file below the folder.
         """
         if isinstance(value, bytes) and value:
             return value
         if isinstance(value, str) and is_video_name(value):
-            raise ImageError(f"{self.identity}: the image {value!r} is a video. {ADVICE}")
+            raise ImageError(f"{self.identity}: the image {value!r} is a video. {VIDEO_ADVICE}")
         if isinstance(value, str) and value.startswith("data:"):
             return from_data_uri(value, self.identity)
         if isinstance(value, str) and value:
@@ -148,10 +159,10 @@ class SourceRow:
         )
 
     def stored_image(self, name: str) -> EncodedImage:
-        """Return the image in a column of image structs, which hold the bytes themselves.
+        """Return the image in a column of objects {bytes, path} that hold the image's bytes.
 
         Raises:
-            ImageError: If the struct is missing or holds no bytes. Its path is of no use, because
+            ImageError: If the object is missing or holds no bytes. Its path is of no use, because
                 it names a file on the machine that wrote the data set.
         """
         value = self.columns.get(name)
@@ -163,19 +174,21 @@ class SourceRow:
         return self.image(value["bytes"])
 
     def all_images(self, values: Any) -> tuple[EncodedImage, ...]:
-        """Return the images that a value denotes: a list, one image, or no image for None.
+        """Return the images of a value that is a list of images, one image, or None for no image.
 
-        An empty text is an error.
+        Raises:
+            ImageError: If an entry is no image in the sense of `image`, such as an empty text.
+            RecordError: If there are more images than `limits` allows.
         """
         if values is None:
             return ()
-        images = values if isinstance(values, list) else [values]
-        self.limits.refuse("images", len(images))
-        return tuple(self.image(image) for image in images)
+        entries = values if isinstance(values, list) else [values]
+        self.limits.refuse_beyond("images", len(entries))
+        return tuple(self.image(entry) for entry in entries)
 
 
 class FilesConfig(SourceConfig):
-    """A source that reads files: a local copy if `path` is given, or else the data set `hub`.
+    """A source that reads files: a local copy if `path` is set, or else the data set `hub`.
 
     A class for one data set sets the class variables below, adds its own recipe keys, and
     implements `convert`.
@@ -190,7 +203,7 @@ class FilesConfig(SourceConfig):
     VIDEOS: ClassVar[bool] = False
     """True if rows may name videos, which `convert` shows as frames or leaves out."""
     BRANCH: ClassVar[str | None] = None
-    """The revision on the hub if the recipe names none."""
+    """The revision to read from the hub if the recipe names none; None takes the newest."""
 
     path: str | None = None
     """A file, or a folder that is a copy of the data set's repository."""
@@ -202,7 +215,7 @@ class FilesConfig(SourceConfig):
     limits: Limits = DEFAULTS
 
     @model_validator(mode="after")
-    def _place_given(self) -> FilesConfig:
+    def _location_is_valid(self) -> FilesConfig:
         if self.path is None and self.hub is None:
             raise ValueError(
                 f"source {self.label!r}: neither `path` nor `hub` is set. Give `path` (a local "
@@ -227,22 +240,24 @@ class FilesConfig(SourceConfig):
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns of the files that belong to the source."""
-        return [pattern.format(**dict(self)) for pattern in self.FILES]
+        """The `fnmatch` patterns of the source's files: FILES with keys inserted."""
+        values_of_keys = dict(self)
+        return [pattern.format(**values_of_keys) for pattern in self.FILES]
 
     @property
     def records_per_row(self) -> int:
-        """The number of records that a row may give."""
+        """The largest number of records that a row can give."""
         return 1
 
     def input_paths(self) -> dict[str, str]:
-        """Return the local path, if one is given, under its key."""
+        """Return the local path under its key `path`, or an empty mapping if none is set."""
         return {} if self.path is None else {"path": self.path}
 
     def stated_rows(self) -> tuple[int | None, str]:
-        """Return the number of rows that the card of a public data set states.
+        """Return the number of rows on a public data set's card, and words for where it is from.
 
-        If rows have several pairs each, the number of records is known only after reading.
+        The number is None for other data sets, for local files, and if a row can give several
+        records.
         """
         is_stated = self.is_on_hub and self.hub in ROWS_BY_HUB_ID
         if is_stated and self.records_per_row == 1:
@@ -251,7 +266,7 @@ class FilesConfig(SourceConfig):
 
     @abstractmethod
     def convert(self, row: SourceRow) -> Preference:
-        """Return the record of a row.
+        """Return the preference record that is made from the columns of a row.
 
         Raises:
             LeftOut: If a rule of the source leaves the row out.
@@ -259,58 +274,67 @@ class FilesConfig(SourceConfig):
         """
 
     def check_columns(self, columns: Row) -> None:
-        """Refuse a row with contents that `convert` would not read.
+        """Refuse a row that names a video, unless this source can show videos.
 
         Raises:
-            RecordError: If the row names a video and this source cannot show videos.
+            RecordError: If a column of videos is not empty and VIDEOS is False.
         """
-        for name in COLUMNS:
+        for name in VIDEO_COLUMNS:
             if columns.get(name) and not self.VIDEOS:
-                raise RecordError(f"the record holds a video under {name!r}. {ADVICE}")
+                raise RecordError(f"the record holds a video under {name!r}. {VIDEO_ADVICE}")
 
     def open(self, cache: Path) -> TableSource:
-        """Open the files as one table."""
+        """Open the source: all its files as one table, and the images that their rows name.
+
+        Derived files, such as memory-mapped tables, are written below the folder `cache`.
+
+        Raises:
+            UserError: If a file is missing, cannot be read or lacks a column of COLUMNS.
+        """
         located = self.locate()
         tables = [path for path in located.files if not is_archive(path)]
         rows = open_rows(tables, cache, self.COLUMNS)
         images = self.open_images(located, cache)
         return TableSource(self, located.revision, rows, images)
 
-    def look(self) -> None:
-        """Check the local files by name and kind, without opening them or asking the hub.
+    def check_local_files(self) -> None:
+        """Check that the local files exist and are of a kind that can be read.
+
+        The files are not opened, and the hub is not asked.
 
         Raises:
             UserError: If files are missing, or of a kind that cannot be read.
         """
         if self.path is not None:
-            kind_of([path for path in self.locate().files if not is_archive(path)])
+            tables = [path for path in self.locate().files if not is_archive(path)]
+            kind_of(tables)  # raises for an unknown kind, or files of several kinds
 
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
-        """Return the place of the images that rows name: the data set's own folder."""
+        """Return the folder that images named by the rows are read from: that of the files."""
         return Folder(located.root)
 
     def licence_of_files(self) -> str:
-        """Return the licence that the data card states."""
+        """Return the licence that the data card prints for this source."""
         return self.LICENCE
 
     def locate(self) -> LocatedFiles:
-        """Find the source's files, or fetch them from the hub.
+        """Return the source's local files, or fetch them from the hub and return the copies.
 
         Raises:
-            UserError: If there are none, one of a numbered set is missing, one is not a regular
-                file, two are the same file by a link, or the hub does not answer.
+            UserError: If there are no files, if a file of a numbered set is missing, if one is not
+                a regular file, if two are the same file by a link, or if the hub does not answer.
         """
         if self.path is None:
             revision = self.revision or self.BRANCH
             folder = _fetched(str(self.hub), revision, self.patterns)
-            # The hub's cache has one folder for each commit, of the commit's name.
-            return LocatedFiles(self._matching_files(folder), folder, folder.name)
+            commit = folder.name  # the hub's cache has a folder for each commit
+            return LocatedFiles(self._matching_files(folder), folder, commit)
 
         folder = Path(self.path).expanduser()
         if folder.is_file():
             return LocatedFiles([folder], folder.parent, "local")
         if os.path.lexists(folder) and not folder.is_dir():
-            require_regular(folder)
+            require_regular(folder)  # raises for a broken link, a pipe and the like
         if not folder.is_dir():
             raise UserError(
                 f"source {self.label!r}: `path` is {folder}, which is neither a file nor a folder. "
@@ -327,10 +351,17 @@ class FilesConfig(SourceConfig):
         return LocatedFiles(files, folder, "local")
 
     def _matching_files(self, folder: Path) -> list[Path]:
-        """Return the files below a folder whose relative paths match the patterns, sorted."""
-        wanted = re.compile("|".join(map(translate, self.patterns)))
+        """Return the files of the source below a folder, sorted: those that match `patterns`.
+
+        Raises:
+            UserError: If there are none.
+        """
+        any_pattern = re.compile("|".join(map(translate, self.patterns)))
         files = list(_files_below(folder))
-        matching = [path for path in files if wanted.match(path.relative_to(folder).as_posix())]
+        matching = []
+        for path in files:
+            if any_pattern.match(path.relative_to(folder).as_posix()):
+                matching.append(path)
         if not matching:
             raise UserError(
                 f"source {self.label!r}: {folder} holds no file like {' or '.join(self.patterns)} "
@@ -341,7 +372,7 @@ class FilesConfig(SourceConfig):
 
 
 class ImageFilesConfig(FilesConfig):
-    """Files whose rows name images that are elsewhere."""
+    """A source that reads files whose rows name images in a folder or in an archive."""
 
     images: str | None = None
     """The folder that image paths are relative to and may not leave, or an archive (a zip, also in
@@ -351,46 +382,60 @@ class ImageFilesConfig(FilesConfig):
     """
 
     def input_paths(self) -> dict[str, str]:
-        """Return the local paths of the files and of their images under their keys."""
+        """Return the local paths of the files and of their images, by the keys `path`, `images`."""
         paths = super().input_paths()
         if self.images is not None:
             paths["images"] = self.images
         return paths
 
-    def look(self) -> None:
-        """Check the files as `FilesConfig.look` does, and the images that the recipe names."""
-        super().look()
+    def check_local_files(self) -> None:
+        """Check that the local files, and the images that the recipe names, exist and are readable.
+
+        Raises:
+            UserError: If one of them is missing, or of a kind that cannot be read.
+        """
+        super().check_local_files()
         if self.images is not None:
-            check_places(_image_places(self.images))
+            check_image_paths(_image_paths(self.images))
 
     def open_images(self, located: LocatedFiles, cache: Path) -> Archive | Folder:
-        """Return the folder or archive that the recipe names, or the data set's own."""
+        """Return the images in the folder or archive that the recipe names.
+
+        Without the key `images`, these are the data set's own archives of images, or else its
+        folder.
+        """
         if self.images is not None:
-            return open_images(_image_places(self.images), cache)
+            return open_images(_image_paths(self.images), cache)
         archives = [path for path in located.files if is_archive(path)]
         return open_images(archives or [located.root], cache)
 
 
 class FormatConfig(ImageFilesConfig):
-    """Files of anybody's data in a public format."""
+    """A source that reads files in a public format, of any data set."""
 
     licence: str = "not stated"
     """The licence that the data card states."""
 
     def licence_of_files(self) -> str:
-        """Return the licence that the recipe states."""
+        """Return the licence that the recipe gives for these files."""
         return self.licence
 
     def check_columns(self, columns: Row) -> None:
-        """Refuse videos that cannot be shown, images of a response, sounds and other videos."""
+        """Refuse a row with media that `convert` would not read.
+
+        These are videos that the source cannot show, images of a response, and sounds.
+
+        Raises:
+            RecordError: If a column of such media is not empty.
+        """
         super().check_columns(columns)
         refuse_media_columns(columns)
 
 
 def refuse_media_columns(columns: Mapping[str, Any]) -> None:
-    """Refuse a row with images of a response, or with sounds or other videos.
+    """Refuse a row with images of a response, with sounds, or with videos of a response.
 
-    Without this check, the row would be trained on or scored as if they were not there.
+    Without this check, the row would be trained on or scored as if these media were not there.
 
     Raises:
         RecordError: If a column of such media is not empty.
@@ -413,7 +458,10 @@ def refuse_media_columns(columns: Mapping[str, Any]) -> None:
 
 
 class TableSource:
-    """A source whose records are rows of a table. A row may give one record or several."""
+    """An opened source whose records are made from the rows of files.
+
+    A row may give one record or several.
+    """
 
     generated = False
 
@@ -425,6 +473,15 @@ class TableSource:
         images: Images,
         name: str | None = None,
     ) -> None:
+        """Store the opened files of a source.
+
+        Args:
+            config: The source's section of the recipe.
+            revision: The commit on the hub, or `local`.
+            rows: The rows of all files.
+            images: The images that the rows name.
+            name: The name in the data card and in identities; None takes the name in the recipe.
+        """
         self.config = config
         self.revision = revision
         self.rows = rows
@@ -433,42 +490,46 @@ class TableSource:
         self.licence = config.licence_of_files()
 
     def __len__(self) -> int:
-        """Return the number of records that the rows could give."""
+        """Return the number of records that the rows can give, including those left out later."""
         return len(self.rows) * self.config.records_per_row
 
     def record(self, index: int) -> Preference:
-        """Return the record at `index`, counted through the rows and the records of each row.
+        """Return the record at `index`.
+
+        If a row can give several records, its records have consecutive indices.
 
         Raises:
             LeftOut: If a rule of the source leaves the row out.
             RecordError: If the row cannot be used. The message begins with the record's identity.
         """
-        row_index, slot = divmod(index, self.config.records_per_row)
+        row_index, index_in_row = divmod(index, self.config.records_per_row)
         identity = f"{self.name}:{row_index}"
         if self.config.records_per_row > 1:
-            identity = f"{identity}.{slot}"
+            identity = f"{identity}.{index_in_row}"
         try:
             columns = self.rows.row(row_index)
             self.config.check_columns(columns)
-            row = SourceRow(identity, columns, self.images, slot, self.config.limits)
+            row = SourceRow(identity, columns, self.images, index_in_row, self.config.limits)
             return self.config.limits.check(self.config.convert(row))
         except ImageError as error:  # its message names the record already
-            error.args = (str(error)[:MESSAGE],)
+            error.args = (str(error)[:MAX_MESSAGE_LENGTH],)
             raise
         except RecordError as error:
-            error.args = (f"{identity}: {error}"[:MESSAGE],)
+            error.args = (f"{identity}: {error}"[:MAX_MESSAGE_LENGTH],)
             raise
-        except ODD_VALUES as error:
+        except CONVERSION_ERRORS as error:
             message = (
                 f"{identity}: the row cannot be read as {self.config.type} "
                 f"({type(error).__name__}: {error})"
             )
-            raise RecordError(message[:MESSAGE]) from error
+            raise RecordError(message[:MAX_MESSAGE_LENGTH]) from error
 
     def fingerprint(self) -> str:
-        """Return the fingerprints of the table and of an archive of images, and the settings."""
+        """Return a text that changes with the files of rows, the settings or an image archive.
+
+        Images in a folder do not change it: reading the state of all its files takes minutes.
+        """
         parts = [self.rows.fingerprint(), self.config.settings]
-        # A folder has no fingerprint, because reading the state of all its files takes minutes.
         if isinstance(self.images, Archive):
             parts.append(self.images.fingerprint())
         return " ".join(parts)
@@ -476,7 +537,7 @@ class TableSource:
 
 @dataclass(frozen=True)
 class LocatedFiles:
-    """The files of a source."""
+    """The files of a source, and the folder and revision that they belong to."""
 
     files: list[Path]
     root: Path
@@ -491,22 +552,24 @@ def refuse_same_files(paths: Sequence[Path]) -> None:
     Raises:
         UserError: If a path is not a regular file, or two paths are the same file by a link.
     """
-    path_by_inode: dict[tuple[int, int], Path] = {}
+    first_path_by_inode: dict[tuple[int, int], Path] = {}
     for path in paths:
         status = require_regular(path)
-        other = path_by_inode.setdefault((status.st_dev, status.st_ino), path)
-        if other != path:
+        first_path = first_path_by_inode.setdefault((status.st_dev, status.st_ino), path)
+        if first_path != path:
             raise UserError(
-                f"{other} and {path} are the same file by a link, so its rows would be read twice. "
-                "Remove one of the names, or set `path` to the file."
+                f"{first_path} and {path} are the same file by a link, so its rows would be read "
+                "twice. Remove one of the names, or set `path` to the file."
             )
 
 
 def shards_problem(files: Sequence[Path]) -> str | None:
-    """Return the incomplete numbered set of files, such as `NAME-00000-of-00003.parquet`.
+    """Return an error message about an incomplete set of numbered files, or None if there is none.
 
-    A set is incomplete if a number is missing or occurs twice. None means that all are complete.
+    A set consists of files such as `NAME-00000-of-00003.parquet`. It is incomplete if a number is
+    missing or occurs twice.
     """
+    # (00001, 00003) for the file `NAME-00001-of-00003.parquet`, by its folder, NAME and suffix.
     numbers_by_set: dict[tuple[Path, str, str], list[tuple[int, int]]] = {}
     for path in files:
         match = SHARD.fullmatch(path.name)
@@ -515,8 +578,9 @@ def shards_problem(files: Sequence[Path]) -> str | None:
             numbers.append((int(match[2]), int(match[3])))
     for (folder, name, suffix), numbers in numbers_by_set.items():
         total = max(total for _, total in numbers)
-        if sorted(numbers) != [(number, total) for number in range(total)]:
-            present = ", ".join(f"{number:05}-of-{of:05}" for number, of in sorted(numbers))
+        complete_numbers = [(number, total) for number in range(total)]
+        if sorted(numbers) != complete_numbers:
+            present = ", ".join(f"{number:05}-of-{count:05}" for number, count in sorted(numbers))
             return (
                 f"of {folder / name}-…{suffix} there are the parts {present}, and each of {total} "
                 "must be there once. Otherwise rows are missing, or read twice. Fetch the missing "
@@ -533,7 +597,11 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
-    """Fetch the files of a data set that match the patterns, and return their folder."""
+    """Fetch the files of a data set on the hub that match the patterns, and return their folder.
+
+    Raises:
+        UserError: If the hub does not answer, or has no such data set or revision.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -550,20 +618,24 @@ def _fetched(hub: str, revision: str | None, patterns: Sequence[str]) -> Path:
     return Path(folder)
 
 
-def _image_places(images: str) -> list[Path]:
-    """Return the folder or file that `images` names, or the parts of an archive in parts."""
-    place = Path(images).expanduser()
-    if place.exists():
-        return [place]
-    return sorted(place.parent.glob(f"{place.name}*")) or [place]
+def _image_paths(images: str) -> list[Path]:
+    """Return the paths for the key `images`: one folder or file, or all parts of an archive.
+
+    An archive in parts is given by the beginning of their names, such as `images.zip`. A path that
+    does not exist is returned, too; opening it raises an error.
+    """
+    path = Path(images).expanduser()
+    if path.exists():
+        return [path]
+    return sorted(path.parent.glob(f"{path.name}*")) or [path]
 
 
 def field(columns: Any, name: str, kind: type | UnionType) -> Any:
-    """Return `columns[name]`.
+    """Return the value `columns[name]` of a row, which has to be of type `kind`.
 
     Raises:
         RecordError: If `columns` is not an object, or the value is missing, not of type `kind`, or
-            a number that is larger than every float.
+            an integer that is larger than every float.
     """
     if not isinstance(columns, dict):
         raise RecordError(
@@ -575,22 +647,22 @@ def field(columns: Any, name: str, kind: type | UnionType) -> Any:
         )
     value = columns[name]
     kinds = get_args(kind) or (kind,)
-    # True is an int to Python, and no number here.
-    is_wrong_bool = isinstance(value, bool) and bool not in kinds and object not in kinds
-    if is_wrong_bool or not isinstance(value, kind):
+    # In Python, True is also an int. Here it counts as a number only if `kind` allows bool or all.
+    is_unwanted_bool = isinstance(value, bool) and bool not in kinds and object not in kinds
+    if is_unwanted_bool or not isinstance(value, kind):
         required = " or ".join(allowed.__name__ for allowed in kinds)
     elif isinstance(value, int) and abs(value) > sys.float_info.max:
         required = f"a number of at most {sys.float_info.max:.4g}"
     else:
         return value
     text = repr(value)
-    if len(text) > LONGEST_VALUE:
-        text = text[:LONGEST_VALUE] + "…"
+    if len(text) > MAX_VALUE_LENGTH:
+        text = text[:MAX_VALUE_LENGTH] + "…"
     raise RecordError(f"{name!r} is {type(value).__name__} {text}; required is {required}.")
 
 
 def _kind(value: Any) -> str:
-    """Return the type of a value for a message."""
+    """Return the type of a value in words, such as "a list" or "an empty str", for a message."""
     if not value:
         return f"an empty {type(value).__name__}"
     return f"a {type(value).__name__}"

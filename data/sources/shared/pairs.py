@@ -26,7 +26,11 @@ class RatedResponse:
 
 
 class PairsConfig(FilesConfig):
-    """Rows of up to four `completions`, rated on several aspects; every pair becomes a record."""
+    """A source whose rows have up to four responses, which are rated on several aspects.
+
+    The responses are in the column `completions`. Every two of them become a record, or only the
+    two with the largest difference of mean ratings.
+    """
 
     pairs: Literal["all", "hardest"] = "all"
     """All pairs, or of each prompt the one pair with the largest gap (as BaseReward's
@@ -41,17 +45,17 @@ class PairsConfig(FilesConfig):
 
     @abstractmethod
     def without_responses(self, row: SourceRow) -> Preference:
-        """Return the record of a row with its responses empty."""
+        """Return the preference record of a row, with empty texts as responses."""
 
     def convert(self, row: SourceRow) -> Preference:
-        """Return the pair of a row's responses that has the index `row.slot`.
+        """Return the record of one pair of a row's responses, the pair `row.index_in_row`.
 
         Raises:
             LeftOut: If the pair is a tie or its gap is too small, or the row has no such pair.
             RecordError: If the row has more than four responses, or another form.
         """
-        blank = self.without_responses(row)
-        completions = structs(row.value("completions", list | dict))
+        record = self.without_responses(row)
+        completions = list_of_structs(row.value("completions", list | dict))
         responses: list[RatedResponse] = []
         for completion in completions:
             score = mean_rating(completion)
@@ -64,16 +68,16 @@ class PairsConfig(FilesConfig):
                 "read. Remove responses, or the row."
             )
         pairs = self._pairs(responses)
-        if row.slot >= len(pairs):
+        if row.index_in_row >= len(pairs):
             raise LeftOut(
                 "no_pair",
                 f"{len(responses)} of {len(completions)} responses have a score; "
-                f"there is no pair {row.slot}.",
+                f"there is no pair {row.index_in_row}.",
             )
-        first, second = pairs[row.slot]
+        first, second = pairs[row.index_in_row]
         chosen, rejected = (first, second) if first.score > second.score else (second, first)
-        margin = gap(first.score, second.score, self.minimum_gap)
-        return replace(blank, chosen=chosen.text, rejected=rejected.text, margin=margin)
+        margin = score_gap(first.score, second.score, self.minimum_gap)
+        return replace(record, chosen=chosen.text, rejected=rejected.text, margin=margin)
 
     def _pairs(self, responses: list[RatedResponse]) -> list[tuple[RatedResponse, RatedResponse]]:
         """Return all pairs in the order of the responses, or the one with the largest gap."""
@@ -84,35 +88,38 @@ class PairsConfig(FilesConfig):
         return [(best, worst)]
 
 
-def gap(one: float, other: float, minimum: float) -> float:
-    """Return the difference of two scores, which is positive.
+def score_gap(first_score: float, second_score: float, minimum: float) -> float:
+    """Return the distance of two scores, which is positive.
 
     Raises:
-        LeftOut: If the scores are equal, or their difference is below `minimum`.
+        LeftOut: If the scores are equal, or their distance is below `minimum`.
     """
-    difference = float(abs(one - other))
-    if difference == 0:
-        raise LeftOut("tie", f"both responses have the score {one}.")
-    if difference < minimum:
-        raise LeftOut("small_gap", f"the scores {one} and {other} are closer than {minimum}.")
-    return difference
+    distance = float(abs(first_score - second_score))
+    if distance == 0:
+        raise LeftOut("tie", f"both responses have the score {first_score}.")
+    if distance < minimum:
+        raise LeftOut(
+            "small_gap", f"the scores {first_score} and {second_score} are closer than {minimum}."
+        )
+    return distance
 
 
-def structs(value: Any) -> list[dict[str, Any]]:
-    """Return a list of structs that may be stored as a struct of lists, as `datasets` stores it.
+def list_of_structs(value: Any) -> list[dict[str, Any]]:
+    """Return a value as a list of objects.
 
-    [{"a": 1, "b": 2}, {"a": 3, "b": 4}] may be stored as {"a": [1, 3], "b": [2, 4]}.
+    The library `datasets` may store a list of objects as one object of lists: [{"a": 1, "b": 2},
+    {"a": 3, "b": 4}] as {"a": [1, 3], "b": [2, 4]}. Both forms are read.
 
     Raises:
-        RecordError: If the value is neither, or the lists differ in length.
+        RecordError: If the value has neither form, or its lists differ in length.
     """
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value
     if isinstance(value, dict):
         lengths = {len(column) for column in value.values() if isinstance(column, list)}
         if len(lengths) == 1:
-            items = zip(*value.values(), strict=True)
-            return [dict(zip(value, item, strict=True)) for item in items]
+            values_by_object = zip(*value.values(), strict=True)
+            return [dict(zip(value, values, strict=True)) for values in values_by_object]
     raise RecordError(
         f"'completions' is a {type(value).__name__}; required is a list of objects, or an object "
         "whose lists have the same length. Correct the row, or remove it."
@@ -122,10 +129,10 @@ def structs(value: Any) -> list[dict[str, Any]]:
 def mean_rating(completion: dict[str, Any]) -> float | None:
     """Return the mean rating of a response over its aspects; None if a rating is missing or N/A.
 
-    Ratings may be written as text.
+    A rating is a finite number, which may be written as text.
 
     Raises:
-        RecordError: If a rating is anything else that is not a finite number.
+        RecordError: If a rating is neither such a number, nor missing, nor N/A.
     """
     aspects = field(completion, "annotations", dict).values()
     ratings: list[float] = []
@@ -139,7 +146,7 @@ def mean_rating(completion: dict[str, Any]) -> float | None:
 
 
 def _finite(rating: Any) -> float:
-    """Return a rating as a number; true and false are none."""
+    """Return a rating as a finite number; raise RecordError if it is none, or is a boolean."""
     message = f"'Rating' is {rating!r}; required is a number or N/A. Correct the row, or remove it."
     if isinstance(rating, bool):
         raise RecordError(message)

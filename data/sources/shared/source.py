@@ -15,7 +15,7 @@ from mmrm.data.preference import Preference
 
 
 class Source(Protocol):
-    """Preference records by index.
+    """An opened data set, which returns its preference records by their index.
 
     A source can be pickled, because worker processes read from it. Opening a source is quick, and
     the memory that it holds does not grow with the number of records.
@@ -50,10 +50,10 @@ class Source(Protocol):
 
 
 class SourceConfig(Section, ABC):
-    """The keys that all sources share, and the properties that rules and plans read before opening.
+    """The keys of a source in a recipe: the base class with the keys that all sources share.
 
-    A class for one type of source adds its own keys and implements `open`. It also sets the class
-    variables below that differ from a record of a prompt and two responses.
+    A class for one type of source adds its own keys and implements `open`. It also sets those class
+    variables below whose default does not describe its records.
     """
 
     has_responses: ClassVar[bool] = True
@@ -74,7 +74,8 @@ class SourceConfig(Section, ABC):
     cap: Records | None = None
     """Largest number of records. They are drawn once with the mixture's seed."""
     repeat: Ratio = 1.0
-    """How often each record counts towards the source's size; 0.5 counts half of the records."""
+    """Number of times that each record counts towards the source's size; 0.5 counts half of
+    the records."""
 
     @property
     def label(self) -> str:
@@ -83,7 +84,10 @@ class SourceConfig(Section, ABC):
 
     @property
     def settings(self) -> str:
-        """The keys that decide how rows become records, as JSON: all but name and shares."""
+        """The keys that decide how rows become records, as JSON.
+
+        These are all keys except the name and the keys for the share of the epoch.
+        """
         return self.model_dump_json(exclude={"name", "weight", "cap", "repeat"})
 
     @property
@@ -97,27 +101,31 @@ class SourceConfig(Section, ABC):
         return False
 
     def input_paths(self) -> dict[str, str]:
-        """Return the local paths that the source reads, by the key that names them."""
+        """Return the local paths that the source reads, by the recipe key that holds the path."""
         return {}
 
-    def look(self) -> None:
-        """Check the local files by name and kind, without reading them or asking the hub.
+    def check_local_files(self) -> None:
+        """Check that the local files exist and are of a kind that can be read.
+
+        The files are not opened, and the hub is not asked.
 
         Raises:
             UserError: If a file is missing or of a kind that cannot be read.
         """
 
     def stated_rows(self) -> tuple[int | None, str]:
-        """Return the number of rows, and how it is known before the files are read.
+        """Return the number of rows, and words for a plan that tell where the number comes from.
 
-        The number is None if only reading the files can tell. `cap` and `repeat` are not applied.
+        The number is None if it is not known before the files are read. `cap` and `repeat` are not
+        applied to it.
         """
         return None, "counted at the first reading"
 
     def expected_rows(self) -> tuple[int | None, str]:
-        """Return the rows that an epoch draws before any is left out, and how the number is known.
+        """Return the number of records that an epoch draws, and words for where it comes from.
 
-        The number is None if only reading the files can tell.
+        The number is that of `stated_rows` after `cap` and `repeat`; rows that will be left out are
+        counted. It is None if it is not known before the files are read.
         """
         rows, origin = self.stated_rows()
         if rows is None:
@@ -128,12 +136,17 @@ class SourceConfig(Section, ABC):
         return round(rows * self.repeat), origin
 
     def max_validation(self) -> int | None:
-        """Return the most records that can be withheld for validation; None if not yet known."""
+        """Return the largest number of records that can be held out for validation.
+
+        None means that it is not known before the files are read.
+        """
         return None
 
     @abstractmethod
     def open(self, cache: Path) -> Source:
-        """Open the source. Derived files (indices, memory-mapped tables) are written below `cache`.
+        """Open the source.
+
+        Derived files, such as memory-mapped tables, are written below the folder `cache`.
 
         Raises:
             UserError: If the files are missing or not in the documented schema.

@@ -43,7 +43,8 @@ class CriticJudgeConfig(JudgeConfig):
     def _samples_differ(self) -> CriticJudgeConfig:
         if self.samples > 1 and not self.temperature:
             raise ValueError(
-                f"{self.samples} greedy critiques are all alike: set a temperature above 0, or samples to 1"
+                f"{self.samples} greedy critiques are all alike: set a temperature above 0, or "
+                "samples to 1"
             )
         return self
 

@@ -38,98 +38,111 @@ from mmrm.models.config import CritiqueConfig, SamplingConfig, StoredRead
 from mmrm.models.packing.groups import Group, PackedBatch
 
 Critiques = Literal["own", "none"] | Mapping[str, Sequence[str]]
-"""Written by the model, left out (the score is read after the bare response), or given: of all
-responses, by the key of their candidates."""
+"""The critiques that a critic scores with. `own`: the model writes them. `none`: there are none,
+and the score is read after the bare response. A mapping holds given critiques of all responses, by
+the key of their candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class CritiqueLayout:
-    """Each response as the answer to the prompt, then the request for a critique and the critique."""
+    """Makes a critic's conversations: prompt, response, request for a critique, and critique."""
 
     critiques: Critiques = "own"
     request: str = CRITIQUE_REQUEST
     samples: int = 1
-    """Critiques of each response, for `own`."""
+    """Number of critiques of each response, if the model writes its `own`."""
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead | None]:
-        """Return the conversations. If the judge writes its `own` critiques, they end before the critique."""
+        """Return the conversations of a unit, and the token at which each score is read.
+
+        If the model writes its `own` critiques, the conversations end where these begin, and there
+        are `samples` of them for each response. The second value is then None, because the score is
+        read after the text is generated.
+        """
         prompt = unit.candidates.prompt
-        if self.critiques == "none":
-            bare: list[Conversation] = [
-                (*prompt, text("assistant", response)) for response in unit.responses
-            ]
-            return bare, "end_of_turn"
         conversations: list[Conversation] = []
+        if self.critiques == "none":
+            for response in unit.responses:
+                conversations.append((*prompt, text("assistant", response)))
+            return conversations, "end_of_turn"
         if self.critiques == "own":
             for response in unit.responses:
-                asked = with_critique(prompt, response, self.request, None)
-                conversations += [asked] * self.samples
+                request = with_critique(prompt, response, self.request, critique=None)
+                conversations += [request] * self.samples
             return conversations, None
-        given = self.critiques[unit.candidates.key]
+        given_critiques = self.critiques[unit.candidates.key]
         for index in unit.shown:
             response = unit.candidates.responses[index]
-            conversations.append(with_critique(prompt, response, self.request, given[index]))
+            critique = given_critiques[index]
+            conversations.append(with_critique(prompt, response, self.request, critique))
         return conversations, "end_of_turn"
 
 
 @dataclass(frozen=True, slots=True)
 class ForgivingEncoder:
-    """Encodes units. A unit that cannot be encoded becomes a filler with as many responses.
+    """Encodes units like `UnitEncoder`, and never refuses one.
 
-    Critiques for training are written before training reads the records, and training skips and
-    counts the records that cannot be encoded.
+    A unit that cannot be encoded is replaced by one with minimal texts. This is used to write
+    critiques for training, before training reads the records. The critiques of the replaced units
+    are not used: training skips and counts the records that cannot be encoded.
     """
 
     encode: UnitEncoder
 
     def __call__(self, unit: Unit) -> Group:
-        """Encode a unit, or the filler that replaces it."""
+        """Return a unit as a group; if that fails, the group of a unit with "-" for all texts."""
         try:
             return self.encode(unit)
         except RecordError:
-            stand_in = replace(
+            minimal_candidates = replace(
                 unit.candidates,
                 images=(),
                 prompt=(text("user", "-"),),
                 responses=("-",) * len(unit.candidates.responses),
             )
-            return self.encode(replace(unit, candidates=stand_in))
+            return self.encode(replace(unit, candidates=minimal_candidates))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticJudge(WritingJudge):
-    """A critic: the response whose critique is followed by the higher score is the better one.
+    """A critic, which writes a critique of each response and then scores the response.
 
-    If there are several critiques of a response, their scores are averaged, and the first one is
-    kept for reports. A critique that the limit cut off is scored unchanged, and counted.
+    If there are several critiques of a response, their scores are averaged, and the first critique
+    is kept for reports. A critique that the limit cut off is scored unchanged, and counted.
     """
 
     critique: CritiqueLayout
     seed: int = 0
     forgiving: bool = False
-    """Judge a filler in place of each unit that cannot be encoded (see `ForgivingEncoder`)."""
+    """True replaces a unit that cannot be encoded by one with minimal texts (see
+    `ForgivingEncoder`). False raises an error."""
 
     @property
     def info(self) -> JudgeInfo:
-        """A critic scores each response after text that it wrote."""
+        """Properties of the judge: it scores each response, and writes text before it does."""
         return JudgeInfo(writes=True)
 
     @property
     def layout(self) -> CritiqueLayout:
-        """The prompt once, then the responses, each with its critique."""
+        """The function that makes the conversations about some of the responses to a prompt."""
         return self.critique
 
     @property
     def encode(self) -> Callable[[Unit], Group]:
-        """Encodes a unit; picklable for loader workers."""
+        """The function that encodes the responses of a unit for the model.
+
+        A unit is some of the responses to one prompt. The function can be pickled for loader
+        workers.
+        """
         encode = UnitEncoder(self.packed.encoder, self.layout)
         return ForgivingEncoder(encode) if self.forgiving else encode
 
     @property
     def row_cost(self) -> Cost:
-        """The function that returns the tokens a group needs of a row's budget.
+        """A function that returns the number of tokens of a packed row's budget that a group needs.
 
-        A group needs more tokens if critiques are written.
+        A group is a prompt with the texts that continue it. It needs more tokens if critiques are
+        written.
         """
         if self.critique.critiques == "own":
             return super().row_cost
@@ -137,30 +150,43 @@ class CriticJudge(WritingJudge):
 
     @property
     def units_share_groups(self) -> bool:
-        """False if critiques are drawn, because a draw depends on the response's index in its unit."""
+        """True if the server may divide units, or compute units of the same prompt as one group.
+
+        It is False if critiques are sampled, because the draws depend on the response's index in
+        its unit.
+        """
         return self.critique.critiques != "own" or self.sampling.temperature == 0
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return notes to print with the figures, with the number of critiques that were cut off."""
+        """Return notes to print with figures that are computed from these scores.
+
+        If the limit cut off critiques, the last note counts them.
+        """
         usage = total_usage(scores)
         if not usage.truncated:
             return self.about
         limit = f"the limit of {self.sampling.max_new_tokens} tokens"
-        cut_off = f"{usage.truncated} of {usage.critiques} critiques were cut off by {limit} and scored as they are."
+        cut_off = (
+            f"{usage.truncated} of {usage.critiques} critiques were cut off by {limit} and scored "
+            "as they are."
+        )
         return (*self.about, cut_off)
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses in groups that fit into a row; a benchmark's row is one group."""
-        if self.protocol is not None:
-            return [self._with_seeds(unit) for unit in units_of_responses(candidates, None)]
-        budget = self.packed.token_budget
+        """Divide the responses to a prompt into units, each with the seeds of its critiques.
+
+        The responses of a unit are judged together, as many as fit into a packed row. The responses
+        of a benchmark's row are always one unit.
+        """
+        is_benchmark = self.protocol is not None
+        budget = None if is_benchmark else self.packed.token_budget
         return [self._with_seeds(unit) for unit in units_of_responses(candidates, budget)]
 
     def _with_seeds(self, unit: Unit) -> Unit:
-        """Return the unit with a seed for each of its critiques.
+        """Return a copy of the unit with a seed for each of its critiques.
 
-        If the unit holds only some responses of the prompt, the seeds also depend on the index of its
-        first response.
+        If the unit holds only some responses of the prompt, the seeds also depend on the index of
+        its first response.
         """
         label = unit.candidates.key
         if len(unit.shown) < len(unit.candidates.responses):
@@ -170,34 +196,46 @@ class CriticJudge(WritingJudge):
         return replace(unit, seeds=seeds)
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the scores of the responses, and the critiques that were written."""
+        """Run the model on a packed row, and return one result for each unit in the row.
+
+        A result has the scores of the unit's responses, and the critiques that were written.
+        """
         if self.critique.critiques == "own":
             return self._run_with_own_critiques(batch, units)
         scores = iter(self.model(**batch.joint_inputs())[0].tolist())
-        return [UnitResult(values=tuple(islice(scores, len(unit.shown)))) for unit in units]
+        results: list[UnitResult] = []
+        for unit in units:
+            unit_scores = tuple(islice(scores, len(unit.shown)))
+            results.append(UnitResult(values=unit_scores))
+        return results
 
     def _run_with_own_critiques(
         self, batch: PackedBatch, units: Sequence[Unit]
     ) -> list[UnitResult]:
-        """Write the critiques of a row, and score each response at the end of its critique."""
+        """Write critiques of all responses of a packed row, and return the scores that follow them.
+
+        A score is read at the end of a critique. A result has the mean score of each response, and
+        the first critique of it.
+        """
         samples = self.critique.samples
         tokenizer = self.packed.encoder.tokenizer
         seeds = [seed for unit in units for seed in unit.seeds]
-        written = self.write(batch, self.packed.encoder.vision_ids, seeds)
-        if not written:
+        all_critiques = self.write(batch, self.packed.encoder.vision_ids, seeds)
+        if not all_critiques:
             # The head runs without units as well: under ZeRO-3 the other ranks wait for this
             # rank's share of its weights.
             hidden_size = self.model.config.text_config.hidden_size
             self.model.scores(torch.zeros(1, hidden_size, device=self.packed.device))
             return []
-        hidden = torch.stack([critique.end_hidden for critique in written])
+        hidden = torch.stack([critique.end_hidden for critique in all_critiques])
         # (responses * samples,) -> (responses,)
         mean_scores = iter(self.model.scores(hidden).view(-1, samples).mean(1).tolist())
-        remaining = iter(written)
+        remaining_critiques = iter(all_critiques)
         results: list[UnitResult] = []
         for unit in units:
-            critiques = list(islice(remaining, len(unit.seeds)))
-            texts = tuple(tokenizer.decode(critique.ids) for critique in critiques[::samples])
+            critiques = list(islice(remaining_critiques, len(unit.seeds)))
+            first_of_each_response = critiques[::samples]
+            texts = tuple(tokenizer.decode(critique.ids) for critique in first_of_each_response)
             usage = usage_of_texts(critiques) + Usage(critiques=len(critiques))
             values = tuple(islice(mean_scores, len(texts)))
             results.append(UnitResult(values=values, texts=texts, usage=usage))
@@ -206,7 +244,12 @@ class CriticJudge(WritingJudge):
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores and critiques of all units."""
+        """Return the scores and critiques of all responses to a prompt.
+
+        The arguments are those of `PackedJudge.merge`.
+
+        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
+        """
         values = joined_values(results)
         if self.protocol is None:
             refuse_non_finite(candidates, values)
@@ -217,34 +260,47 @@ class CriticJudge(WritingJudge):
 def critic_judge(
     checkpoint: LoadedCheckpoint, config: CriticJudgeConfig, critiques: Critiques | None = None
 ) -> CriticJudge:
-    """Return the judge with a critic's weights; `critiques` replaces `config.critiques`."""
+    """Return a loaded critic as a judge.
+
+    Args:
+        checkpoint: The loaded critic.
+        config: The settings of the judge: its sampling and, by default, which critiques it uses.
+        critiques: The critiques to score with in place of `config.critiques`; None uses the latter.
+    """
     if critiques is None:
         critiques = config.critiques
-    writing = checkpoint.card.critique if checkpoint.card else None
-    if writing is None:
-        writing = CritiqueConfig.model_validate(checkpoint.model.config.critique)
+    # The request for a critique and its length, as in training.
+    critique_settings = checkpoint.card.critique if checkpoint.card else None
+    if critique_settings is None:
+        critique_settings = CritiqueConfig.model_validate(checkpoint.model.config.critique)
     sampling = SamplingConfig(
         temperature=config.temperature,
         top_p=config.top_p,
-        max_new_tokens=config.max_new_tokens or writing.max_new_tokens,
+        max_new_tokens=config.max_new_tokens or critique_settings.max_new_tokens,
     )
     samples = config.samples if critiques == "own" else 1
     return CriticJudge(
         model=checkpoint.model,
         packed=checkpoint.packed,
         sampling=sampling,
-        critique=CritiqueLayout(critiques, writing.request, samples),
+        critique=CritiqueLayout(critiques, critique_settings.request, samples),
         seed=config.seed,
         about=checkpoint.notes,
     )
 
 
 def load_critic_judge(path: Path, runtime: Runtime, config: CriticJudgeConfig) -> CriticJudge:
-    """Return the critic that `config` names. `path` is its folder or YAML file."""
+    """Load the critic that `config` names, and return it as a judge.
+
+    `path` is the folder or YAML file of the judge, for messages.
+
+    Raises: CheckpointError if the checkpoint is of another kind of judge.
+    """
     folder = Path(config.checkpoint).expanduser()
-    kind = judge_config(folder).type
-    if kind != "critic":
+    judge_type = judge_config(folder).type
+    if judge_type != "critic":
         raise CheckpointError(
-            f"{path}: {folder} is a {kind!r} judge and no critic; give a checkpoint of `method: critic`."
+            f"{path}: {folder} is a {judge_type!r} judge and no critic; give a checkpoint of "
+            "`method: critic`."
         )
     return critic_judge(load_checkpoint(folder, runtime, load_critic), config)

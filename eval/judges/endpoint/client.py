@@ -1,4 +1,7 @@
-"""The client of an OpenAI-compatible endpoint: requests are repeated if that helps, and answers are kept on disk."""
+"""The client of an OpenAI-compatible endpoint.
+
+It repeats requests that fail for a reason that may pass, and keeps answers on disk.
+"""
 
 import asyncio
 import hashlib
@@ -8,7 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +23,29 @@ from mmrm.data.preference import EncodedImage, Message
 from mmrm.data.storage.files import write_whole
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 
-AGAIN = (408, 425, 429)
-"""Statuses that may pass; so may 500 and above."""
+PASSING_STATUSES = (408, 425, 429)
+"""HTTP statuses of failures that may pass, so that the request is repeated. Those of 500 and above
+may pass too."""
 
-REFUSED = (400, 413, 422)
-"""Statuses that are about one request (a content filter, too long a prompt), not about the caller."""
+REFUSAL_STATUSES = (400, 413, 422)
+"""HTTP statuses that refuse one request, such as a filtered or too long prompt. Other requests of
+the same caller may be answered."""
 
 LONGEST_DELAY = 60.0
+"""Largest number of seconds before a retry."""
 
 CONNECT_SECONDS = 20.0
 
-LARGEST = 2**24
-"""Largest number of bytes of an answer, which is read into memory. An answer of 100,000 tokens has a
-thirtieth of them."""
+MOST_BYTES = 2**24
+"""Largest number of bytes of an answer, which is read into memory. An answer of 100,000 tokens has
+a thirtieth of them."""
 
-QUOTED = 300
+QUOTED_CHARACTERS = 300
+"""Number of characters of the endpoint's answer that a message quotes."""
 
 
 Body = Mapping[str, Any]
+"""The JSON body of a chat completion request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,83 +54,100 @@ class Answer:
 
     text: str
     cut_off: bool
-    """It ended at the limit of new tokens."""
+    """True if the answer ended at the limit of new tokens."""
     input_tokens: int
     """Number of prompt tokens, as the endpoint counts them."""
     output_tokens: int
     refusal: str = ""
-    """Why the endpoint would not answer; the text is then empty."""
+    """The reason why the endpoint refused the request; empty if it answered."""
     cached: bool = False
+    """True if the answer comes from the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks one endpoint; any number of threads may share it."""
+    """Sends requests to one endpoint and caches the answers. Several threads may share it."""
 
     config: EndpointConfig
     cache: Path
+    """The folder of the cached answers."""
     key: str = field(default="", repr=False)
+    """The API key; empty sends none."""
     trust: ssl.SSLContext = field(default_factory=httpx.create_ssl_context, repr=False)
+    """The certificates that the client trusts."""
 
     def answer(self, body: Body) -> Answer:
         """Return the answer to a request, from the cache if it is there.
 
         Failed and refused requests are not cached.
 
-        Raises: EndpointError once no retry is left, or for a status that no retry can help (a wrong key, model or path).
+        Raises: EndpointError if the request still fails after its retries, or if no retry can help
+        because the key, the model or the path is wrong.
         """
         request = json.dumps({"url": self.config.url, "body": body}, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
         file = self.cache / digest[:2] / f"{digest}.json"
         if file.is_file():
-            return Answer(**json.loads(file.read_text(encoding="utf-8")) | {"cached": True})
-        answer = self._asked(body)
+            answer = Answer(**json.loads(file.read_text(encoding="utf-8")))
+            return replace(answer, cached=True)
+        answer = self._send(body)
         if not answer.refusal:
             write_whole(file, json.dumps(asdict(answer), ensure_ascii=False))
         return answer
 
-    def _asked(self, body: Body) -> Answer:
-        for attempt in range(self.config.retries + 1):
+    def _send(self, body: Body) -> Answer:
+        """Send a request, with retries, and return the answer or the endpoint's refusal.
+
+        Raises: EndpointError once no retry is left, or for a status that no retry can help.
+        """
+        num_attempts = self.config.retries + 1
+        for attempt in range(num_attempts):
             retry_after = ""
             try:
                 status, retry_after, content = asyncio.run(self._post(body))
             except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-                reason = f"{type(error).__name__} {error}".strip()
+                problem = f"{type(error).__name__} {error}".strip()
             else:
-                quoted = content.decode(errors="replace")
-                reason = f"HTTP {status}: {quoted}"
-                if status in REFUSED:
-                    return Answer("", False, 0, 0, refusal=self._shown(reason))
-                if status != 200 and status not in AGAIN and status < 500:
+                response_text = content.decode(errors="replace")
+                problem = f"HTTP {status}: {response_text}"
+                if status in REFUSAL_STATUSES:
+                    return refused_answer(self._quoted(problem))
+                may_pass = status in PASSING_STATUSES or status >= 500
+                if status != 200 and not may_pass:
                     raise EndpointError(
-                        f"{self.config.url} said {self._shown(reason)}. Check `url`, `model` and the key "
-                        f"(`key_variable: {self.config.key_variable}`)."
+                        f"{self.config.url} said {self._quoted(problem)}. Check `url`, `model` and "
+                        f"the key (`key_variable: {self.config.key_variable}`)."
                     )
-                if status == 200 and (answer := read_answer(content)):
-                    return answer
                 if status == 200:
-                    reason = f"an answer that is no chat completion: {quoted[:QUOTED]!r}"
-            if attempt < self.config.retries:
-                asked = (
-                    int(retry_after) if retry_after.isdigit() else 0
-                )  # seconds; a date is not read
-                time.sleep(
-                    max(min(LONGEST_DELAY, asked), delay(self.config.first_delay_seconds, attempt))
-                )
+                    answer = read_answer(content)
+                    if answer is not None:
+                        return answer
+                    beginning = response_text[:QUOTED_CHARACTERS]
+                    problem = f"an answer that is no chat completion: {beginning!r}"
+            is_last = attempt == num_attempts - 1
+            if not is_last:
+                # The header may also hold a date, which is not used.
+                requested_seconds = float(retry_after) if retry_after.isdigit() else 0.0
+                requested_seconds = min(LONGEST_DELAY, requested_seconds)
+                own_seconds = delay(self.config.first_delay_seconds, attempt)
+                time.sleep(max(requested_seconds, own_seconds))
         raise EndpointError(
-            f"{self.config.url} failed {self.config.retries + 1} times for one request, the last time with: "
-            f"{self._shown(reason)}. Nothing is scored from part of the answers. Those received are in the cache: run the same "
-            "command again to go on."
+            f"{self.config.url} failed {self.config.retries + 1} times for one request, the last "
+            f"time with: {self._quoted(problem)}. Nothing is scored from part of the answers. "
+            "Those received are in the cache: run the same command again to go on."
         )
 
-    def _shown(self, text: str) -> str:
-        """Return the beginning of the endpoint's answer, without the API key if the answer repeats it."""
-        return (text.replace(self.key, "***") if self.key else text)[:QUOTED]
+    def _quoted(self, text: str) -> str:
+        """Return the beginning of a text for a message, with the API key replaced by ***."""
+        if self.key:
+            text = text.replace(self.key, "***")
+        return text[:QUOTED_CHARACTERS]
 
     async def _post(self, body: Body) -> tuple[int, str, bytes]:
-        """Return status, `retry-after` and the bytes of the answer.
+        """Send a request once, and return the status, the header `retry-after` and the content.
 
-        Raises: TimeoutError if not all of it is there in `timeout_seconds`, however lively it arrives.
+        Raises: TimeoutError if the content is not complete after `timeout_seconds`, also if some of
+            it still arrives.
         """
         config = self.config
         content = bytearray()
@@ -142,50 +167,70 @@ class Client:
         ):
             async for piece in response.aiter_raw():
                 content += piece
-                if len(content) > LARGEST:
+                if len(content) > MOST_BYTES:
                     raise EndpointError(
-                        f"{config.url} sent an answer of more than {LARGEST:,} bytes, which is no judgement."
+                        f"{config.url} sent an answer of more than {MOST_BYTES:,} bytes, which is "
+                        "no judgement."
                     )
             return response.status_code, response.headers.get("retry-after", ""), bytes(content)
 
 
 def open_client(config: EndpointConfig) -> Client:
-    """Return a client for `config`; raises EndpointError if the key's environment variable holds none."""
-    key = os.environ.get(config.key_variable, "").strip() if config.key_variable is not None else ""
-    if config.key_variable is not None and not key:
-        raise EndpointError(
-            f"the environment variable {config.key_variable} is not set; put the key of {config.url} there."
-        )
+    """Return a client of an endpoint with the API key from the environment.
+
+    Raises: EndpointError if the configured environment variable is not set, or holds characters
+        that no HTTP header can contain.
+    """
+    key = ""
+    if config.key_variable is not None:
+        key = os.environ.get(config.key_variable, "").strip()
+        if not key:
+            raise EndpointError(
+                f"the environment variable {config.key_variable} is not set; put the key of "
+                f"{config.url} there."
+            )
     if not (key.isascii() and key.isprintable()):
         raise EndpointError(
-            f"the environment variable {config.key_variable} holds characters that no header can send; copy it anew."
+            f"the environment variable {config.key_variable} holds characters that no header can "
+            "send; copy it anew."
         )
     return Client(config, Path(config.cache).expanduser(), key)
 
 
 def delay(first: float, attempt: int) -> float:
-    """Return the seconds to wait before retry `attempt` (0, 1 …).
+    """Return the seconds to wait after a failed attempt: `first`, doubled for each further one.
 
-    They are doubled each time, and then multiplied by a random factor from 0.5 to 1.
+    They are multiplied by a random factor from 0.5 to 1. Without it, all requests that failed
+    together would be repeated together.
 
-    Without the random factor, all requests that failed together would be repeated together.
+    Args:
+        first: The seconds after the first attempt.
+        attempt: The index of the failed attempt: 0, 1 and so on.
     """
-    return float(min(LONGEST_DELAY, first * 2.0**attempt) * random.uniform(0.5, 1.0))
+    seconds = min(LONGEST_DELAY, first * 2.0**attempt)
+    return float(seconds * random.uniform(0.5, 1.0))
+
+
+def refused_answer(reason: str) -> Answer:
+    """Return the answer for a request that the endpoint refused for a reason."""
+    return Answer(text="", cut_off=False, input_tokens=0, output_tokens=0, refusal=reason)
 
 
 def read_answer(content: bytes) -> Answer | None:
-    """Return the answer that a chat completion holds, None for anything else. A message without text is an empty text."""
+    """Return the answer in the content of a chat completion; None if the content is no completion.
+
+    A message without a text is an answer with an empty text.
+    """
     try:
         completion = json.loads(content)
         choice = completion["choices"][0]
         usage = completion.get("usage") or {}
         text = choice["message"].get("content") or ""
-        cut_off = choice.get("finish_reason") == "length"
         answer = Answer(
             text,
-            cut_off,
-            int(usage.get("prompt_tokens", 0)),
-            int(usage.get("completion_tokens", 0)),
+            cut_off=choice.get("finish_reason") == "length",
+            input_tokens=int(usage.get("prompt_tokens", 0)),
+            output_tokens=int(usage.get("completion_tokens", 0)),
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
@@ -195,7 +240,13 @@ def read_answer(content: bytes) -> Answer | None:
 def messages(
     conversation: Sequence[Message], images: Sequence[EncodedImage], record: str
 ) -> list[dict[str, Any]]:
-    """Return a conversation as chat completions take it, its image parts filled with `images` in order, as data URIs."""
+    """Return a conversation in the form of a chat completion request.
+
+    Args:
+        conversation: The turns.
+        images: The images for the image parts of the turns, in order. They become data URIs.
+        record: The name of the record, for the message about an image that cannot be read.
+    """
     uris = (data_uri(image, record) for image in images)
     turns: list[dict[str, Any]] = []
     for turn in conversation:

@@ -36,15 +36,16 @@ class EndpointConfig(JudgeConfig):
     concurrency: Processes = 8
     """Largest number of requests in progress at one time, over all ranks."""
     timeout_seconds: Seconds = 300.0
-    """How long an answer may take."""
+    """Largest number of seconds that an answer may take."""
     retries: int = Field(default=6, ge=0, le=100)
-    """Number of retries after a time-out, a broken connection, an unreadable answer, or HTTP 408, 425,
-    429 and 5xx."""
+    """Number of retries after a time-out, a broken connection, an unreadable answer, or HTTP 408,
+    425, 429 and 5xx."""
     first_delay_seconds: Seconds = 1.0
     """Seconds before the first retry. They are doubled before each further one, up to a minute, and
     multiplied by a random factor from 0.5 to 1."""
     cache: str = ".cache/endpoint"
-    """Folder that caches the answers by a digest of the request. A cached request is not sent again."""
+    """Folder that caches the answers by a digest of the request. A cached request is not sent
+    again."""
     dollars_per_million_input: float | None = NotNegative
     """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative
@@ -52,7 +53,7 @@ class EndpointConfig(JudgeConfig):
 
     @property
     def compares(self) -> bool:
-        """True: the judge names the better of two responses."""
+        """True, because the judge names the better of two responses."""
         return True
 
     def deciding_settings(self, is_file: bool) -> list[str]:

@@ -22,11 +22,12 @@ class GenerativeJudgeConfig(JudgeConfig, JudgingConfig):
     checkpoint: str
     """A checkpoint folder or a hub id."""
     template: JudgeTemplate | Literal["benchmark"] | None = None
-    """Null takes the one of the checkpoint's own training, `benchmark` the benchmark's own prompt and parser."""
+    """The words with which the judge is asked. Null takes the template of the checkpoint's
+    training, and `benchmark` the benchmark's own prompt and parser."""
 
     @property
     def compares(self) -> bool:
-        """True: the judge names the better of two responses."""
+        """True, because the judge names the better of two responses."""
         return True
 
     def checkpoints(self) -> tuple[str, ...]:

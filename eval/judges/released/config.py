@@ -46,12 +46,13 @@ class ReleasedJudgeConfig(JudgeConfig):
     checkpoint: str
     """A hub id or a checkpoint folder. Other sizes of the same family get the same prompts."""
     temperature: Temperature = 0.0
-    """Temperature of the judgements; 0 takes the likeliest token. Several votes need more than 0."""
+    """Temperature of the judgements; 0 takes the likeliest token. Several votes need more than
+    0."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Only the likeliest tokens that together hold this probability."""
     max_new_tokens: Tokens | None = None
-    """Maximum length of a judgement in tokens. Longer judgements are cut off, and count as unreadable if
-    they contain no answer by then. `null` uses the limit of the authors' script."""
+    """Maximum length of a judgement in tokens. Longer judgements are cut off, and count as
+    unreadable if they contain no answer by then. `null` uses the limit of the authors' script."""
 
     @property
     def compares(self) -> bool:

@@ -1,4 +1,4 @@
-"""Reward models that others released, as judges that are run as in their authors' code.
+"""Reward models that others released, which judge here as in their authors' code.
 
 A row of `RELEASED` holds the settings that the model's checkpoint lacks. A generative model has the
 stock class of its family, in the released key layout or in the current one. A scalar model has its
@@ -15,7 +15,7 @@ from typing import Any
 from mmrm.data.errors import CheckpointError
 from mmrm.data.prompts import R1_REWARD
 from mmrm.data.storage.files import read_json
-from mmrm.eval.judges.checkpoint import Runtime, fetched, load_checkpoint
+from mmrm.eval.judges.checkpoint import Runtime, fetch_checkpoint, load_checkpoint
 from mmrm.eval.judges.generative.judge import GenerativeJudge, load_writer
 from mmrm.eval.judges.packed_judge import PackedJudge
 from mmrm.eval.judges.pointwise import PointJudge
@@ -33,16 +33,19 @@ class Released:
 
     family: str
     """`model_type` of its config.json."""
-    way: PairTemplate | PointTemplate | HeadConfig
-    """The prompt and reader of a generative model, or the head of a scalar model and the token it reads."""
-    sees: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the backbone in its authors' script. Other settings come from the checkpoint's files."""
+    prompt_or_head: PairTemplate | PointTemplate | HeadConfig
+    """The prompt and reader of a generative model, or the head of a scalar model with the token
+    that it reads."""
+    backbone_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the backbone in the authors' script. Other settings come from the checkpoint."""
     max_new_tokens: int = 4096
-    penalised: bool = True
-    """The script leaves the repetition penalty to the checkpoint's generation_config.json."""
+    """Maximum length of a judgement in tokens, in the authors' script."""
+    uses_repetition_penalty: bool = True
+    """True if the authors' script leaves the repetition penalty to the checkpoint's
+    generation_config.json. False if the script turns it off."""
 
 
-QWEN2_5 = "You are a helpful assistant."
+QWEN2_5_SYSTEM_PROMPT = "You are a helpful assistant."
 """The system turn that two clients send. The chat template of Qwen2.5-VL writes the same turn into
 conversations without one."""
 
@@ -52,76 +55,85 @@ BETTER = templates.answer_is_better
 RELEASED: dict[ReleasedModel, Released] = {
     "r1_reward": Released(
         family="qwen2_5_vl",
-        way=PairTemplate(R1_REWARD, templates.answer_tag),
-        sees={
-            "max_pixels": 1003520 // 2
-        },  # yfzhang114/r1_reward 3693413, all three scripts in inference/
+        prompt_or_head=PairTemplate(R1_REWARD, templates.answer_tag),
+        # yfzhang114/r1_reward 3693413, all three scripts in inference/
+        backbone_settings={"max_pixels": 1003520 // 2},
     ),
     "unified_reward": Released(
-        family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+        family="qwen2_5_vl", prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER)
     ),
     "unified_reward_points": Released(
         family="qwen2_5_vl",
-        way=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score),
+        prompt_or_head=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score),
     ),
     "unified_reward_think": Released(
-        family="qwen2_5_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK, BETTER)
+        family="qwen2_5_vl", prompt_or_head=PairTemplate(templates.UNIFIED_REWARD_THINK, BETTER)
     ),
     "unified_reward_qwen3vl": Released(
-        family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+        family="qwen3_vl", prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER)
     ),
     "unified_reward_think_qwen3vl": Released(
-        family="qwen3_vl", way=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER)
+        family="qwen3_vl",
+        prompt_or_head=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER),
     ),
     "llava_critic_r1": Released(
         family="qwen2_5_vl",
-        way=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed),
-        sees={"system_prompt": QWEN2_5},
-        penalised=False,
+        prompt_or_head=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed),
+        backbone_settings={"system_prompt": QWEN2_5_SYSTEM_PROMPT},
+        uses_repetition_penalty=False,
     ),
     "sophia_thinking_reward": Released(
         family="qwen2_5_vl",
-        way=PointTemplate(templates.THINKING_REWARD, templates.thinking_score, mark="<image> "),
-        sees={"system_prompt": QWEN2_5},
+        prompt_or_head=PointTemplate(
+            templates.THINKING_REWARD, templates.thinking_score, mark="<image> "
+        ),
+        backbone_settings={"system_prompt": QWEN2_5_SYSTEM_PROMPT},
         max_new_tokens=1024,  # its client sets none
     ),
-    "skywork_vl_reward": Released(  # Skywork/Skywork-VL-Reward-7B, model card: TRL's value head at the conversation's last token
-        family="qwen2_5_vl", way=HeadConfig(layers=1, activation="none", read="last_token")
+    # The model card of Skywork/Skywork-VL-Reward-7B: TRL's value head at the last token.
+    "skywork_vl_reward": Released(
+        family="qwen2_5_vl",
+        prompt_or_head=HeadConfig(layers=1, activation="none", read="last_token"),
     ),
 }
 """The released models. docs/evaluation.md has the source of each row and its authors' results."""
 
 
 def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfig) -> PackedJudge:
-    """Return the judge of a row with the weights of a checkpoint.
+    """Load the released model that `config` names, and return it as a judge.
+
+    `path` is the YAML file of the judge, for messages.
 
     Raises:
         CheckpointError: The checkpoint is of another family, or sampling is set for a scalar model.
     """
-    row = RELEASED[config.model]
-    folder = fetched(Path(config.checkpoint).expanduser())
-    _refuse_other_family(path, folder, config.model, row.family)
+    released = RELEASED[config.model]
+    folder = fetch_checkpoint(Path(config.checkpoint).expanduser())
+    _refuse_other_family(path, folder, config.model, released.family)
     note = f"Asked and read as the row {config.model} of eval/judges/released/models.py says."
-    if isinstance(row.way, HeadConfig):
-        return _scalar_judge(path, folder, runtime, config, row, row.way, note)
-    checkpoint = load_checkpoint(folder, runtime, load_writer, row.sees)
+    prompt_or_head = released.prompt_or_head
+    if isinstance(prompt_or_head, HeadConfig):
+        return _scalar_judge(path, folder, runtime, config, released, prompt_or_head, note)
+    checkpoint = load_checkpoint(folder, runtime, load_writer, released.backbone_settings)
     sampling = SamplingConfig(
         temperature=config.temperature,
         top_p=config.top_p,
-        max_new_tokens=config.max_new_tokens or row.max_new_tokens,
+        max_new_tokens=config.max_new_tokens or released.max_new_tokens,
     )
-    penalty = _repetition_penalty(folder) if row.penalised else 1.0
+    penalty = 1.0
+    if released.uses_repetition_penalty:
+        penalty = _repetition_penalty(folder)
     notes: tuple[str, ...] = (note,)
     if penalty != 1:
         penalty_note = f"Repetition penalty {penalty}, as its generation_config.json says."
         notes = (note, penalty_note)
-    if isinstance(row.way, PointTemplate):
+    if isinstance(prompt_or_head, PointTemplate):
         return PointJudge(
             model=checkpoint.model,
             packed=checkpoint.packed,
             sampling=sampling,
             penalty=penalty,
-            template=row.way,
+            template=prompt_or_head,
             about=notes,
         )
     return GenerativeJudge(
@@ -129,21 +141,29 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         packed=checkpoint.packed,
         sampling=sampling,
         penalty=penalty,
-        ask=row.way.ask,
-        read=row.way.read,
+        ask=prompt_or_head.ask,
+        read=prompt_or_head.read,
         about=notes,
     )
 
 
 def _refuse_other_family(path: Path, folder: Path, model: ReleasedModel, family: str) -> None:
-    """Raise CheckpointError unless a folder holds a complete checkpoint of a family."""
+    """Raise CheckpointError unless a folder holds a complete checkpoint of a model family.
+
+    Args:
+        path: The YAML file of the judge, for the message.
+        folder: The checkpoint folder.
+        model: The name of the released model, for the message.
+        family: The required `model_type` of the checkpoint's config.json.
+    """
     file = folder / "config.json"
-    kind = read_json(file).get("model_type") if file.is_file() else None
-    if kind != family:
-        held = f"a {kind!r} model" if kind else "no config.json"
+    model_type = read_json(file).get("model_type") if file.is_file() else None
+    if model_type != family:
+        held = f"a {model_type!r} model" if model_type else "no config.json"
         raise CheckpointError(
-            f"{path}: {folder} holds {held}; `model: {model}` is asked of a whole {family!r} checkpoint, adapters merged. Give "
-            "the hub id that recipes/judges/ names, or a copy of it."
+            f"{path}: {folder} holds {held}; `model: {model}` is asked of a whole {family!r} "
+            "checkpoint, adapters merged. Give the hub id that recipes/judges/ names, or a copy of "
+            "it."
         )
 
 
@@ -152,24 +172,39 @@ def _scalar_judge(
     folder: Path,
     runtime: Runtime,
     config: ReleasedJudgeConfig,
-    row: Released,
+    released: Released,
     head: HeadConfig,
     note: str,
 ) -> ScalarJudge:
-    """Return a released scalar reward model; raises CheckpointError if sampling is set."""
+    """Load a released scalar reward model, and return it as a judge.
+
+    Args:
+        path: The YAML file of the judge, for messages.
+        folder: The checkpoint folder.
+        runtime: The device, and the size of packed rows.
+        config: The content of the YAML file.
+        released: The settings of the released model.
+        head: Its reward head.
+        note: The note to print with the judge's figures.
+
+    Raises:
+        CheckpointError: Sampling is set in the YAML file, and a scalar model writes nothing.
+    """
     sampling_settings = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
     if sampling_settings:
         raise CheckpointError(
-            f"{path}: {', '.join(sorted(sampling_settings))}: {config.model} writes nothing; remove it."
+            f"{path}: {', '.join(sorted(sampling_settings))}: {config.model} writes nothing; "
+            "remove it."
         )
-    checkpoint = load_checkpoint(folder, runtime, partial(load_scalar, head=head), row.sees)
+    load_model = partial(load_scalar, head=head)
+    checkpoint = load_checkpoint(folder, runtime, load_model, released.backbone_settings)
     return ScalarJudge(
         model=checkpoint.model, packed=checkpoint.packed, read=head.read, about=(note,)
     )
 
 
 def _repetition_penalty(folder: Path) -> float:
-    """Return the penalty that a checkpoint's generation_config.json names; 1 is none."""
+    """Return the repetition penalty of a checkpoint's generation_config.json; 1 if it has none."""
     file = folder / "generation_config.json"
     if not file.is_file():
         return 1.0

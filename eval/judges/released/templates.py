@@ -1,9 +1,9 @@
 """Prompts of released judges, word for word from their authors' code, and readers of their answers.
 
-The repository, its commit and the file are named below each text. The readers accept an answer in
-the form that the prompt requires, as the authors' scripts do. The scripts guess an answer of other
-texts, as the docstrings describe. The readers return None or NaN for them, and they count as
-unparsable.
+The repository, its commit and the file are named below each prompt. A reader is a function that
+returns the verdict in a judge's text. Like the authors' scripts, the readers accept an answer in
+the form that the prompt requires. For other texts they return None or NaN, and the texts count as
+unparsable; the authors' scripts guess a verdict there, as the docstrings describe.
 """
 
 import math
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmrm.data.preference import Message, placeholders, text
+from mmrm.data.preference import Message, num_image_parts, text
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between
 from mmrm.eval.candidates import Candidates, Side
@@ -33,7 +33,8 @@ class PairTemplate:
 
     text: str
     read: Callable[[str], Side | None]
-    """The index (0 first, 1 second) of the response that a judgement names; None if it names none."""
+    """Returns the position of the response that a judgement names, 0 for the first shown and 1 for
+    the second; None if it names none."""
 
     def ask(self, pair: Candidates, first: Side) -> tuple[Message, ...]:
         """Return the conversation that shows two responses, the one with index `first` first."""
@@ -42,8 +43,8 @@ class PairTemplate:
             "first": pair.responses[first],
             "second": pair.responses[1 - first],
         }
-        asked = filled(self.text, contents)
-        return (text("user", asked, placeholders(pair.prompt)),)
+        filled_text = filled(self.text, contents)
+        return (text("user", filled_text, num_image_parts(pair.prompt)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,81 +55,103 @@ class PointTemplate:
     read: Callable[[str], float]
     """Returns the score in a judgement; NaN if it has none."""
     mark: str = ""
-    """The text in place of the images before the question; the images themselves then follow the text."""
+    """A text that stands for the images and begins the question. The images themselves then follow
+    the text. If it is empty, the images come before the text."""
 
     def ask(self, candidates: Candidates, response: str) -> tuple[Message, ...]:
         """Return the conversation that shows one response to the prompt of `candidates`."""
-        num_images = placeholders(candidates.prompt)
-        asked = question(candidates.prompt)
-        if num_images and self.mark and self.mark.strip() not in asked:
-            asked = self.mark + asked
-        filled_text = filled(self.text, {"question": asked, "response": response})
+        num_images = num_image_parts(candidates.prompt)
+        question_text = question(candidates.prompt)
+        is_unmarked = self.mark.strip() not in question_text
+        if num_images and self.mark and is_unmarked:
+            question_text = self.mark + question_text
+        filled_text = filled(self.text, {"question": question_text, "response": response})
         turn = text("user", filled_text, num_images)
         if self.mark:
             # `text` puts the images first; here they follow the text.
-            turn["content"] = [*turn["content"][num_images:], *turn["content"][:num_images]]
+            image_parts = turn["content"][:num_images]
+            text_parts = turn["content"][num_images:]
+            turn["content"] = [*text_parts, *image_parts]
         return (turn,)
 
 
 def answer_tag(judgement: str) -> Side | None:
-    """Return the position in the first answer tag.
+    """Return the position of the response that the first answer tag names; None if it names none.
 
-    R1-Reward 3693413, inference/VL-Reward-Bench/r1_reward.py; without a tag it takes the last 1 or 2 of the text, and for
-    everything else the second position.
+    Source: R1-Reward 3693413, inference/VL-Reward-Bench/r1_reward.py. If there is no tag, that
+    script takes the last 1 or 2 of the text, and for all other texts the second response.
     """
-    tags = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
-    return _only({tags[0].strip()}) if tags else None
+    tag_contents = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
+    if not tag_contents:
+        return None
+    return _single_position({tag_contents[0].strip()})
 
 
 def answer_is_better(judgement: str) -> Side | None:
-    """Return the position of the sentence "Answer N is better" in the last answer tag, or without a tag in the text.
+    """Return the position of the response in the sentence "Answer N is better".
 
-    UnifiedReward's scripts ask whether the right sentence occurs anywhere, so that a text with both is always right.
+    The sentence must be in the last answer tag, or anywhere in a text without tags. Returns None if
+    there is no such sentence, or one for each response. UnifiedReward's scripts only look for the
+    right sentence, so that a text with both sentences is always right there.
     """
-    tags = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
-    return _only(set(IS_BETTER.findall(tags[-1] if tags else judgement)))
+    tag_contents = contents_between(judgement, OPENING_TAG, CLOSING_TAG)
+    verdict = tag_contents[-1] if tag_contents else judgement
+    return _single_position(set(IS_BETTER.findall(verdict)))
 
 
 def boxed(judgement: str) -> Side | None:
-    r"""Return the position in the last \boxed{}, or without one in the last "Overall Judgment: Answer N is better".
+    r"""Return the position of the response that the last \boxed{} names; None if it names none.
 
+    If there is no box, the last sentence "Overall Judgment: Answer N is better" is read.
     LLaVA-Critic-R1's prompt requires both. Its authors publish no reader, so this reader is ours.
     """
     if "\\boxed{" in judgement:
-        box = judgement.rpartition("\\boxed{")[2].partition("}")[0]
-        return _only(set(POSITION.findall(box)))
-    return _only(set(OVERALL.findall(judgement)[-1:]))
+        after_last_box = judgement.rpartition("\\boxed{")[2]
+        box_content = after_last_box.partition("}")[0]
+        return _single_position(set(POSITION.findall(box_content)))
+    last_verdict = OVERALL.findall(judgement)[-1:]
+    return _single_position(set(last_verdict))
 
 
-def _only(named: set[str]) -> Side | None:
-    """Return the position if exactly one is named."""
-    if named == {"1"}:
+def _single_position(numbers: set[str]) -> Side | None:
+    """Return the position 0 for {"1"} and 1 for {"2"}, and None for all other sets.
+
+    `numbers` are the numbers of the responses that a judgement names.
+    """
+    if numbers == {"1"}:
         return 0
-    return 1 if named == {"2"} else None
+    if numbers == {"2"}:
+        return 1
+    return None
 
 
 def final_score(judgement: str) -> float:
-    """Return the first integer after the last "Final Score:".
+    """Return the first integer after the last "Final Score:"; NaN if there is none.
 
-    UnifiedReward ff6f520, preference_data_construction/image_understanding/infer+sift.py; without these words the
-    script takes the first number of the text, or 0 if there is none.
+    Source: UnifiedReward ff6f520,
+    preference_data_construction/image_understanding/infer+sift.py. If these words are missing, that
+    script takes the first number of the text, or 0 if the text has none.
     """
-    found = (
-        DIGITS.search(judgement.rpartition("Final Score:")[2])
-        if "Final Score:" in judgement
-        else None
-    )
-    return float(found[0]) if found else math.nan
+    _, heading, after_heading = judgement.rpartition("Final Score:")
+    if not heading:
+        return math.nan
+    match = DIGITS.search(after_heading)
+    return float(match[0]) if match else math.nan
 
 
 def thinking_score(judgement: str) -> float:
-    """Return the number from 0 to 1 in a box or in the answer tag, or that is the complete text.
+    r"""Return the number from 0 to 1 in a \box{} or in an answer tag, or that is the complete text.
 
-    SophiaVL-R1 a818494, verl/workers/reward/custom.py. For other texts the script takes a 0 or 1
-    anywhere in the text, then a number of wrong steps, and otherwise 0.
+    Returns NaN if there is none. Source: SophiaVL-R1 a818494, verl/workers/reward/custom.py. For
+    other texts, that script takes a 0 or 1 anywhere in the text, then a number of wrong steps, and
+    otherwise 0.
     """
-    found = SCORE.search(judgement)
-    return float(next(filter(None, found.groups()))) if found else math.nan
+    match = SCORE.search(judgement)
+    if match is None:
+        return math.nan
+    # Each of the three forms has its own group. Exactly one of them matched.
+    [number] = [group for group in match.groups() if group is not None]
+    return float(number)
 
 
 UNIFIED_REWARD = (

@@ -31,39 +31,59 @@ class ScalarJudge(PackedJudge):
     """A scalar reward model: the response with the higher score is the better one."""
 
     model: nn.Module
-    """May be wrapped by DeepSpeed or DDP; in eval mode."""
+    """The model in eval mode. It may be wrapped by DeepSpeed or DDP."""
     read: StoredRead
     """The token of a response at which the head reads its score."""
 
     @property
     def info(self) -> JudgeInfo:
-        """A scalar reward model neither compares nor writes."""
+        """Properties of the judge: it scores each response, and neither compares nor writes."""
         return JudgeInfo()
 
     @property
     def layout(self) -> ResponsesLayout:
-        """The prompt once, then the responses."""
+        """The function that makes the conversations about some of the responses to a prompt."""
         return ResponsesLayout(self.read)
 
     @property
     def units_share_groups(self) -> bool:
-        """True: a score depends on the prompt and its own response only."""
+        """True: the server may divide units, or compute units of the same prompt as one group.
+
+        A score depends only on the prompt and its own response.
+        """
         return True
 
     def units(self, candidates: Candidates) -> list[Unit]:
-        """Return the responses in groups that fit into a row; a benchmark's row is one group."""
-        budget = self.packed.token_budget if self.protocol is None else None
+        """Divide the responses to a prompt into units that fit into a packed row.
+
+        The responses of a unit are judged together. The responses of a benchmark's row are always
+        one unit.
+        """
+        is_benchmark = self.protocol is not None
+        budget = None if is_benchmark else self.packed.token_budget
         return list(units_of_responses(candidates, budget))
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
-        """Return the score of each response, an fp32 value."""
+        """Run the model on a packed row, and return one result for each unit in the row.
+
+        A result has the fp32 scores of the unit's responses.
+        """
         scores = iter(self.model(**batch.score_inputs()).tolist())
-        return [UnitResult(values=tuple(islice(scores, len(unit.shown)))) for unit in units]
+        results: list[UnitResult] = []
+        for unit in units:
+            unit_scores = tuple(islice(scores, len(unit.shown)))
+            results.append(UnitResult(values=unit_scores))
+        return results
 
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
     ) -> Scores:
-        """Return the scores of all units."""
+        """Return the scores of all responses to a prompt.
+
+        The arguments are those of `PackedJudge.merge`.
+
+        Raises: NonFiniteError if a score is not finite and this is not the judge of a benchmark.
+        """
         values = joined_values(results)
         if self.protocol is None:
             refuse_non_finite(candidates, values)
@@ -71,13 +91,14 @@ class ScalarJudge(PackedJudge):
 
 
 def load_scalar_judge(path: Path, runtime: Runtime, config: ScalarJudgeConfig) -> ScalarJudge:
-    """Return the scalar reward model that `config` names.
+    """Load the scalar reward model that `config` names, and return it as a judge.
 
-    A checkpoint that a YAML file names may be another trainer's: it gets that trainer's head if its
-    own files describe none.
+    `path` is the checkpoint folder, or the YAML file that names a checkpoint of another trainer.
+    The latter gets a head of one layer if its own files describe none.
     """
     load_model = load_scalar
-    if path.is_file():
+    is_yaml_file = path.is_file()
+    if is_yaml_file:
         head = HeadConfig(layers=1, activation="none", read=config.read)
         load_model = partial(load_scalar, head=head)
     checkpoint = load_checkpoint(Path(config.checkpoint).expanduser(), runtime, load_model)

@@ -23,8 +23,11 @@ class ServerConfig(JudgeConfig):
     url: Url
     """The server's address, without a path."""
     timeout_seconds: Seconds = 300.0
-    """How long an answer may take."""
+    """Largest number of seconds that an answer may take."""
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return the server's address. The checkpoint that it serves is known once it answers."""
+        """Return the server's address, the only setting that decides the scores before it answers.
+
+        The server reports its checkpoint when it answers.
+        """
         return [self.model_dump_json(include={"type", "url"})]

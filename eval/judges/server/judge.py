@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from mmrm.data.errors import EndpointError
 from mmrm.eval.adapters.reward_client import RewardServer, RewardServerError, sendable
@@ -31,49 +32,55 @@ class ServedJudge:
 
     @property
     def info(self) -> JudgeInfo:
-        """The server returns scores, and this process generates no text."""
+        """Properties of the judge: it scores each response. This process generates no text."""
         return JudgeInfo()
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> ServedJudge:
-        """Return the same judge, because its requests do not depend on a protocol."""
+        """Return this judge itself, because its requests do not depend on a protocol."""
         return self
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
-        """Return the scores of each; all ranks must call together.
+        """Return the scores of each prompt's responses, in the order of `batch`, on every rank.
+
+        All ranks must call together. The journal shows the progress, and keeps the results.
 
         Raises: EndpointError on all ranks if one of them gets no scores.
         """
-        keys = list(map(journal_key, batch))
+        keys = [journal_key(candidates) for candidates in batch]
         with journal.judging(keys, tuple[float, ...], len(keys)) as judging:
-            missing = [index for index in range(len(keys)) if index not in judging.found]
-            share = missing[rank() :: world_size()]
-            values = self._values([batch[index] for index in share])
-            own: dict[int, tuple[float, ...]] | str
-            own = values if isinstance(values, str) else dict(zip(share, values, strict=True))
-            for part in gather(own):
-                if isinstance(part, str):
-                    raise EndpointError(part)
-                judging.add(part)
-        return [Scores(judging.found[index]) for index in range(len(keys))]
+            missing = [index for index in range(len(keys)) if index not in judging.results]
+            own_indices = missing[rank() :: world_size()]
+            values, problem = self._request_scores([batch[index] for index in own_indices])
+            values_by_index: dict[int, tuple[float, ...]] = {}
+            if not problem:
+                values_by_index = dict(zip(own_indices, values, strict=True))
+            for values_of_rank, problem_of_rank in gather((values_by_index, problem)):
+                if problem_of_rank:
+                    raise EndpointError(problem_of_rank)
+                judging.add(values_of_rank)
+        return [Scores(judging.results[index]) for index in range(len(keys))]
 
-    def _values(self, batch: Sequence[Candidates]) -> list[tuple[float, ...]] | str:
-        """Return the scores of each, or the reason why there are none."""
-        rows = [
-            (sendable(candidates.prompt, candidates.images), response)
-            for candidates in batch
-            for response in candidates.responses
-        ]
+    def _request_scores(self, batch: Sequence[Candidates]) -> tuple[list[tuple[float, ...]], str]:
+        """Return the server's scores of each prompt's responses, and "".
+
+        If the server returns no scores, the list is empty, and the second value is the reason.
+        """
+        rows: list[tuple[Any, str]] = []
+        for candidates in batch:
+            messages = sendable(candidates.prompt, candidates.images)
+            rows += [(messages, response) for response in candidates.responses]
         try:
-            values = iter(asyncio.run(self.server.score(rows)))
+            scores = iter(asyncio.run(self.server.score(rows)))
         except RewardServerError as error:
-            return str(error)
-        return [tuple(islice(values, len(candidates.responses))) for candidates in batch]
+            return [], str(error)
+        values = [tuple(islice(scores, len(candidates.responses))) for candidates in batch]
+        return values, ""
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
-        """Return the identity of the server's checkpoint, as the server reports it."""
+        """Return a note that names the server and its checkpoint, as the server reports it."""
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
 
 
 def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> ServedJudge:
-    """Return the judge behind the server that `config` names."""
+    """Return the judge behind the server that `config` names. No request is sent yet."""
     return ServedJudge(RewardServer(config.url, timeout=config.timeout_seconds))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmrm.data.config.layers import MAX_BYTES, MAX_CHAIN, MAX_VALUES, Located, Reader, lay
+from mmrm.data.config.layers import MAX_BYTES, MAX_CHAIN, MAX_VALUES, Located, Reader, overlay
 from tests.train.minimal import write
 
 
@@ -100,7 +100,7 @@ def test_overrides_are_recipes_of_one_key() -> None:
     reader = Reader()
     tree = Located.of({"a": {"b": 1, "c": 2}, "l": [{"w": 1}, {"w": 2}]})
     for text in ("a.b=1e-6", "l.1.w=off", "new={x: [1, 2]}", "a.c="):
-        tree = lay(tree, reader.override(text))
+        tree = overlay(tree, reader.override(text))
     assert tree.plain() == {
         "a": {"b": 1e-6, "c": None},
         "l": [{"w": 1}, {"w": "off"}],
@@ -213,7 +213,7 @@ TREES = st.dictionaries(st.sampled_from("abcd"), ANY, max_size=4)
 def test_what_is_laid_over_wins_and_the_rest_stays(
     base: dict[str, Any], patch: dict[str, Any]
 ) -> None:
-    merged = lay(Located.of(base), Located.of(patch)).plain()
+    merged = overlay(Located.of(base), Located.of(patch)).plain()
     assert merged.keys() == base.keys() | patch.keys()
     for key, value in merged.items():
         if key not in patch:
@@ -227,4 +227,4 @@ def test_what_is_laid_over_wins_and_the_rest_stays(
 @settings(deadline=None)
 @given(tree=TREES)
 def test_a_recipe_over_itself_is_itself(tree: dict[str, Any]) -> None:
-    assert lay(Located.of(tree), Located.of(tree)).plain() == tree
+    assert overlay(Located.of(tree), Located.of(tree)).plain() == tree

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from ruamel.yaml.error import YAMLError
 from safetensors import SafetensorError
 
-from mmrm.data.display.command import command
+from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.errors import CheckpointError, InUseError, UserError
 
 
@@ -25,18 +25,18 @@ from mmrm.data.errors import CheckpointError, InUseError, UserError
     ],
 )
 def test_an_error_that_a_user_can_correct_ends_with_its_message(error: Exception) -> None:
-    with pytest.raises(SystemExit) as end, command():
+    with pytest.raises(SystemExit) as end, exit_on_user_error():
         raise error
     assert end.value.code == "error: why"  # Python prints a text and exits with status 1
 
 
 def test_an_invalid_value_ends_with_its_message() -> None:
-    with pytest.raises(SystemExit, match="error: 1 validation error"), command():
+    with pytest.raises(SystemExit, match="error: 1 validation error"), exit_on_user_error():
         TypeAdapter(int).validate_python("many")
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError), command():
+    with pytest.raises(ZeroDivisionError), exit_on_user_error():
         _ = 1 / 0
 
 
@@ -52,7 +52,7 @@ def test_a_fault_of_ours_keeps_its_traceback() -> None:
 def test_a_refusal_and_an_output_in_use_have_their_own_status(
     error: Exception, refusal: int, status: int | str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end, command(refusal=refusal):
+    with pytest.raises(SystemExit) as end, exit_on_user_error(status=refusal):
         raise error
     assert end.value.code == status
     assert status != 2 or capsys.readouterr().err == "error: why\n"
@@ -61,7 +61,7 @@ def test_a_refusal_and_an_output_in_use_have_their_own_status(
 def test_one_of_several_ranks_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    with pytest.raises(SystemExit, match="error: rank 3: why"), command():
+    with pytest.raises(SystemExit, match="error: rank 3: why"), exit_on_user_error():
         raise UserError("why")
 
 
@@ -69,10 +69,10 @@ def test_a_checkpoint_with_missing_tensors_ends_with_its_message() -> None:
     """Its error is no UserError, and its module imports torch: a process of its own shows both."""
     code = (
         "import sys\n"
-        "from mmrm.data.display.command import command\n"
+        "from mmrm.data.display.command import exit_on_user_error\n"
         "assert 'torch' not in sys.modules\n"
         "from mmrm.models.portable.reward import IncompleteCheckpointError\n"
-        "with command():\n"
+        "with exit_on_user_error():\n"
         "    raise IncompleteCheckpointError('missing: head')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

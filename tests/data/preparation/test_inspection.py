@@ -11,7 +11,7 @@ import pytest
 from mmrm.data.errors import UserError
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.preparation.recipe_section import section_of
+from mmrm.data.preparation.recipe_section import read_data_section
 from mmrm.train.recipe.parsing import read_recipe
 from tests.data.mixtures import row
 from tests.data.sources.fixtures import BLUE, RED, write_images, write_jsonl
@@ -61,7 +61,7 @@ def test_it_says_what_a_file_is_and_prints_a_recipe_that_runs(tmp_path: Path) ->
     assert "… and 1 more record with the same fault" in about
     saved = tmp_path / "my-data.yaml"
     saved.write_text(recipe)
-    section = section_of(saved).model_copy(update={"cache": str(tmp_path / "cache")})
+    section = read_data_section(saved).model_copy(update={"cache": str(tmp_path / "cache")})
     mixture = Mixture(section)
     assert len(mixture.validation) == 3  # of 30 different prompts
     assert len(mixture) >= 37 - 2 * 3

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from mmrm.data.errors import RecipeError, UserError
 from mmrm.data.preparation.mixing import MixtureConfig
-from mmrm.data.preparation.recipe_section import pairs_together_of, section_of
+from mmrm.data.preparation.recipe_section import pairs_together_of, read_data_section
 from tests.data.mixtures import everything, mixture
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ RECIPES = [
         ),
         (
             {"sources": [{"type": "shapes", "level": "nope", "rows": 1}]},
-            "is not in the embedded world",
+            "is not in the generated data set",
         ),
         (
             {"sources": [{"type": "shapes", "level": "demo", "rows": 1, "kinds": ["counting"]}]},
@@ -101,8 +101,10 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
     (tmp_path / "deep" / "top.yaml").write_text(
         "extends: same.yaml\ndata: {seed: 4, filters: {max_tokens: null}, sources: {0: {weight: 2}}}\n"
     )
-    assert section_of(tmp_path / "deep" / "same.yaml") == section_of(tmp_path / "base.yaml")
-    found = section_of(tmp_path / "deep" / "top.yaml")
+    assert read_data_section(tmp_path / "deep" / "same.yaml") == read_data_section(
+        tmp_path / "base.yaml"
+    )
+    found = read_data_section(tmp_path / "deep" / "top.yaml")
     assert (found.seed, found.filters.refusals, found.filters.max_tokens, len(found.sources)) == (
         4,
         True,
@@ -113,10 +115,10 @@ def test_the_section_of_an_extended_recipe_is_laid_over_its_base(tmp_path: Path)
     assert found.sources[0].type == "project"
     (tmp_path / "base.yaml").write_text("extends: deep/top.yaml\n")
     with pytest.raises(UserError, match="extends itself"):
-        section_of(tmp_path / "deep" / "top.yaml")
+        read_data_section(tmp_path / "deep" / "top.yaml")
     (tmp_path / "base.yaml").write_text("backbone: {path: x}\n")
     with pytest.raises(UserError, match=r"data\n +this key is required"):
-        section_of(tmp_path / "base.yaml")
+        read_data_section(tmp_path / "base.yaml")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_what_is_wrong_with_the_section_is_said_with_its_line_and_the_nearest_ke
     )
     (tmp_path / "r.yaml").write_text(write)
     with pytest.raises(RecipeError) as caught:
-        section_of(tmp_path / "r.yaml")
+        read_data_section(tmp_path / "r.yaml")
     found = {problem.key: problem for problem in caught.value.problems}
     assert {key: problem.where.rpartition(":")[2] for key, problem in found.items()} == {
         "data.sources.0.weigth": "3",
@@ -160,9 +162,9 @@ def test_what_is_wrong_with_the_section_is_said_with_its_line_and_the_nearest_ke
 def test_the_data_of_every_recipe_is_understood(recipe: Path) -> None:
     if recipe.stem in WITHOUT:
         with pytest.raises(RecipeError, match="this key is required"):
-            section_of(recipe)
+            read_data_section(recipe)
     else:
-        assert section_of(recipe).sources
+        assert read_data_section(recipe).sources
 
 
 LARGER = {"vision_config": {"patch_size": 16, "spatial_merge_size": 2}}

@@ -11,7 +11,7 @@ import pytest
 
 from mmrm.data.errors import UserError
 from mmrm.data.preference import EncodedImage, validate
-from mmrm.data.preparation.recognition import FILES, FORMATS, configured, recognise
+from mmrm.data.preparation.recognition import FILE_SOURCES, FORMATS, files_config, recognise
 from mmrm.data.sources.registry import SOURCES
 from mmrm.data.sources.shared.file_source import SourceRow
 from tests.data.mixtures import mixture, row
@@ -43,10 +43,10 @@ def test_the_page_documents_every_type_and_no_other() -> None:
     assert sorted(SECTIONS) == sorted(SOURCES)
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", FILE_SOURCES)
 def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
     needed = {"images": "."} if kind == "povid" else {}
-    config = configured(type=kind, path="a.jsonl", **needed)
+    config = files_config(type=kind, path="a.jsonl", **needed)
     found = samples(kind)
     for place, columns in enumerate(found):
         record = validate(config.convert(SourceRow(f"{kind}:{place}", columns, Anywhere())))
@@ -57,7 +57,7 @@ def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
             ("2", "3"),
         }
         assert columns.keys() >= set(config.COLUMNS)
-    default = FILES[kind].model_fields["hub"].default
+    default = FILE_SOURCES[kind].model_fields["hub"].default
     assert (default or kind) in SECTIONS[kind] + kind
     assert (
         kind in FORMATS
@@ -66,15 +66,15 @@ def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
     assert (" images" in SECTIONS[kind].lower()) or "Images:" in SECTIONS[kind]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "mmpr"])
+@pytest.mark.parametrize("kind", [kind for kind in FILE_SOURCES if kind != "mmpr"])
 def test_a_file_of_each_type_is_recognised_or_read_alike(kind: str, tmp_path: Path) -> None:
     for sample in samples(kind):
         found = recognise(
             str(write_jsonl(tmp_path / f"{kind}.jsonl", [sample] * 3)), tmp_path / "cache"
         )
         if found.type != kind:  # a general format, or a sibling, that makes the same record
-            record = configured(**found.settings).convert(SourceRow("a:0", sample, Anywhere()))
-            mine = configured(**found.settings | {"type": kind}).convert(
+            record = files_config(**found.settings).convert(SourceRow("a:0", sample, Anywhere()))
+            mine = files_config(**found.settings | {"type": kind}).convert(
                 SourceRow("a:0", sample, Anywhere())
             )
             assert (record.prompt, record.chosen, record.rejected) == (

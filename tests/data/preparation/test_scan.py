@@ -53,7 +53,7 @@ def read(source: Source, cache: Path, workers: int = 1) -> RowIndex:
 def test_one_process_and_several_find_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "BLOCK", 100)
+    monkeypatch.setattr(preparation, "ROWS_PER_BLOCK", 100)
     source = records(tmp_path, 1050)
     one, several = read(source, tmp_path / "one"), read(source, tmp_path / "several", workers=2)
     assert one.content == several.content
@@ -126,7 +126,7 @@ def test_other_code_reads_the_data_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_interrupted_reading_keeps_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "BLOCK", 100)
+    monkeypatch.setattr(preparation, "ROWS_PER_BLOCK", 100)
     source = records(tmp_path, 1000)
     whole = read(source, tmp_path / "whole")
     seen = []
@@ -164,7 +164,7 @@ def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) 
 def test_equal_faults_of_several_blocks_are_told_once_with_their_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "BLOCK", 50)
+    monkeypatch.setattr(preparation, "ROWS_PER_BLOCK", 50)
     rows: list[Any] = [
         {"prompt": "?", "chosen": [{"role": "assistant", "content": f"{n}; a"}], "rejected": "b"}
         for n in range(120)

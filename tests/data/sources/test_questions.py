@@ -10,7 +10,7 @@ import pytest
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference, Truth
 from mmrm.data.preparation.recognition import recognise
-from mmrm.data.sources.questions import listed
+from mmrm.data.sources.questions import parsed_choices
 from tests.data.mixtures import mixture
 from tests.data.sources.fixtures import BLUE, RED, image_struct, write_jsonl, write_parquet
 
@@ -94,9 +94,9 @@ def test_answers_of_several_forms_and_wrong_ones(tmp_path: Path) -> None:
     ]
     assert found.splits[0].left_out == {"bad_record": 2}
     with pytest.raises(ValueError, match="cannot be read as a list"):
-        listed("['a'")
+        parsed_choices("['a'")
     with pytest.raises(ValueError, match="at most 26"):
-        listed(["x"] * 27)
+        parsed_choices(["x"] * 27)
 
 
 def test_an_answer_that_is_no_choice_is_refused(tmp_path: Path) -> None:

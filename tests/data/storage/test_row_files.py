@@ -207,7 +207,7 @@ def test_a_line_or_a_packed_file_of_any_size_is_not_read(
     with pytest.raises(RecordError, match=r"row 0 .*a line of 29 bytes; read are at most 20"):
         rows.row(0)
     assert rows.row(1) == {"a": "x"}
-    monkeypatch.setattr(files_module, "UNPACKED", 1000)
+    monkeypatch.setattr(files_module, "MAX_UNPACKED_BYTES", 1000)
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * 1001))
     with pytest.raises(

@@ -17,7 +17,7 @@ from mmrm.data.synthetic.scenes import (
     LEVELS,
     Edit,
     Level,
-    come_or_go,
+    add_or_remove,
     move,
     recolour,
     rename,
@@ -25,7 +25,7 @@ from mmrm.data.synthetic.scenes import (
     sample,
 )
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.world import ShapesWorld, WorldItem
+from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 
 pytestmark = pytest.mark.slow
 
@@ -35,8 +35,8 @@ FEATURES = 4096
 PICTURES = tuple(QUESTION_TYPES)
 
 
-def _items(level: str, kinds: tuple[str, ...], count: int) -> list[WorldItem]:
-    world = ShapesWorld(level, 11, "train")
+def _items(level: str, kinds: tuple[str, ...], count: int) -> list[GeneratedItem]:
+    world = ShapesGenerator(level, 11, "train")
     return [world.item(index, kinds) for index in range(count)]
 
 
@@ -70,7 +70,7 @@ def _trained_accuracy(rows: Vector, labels: Vector) -> float:
     return float(((rows[cut:] @ weights > 0) == labels[cut:]).mean())
 
 
-def _pair_accuracy(items: Sequence[WorldItem]) -> float:
+def _pair_accuracy(items: Sequence[GeneratedItem]) -> float:
     """Return how often a judge trained on texts alone finds the chosen response of held-out items."""
     sign = np.where(np.random.default_rng(1).random(len(items)) < 0.5, 1.0, -1.0)
     difference = np.stack(
@@ -82,7 +82,7 @@ def _pair_accuracy(items: Sequence[WorldItem]) -> float:
     return _trained_accuracy(difference * sign[:, None], (sign > 0).astype(float))
 
 
-def _rule_accuracy(items: Sequence[WorldItem], prefers: Callable[[str, str], float]) -> float:
+def _rule_accuracy(items: Sequence[GeneratedItem], prefers: Callable[[str, str], float]) -> float:
     """Return how often a rule prefers the chosen response; ties count half."""
     return float(
         np.mean([0.5 + 0.5 * np.sign(prefers(item.chosen, item.rejected)) for item in items])
@@ -133,7 +133,8 @@ def test_the_same_judge_learns_what_texts_alone_decide() -> None:
 def test_chosen_and_rejected_can_be_swapped(kind: str) -> None:
     """The two answers to a question, in either role: chi-square over the pairs, and over their order in the alphabet."""
     counts: Counter[tuple[str, str]] = Counter(
-        (item.true.said, item.false.said) for item in _items("demo", (kind,), 2000)
+        (item.true.quote_if_wrong, item.false.quote_if_wrong)
+        for item in _items("demo", (kind,), 2000)
     )
     pairs = [
         (counts[a, b], counts[b, a])
@@ -162,7 +163,7 @@ TINY = Level(
 )
 
 
-@pytest.mark.parametrize("edit", [recolour, rename, resize, move, come_or_go])
+@pytest.mark.parametrize("edit", [recolour, rename, resize, move, add_or_remove])
 def test_a_change_is_as_likely_as_its_reversal(edit: Edit) -> None:
     """Counts of (number of things, first thing) before and after: a symmetric table, up to chance."""
     rng, counts = Rng(3), Counter[tuple[object, object]]()
@@ -185,7 +186,7 @@ def test_a_change_is_as_likely_as_its_reversal(edit: Edit) -> None:
 
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_a_trained_judge_without_the_picture_cannot_mark_a_lesson(level: str) -> None:
-    world = ShapesWorld(level, 7, "pretrain", text_only=0.0)
+    world = ShapesGenerator(level, 7, "pretrain", text_only=0.0)
     turns = [turn for index in range(900) for turn in world.lesson(index, 6).turns]
     rows = np.stack([_features(turn.question, turn.answer) for turn in turns])
     assert (
@@ -195,7 +196,7 @@ def test_a_trained_judge_without_the_picture_cannot_mark_a_lesson(level: str) ->
 
 def test_half_of_a_lesson_is_right_for_each_question_type() -> None:
     for kind in (*QUESTION_TYPES, *TEXT_TYPES):
-        world = ShapesWorld(
+        world = ShapesGenerator(
             "demo", 7, "pretrain", text_only=float(kind in TEXT_TYPES), kinds=(kind,)
         )
         right = [

@@ -27,7 +27,7 @@ from mmrm.data.synthetic.benchmark_files import (
     write_records,
 )
 from mmrm.data.synthetic.scenes import CELL, LEVELS
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 
 SIZE = (LEVELS["demo"].grids[0] * CELL,) * 2
 
@@ -168,7 +168,7 @@ def test_the_same_arguments_give_the_same_files(folder: Path, tmp_path: Path) ->
 
 
 def test_own_records_are_read_back(tmp_path: Path) -> None:
-    world = ShapesWorld("demo", 0, "train", text_only=0.3)
+    world = ShapesGenerator("demo", 0, "train", text_only=0.3)
     write_records(tmp_path / "train", world, 50)
     source = ProjectConfig(type="project", path=str(tmp_path / "train")).open(tmp_path / "cache")
     assert len(source) == 50
@@ -209,7 +209,7 @@ def test_nothing_is_written_over_and_nothing_half_stays(
     with pytest.raises(FileExistsError, match="Choose another folder"):
         write_editions(tmp_path / "there", "demo", 0)
 
-    def breaks(folder: Path, world: ShapesWorld, rows: int) -> None:
+    def breaks(folder: Path, world: ShapesGenerator, rows: int) -> None:
         (folder / "half").write_text("half")
         raise RuntimeError("power cut")
 

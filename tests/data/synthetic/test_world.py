@@ -18,20 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmrm.data.preference import placeholders
+from mmrm.data.preference import num_image_parts
 from mmrm.data.rationales import swapped
 from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
-from mmrm.data.synthetic.wording import RATIONALES, caption, noun, read_critique
-from mmrm.data.synthetic.world import REVISION, ShapesWorld, WorldItem
+from mmrm.data.synthetic.wording import RATIONALES, caption, read_critique, short_name
+from mmrm.data.synthetic.world import REVISION, GeneratedItem, ShapesGenerator
 
 ROOT = Path(__file__).resolve().parents[3]
 levels = st.sampled_from(sorted(LEVELS))
 splits = st.sampled_from(sorted(SPLITS))
 kinds = st.sampled_from(sorted(QUESTION_TYPES))
-indices = st.integers(0, ShapesWorld.length - 1)
+indices = st.integers(0, ShapesGenerator.length - 1)
 seeds = st.integers(0, 1000)
 
 
@@ -40,15 +40,15 @@ seeds = st.integers(0, 1000)
 def test_every_index_holds_a_whole_item(
     level: str, split: str, seed: int, index: int, kind: str
 ) -> None:
-    item = ShapesWorld(level, seed, split).item(index, (kind,))
+    item = ShapesGenerator(level, seed, split).item(index, (kind,))
     assert item.kind == kind
     assert item.chosen in item.true.phrasings
     assert item.rejected in item.false.phrasings
     assert not set(item.true.phrasings) & set(item.false.phrasings)
     assert (item.scene is None) == (kind in TEXT_TYPES)
     if item.scene is not None:
-        assert item.true.said in item.chosen
-        assert item.false.said in item.rejected
+        assert item.true.quote_if_wrong in item.chosen
+        assert item.false.quote_if_wrong in item.rejected
         assert bucket(item.scene) in SPLITS[split]
         assert item.twin is not None
         assert item.scene.things != item.twin.things
@@ -57,7 +57,7 @@ def test_every_index_holds_a_whole_item(
         assert len({thing.cell for thing in item.scene.things}) == len(item.scene.things)
 
 
-def _independent_answer(item: WorldItem) -> str | None:
+def _independent_answer(item: GeneratedItem) -> str | None:
     """Answer the question from the scene, by other means than the generator; None where this test does not know how."""
     scene, question = item.scene, item.question
     assert scene is not None
@@ -75,7 +75,7 @@ def _independent_answer(item: WorldItem) -> str | None:
         names = {
             name
             for thing in things
-            for name in (thing.colour, noun(thing), f"{thing.colour} {noun(thing)}")
+            for name in (thing.colour, short_name(thing), f"{thing.colour} {short_name(thing)}")
         }
         return "yes" if wanted in names else "no"
     if item.kind == "arithmetic":
@@ -92,7 +92,7 @@ def _independent_answer(item: WorldItem) -> str | None:
     if sides := re.search(
         r"the (.*) (left of|right of|above|below|bigger than|smaller than) the (.*)\?", question
     ):
-        named = {f"{thing.colour} {noun(thing)}": thing for thing in things}
+        named = {f"{thing.colour} {short_name(thing)}": thing for thing in things}
         first, second = (named[name.removesuffix(" is")] for name in sides.group(1, 3))
         sizes = ["", *scene.level.sizes]
         (row, column), (row2, column2) = (
@@ -114,21 +114,21 @@ def _independent_answer(item: WorldItem) -> str | None:
 @pytest.mark.parametrize("level", sorted(LEVELS))
 @pytest.mark.parametrize("kind", ["counting", "existence", "arithmetic", "comparison", "spatial"])
 def test_chosen_is_right_and_rejected_is_wrong(level: str, kind: str) -> None:
-    world = ShapesWorld(level, 5, "validation")
+    world = ShapesGenerator(level, 5, "validation")
     checked = 0
     for index in range(300):
         item = world.item(index, (kind,))
         answer = _independent_answer(item)
         if answer is not None:
             checked += 1
-            assert answer == item.true.said, item
-            assert answer != item.false.said, item
+            assert answer == item.true.quote_if_wrong, item
+            assert answer != item.false.quote_if_wrong, item
     assert checked > 100
 
 
 @pytest.mark.parametrize("kind", ["description", "code", "place", "attribute", "reading"])
 def test_one_fact_is_changed(kind: str) -> None:
-    world = ShapesWorld("demo", 5, "train")
+    world = ShapesGenerator("demo", 5, "train")
     for index in range(200):
         item = world.item(index, (kind,))
         assert item.scene is not None
@@ -150,7 +150,7 @@ def test_splits_share_no_scene() -> None:
     seen: dict[tuple[int, object], str] = {}
     for split in SPLITS:
         for seed in (0, 1):
-            world = ShapesWorld("demo", seed, split, text_only=0.0)
+            world = ShapesGenerator("demo", seed, split, text_only=0.0)
             scenes: list[Scene | None] = [world.item(index).scene for index in range(400)]
             scenes += [world.lesson(index, 1).scene for index in range(100)]
             for scene in scenes:
@@ -161,17 +161,17 @@ def test_splits_share_no_scene() -> None:
 
 
 def test_an_item_depends_on_its_index_alone() -> None:
-    world = ShapesWorld("hard", 3, "train")
+    world = ShapesGenerator("hard", 3, "train")
     forwards = [world.item(index).preference() for index in range(40)]
     assert [world.item(index).preference() for index in reversed(range(40))] == forwards[::-1]
     assert pickle.loads(pickle.dumps(world)).item(7).preference() == forwards[7]
-    assert ShapesWorld("hard", 4, "train").item(7).preference() != forwards[7]
+    assert ShapesGenerator("hard", 4, "train").item(7).preference() != forwards[7]
 
 
 @pytest.mark.slow
 def test_another_process_makes_the_same_records() -> None:
     program = (
-        "import hashlib; from mmrm.data.synthetic.world import ShapesWorld; world = ShapesWorld('demo', 1, 'train')\n"
+        "import hashlib; from mmrm.data.synthetic.world import ShapesGenerator; world = ShapesGenerator('demo', 1, 'train')\n"
         "items = [repr(world.item(index).preference()) + repr(world.lesson(index).turns) for index in range(60)]\n"
         "print(hashlib.sha256(''.join(items).encode()).hexdigest())"
     )
@@ -191,10 +191,10 @@ def test_another_process_makes_the_same_records() -> None:
 
 @pytest.mark.parametrize("level", sorted(LEVELS))
 def test_a_record_shows_its_picture_before_its_question(level: str) -> None:
-    world = ShapesWorld(level, 0, "train")
+    world = ShapesGenerator(level, 0, "train")
     for index in range(60):
         record = world.item(index).preference()
-        assert len(record.images) == placeholders(record.prompt)
+        assert len(record.images) == num_image_parts(record.prompt)
         content = record.prompt[-1]["content"]
         assert [part["type"] for part in content] == ["image"] * len(record.images) + ["text"]
         for image in record.images:
@@ -207,7 +207,7 @@ def test_a_record_shows_its_picture_before_its_question(level: str) -> None:
 
 
 def test_the_picture_shows_the_scene_in_its_cells() -> None:
-    level, world = LEVELS["demo"], ShapesWorld("demo", 2, "train", text_only=0.0)
+    level, world = LEVELS["demo"], ShapesGenerator("demo", 2, "train", text_only=0.0)
     palette = {name: np.array(colour) for name, colour in level.colours.items()}
     for index in range(100):
         scene = world.item(index).scene
@@ -228,7 +228,7 @@ def test_the_picture_shows_the_scene_in_its_cells() -> None:
 @settings(max_examples=60, deadline=None)
 @given(levels, indices, kinds, st.booleans())
 def test_a_written_critique_can_be_checked(level: str, index: int, kind: str, chosen: bool) -> None:
-    item = ShapesWorld(level, 0, "train").item(index, (kind,))
+    item = ShapesGenerator(level, 0, "train").item(index, (kind,))
     truth = item.critique_truth(chosen)
     assert truth.right == chosen
     assert read_critique(item.critique(chosen)) == truth
@@ -263,30 +263,40 @@ RIGHT_FIRST = "Response 2 is wrong. Response 1 is right."
 def test_the_rationale_follows_the_order_of_the_responses(
     form: str, first: str, second: str
 ) -> None:
-    item = replace(ShapesWorld("demo", 0, "train").item(0, ("counting",)), form=form)
-    words = {"fact": item.true.fact, "true": item.true.agreed, "false": item.false.said}
+    item = replace(ShapesGenerator("demo", 0, "train").item(0, ("counting",)), rationale_form=form)
+    words = {
+        "fact": item.true.fact,
+        "true": item.true.quote_if_right,
+        "false": item.false.quote_if_wrong,
+    }
     assert item.rationale(True) == first.format_map(words)
     assert item.rationale(False) == second.format_map(words)
     assert swapped(item.rationale(True)) == item.rationale(False)
 
 
 def test_rationales_come_in_every_form_and_the_form_decides_nothing_else() -> None:
-    items = [ShapesWorld("demo", 0, "train").item(index) for index in range(300)]
-    found = Counter(item.form for item in items)
+    items = [ShapesGenerator("demo", 0, "train").item(index) for index in range(300)]
+    found = Counter(item.rationale_form for item in items)
     assert set(found) == set(RATIONALES)
     assert min(found.values()) > 70
     for form in RATIONALES:
         assert (
             0.3
             < np.mean(
-                [len(item.chosen) > len(item.rejected) for item in items if item.form == form]
+                [
+                    len(item.chosen) > len(item.rejected)
+                    for item in items
+                    if item.rationale_form == form
+                ]
             )
             < 0.7
         )
 
 
 def test_kinds_and_the_text_share_are_kept() -> None:
-    world = ShapesWorld("demo", 0, "train", text_only=0.5, kinds=("counting", "place", "safety"))
+    world = ShapesGenerator(
+        "demo", 0, "train", text_only=0.5, kinds=("counting", "place", "safety")
+    )
     found = Counter(world.item(index).kind for index in range(2000))
     assert set(found) == {"counting", "place", "safety"}
     assert abs(found["safety"] - 1000) < 100
@@ -304,7 +314,7 @@ def test_a_level_leaves_room_to_move_and_names_every_cell(level: str) -> None:
 def test_the_vocabulary_is_small() -> None:
     words = {
         word
-        for text in ShapesWorld("demo", 0, "pretrain").corpus(400)
+        for text in ShapesGenerator("demo", 0, "pretrain").corpus(400)
         for word in re.findall(r"\w+", text)
     }
     assert len(words) < 300
@@ -333,7 +343,7 @@ def digest_of_what_is_drawn() -> str:
     content = hashlib.sha256()
     for level in sorted(LEVELS):
         for split in sorted(SPLITS):
-            world = ShapesWorld(level, 5, split)
+            world = ShapesGenerator(level, 5, split)
             for index in range(12):
                 item = world.item(index)
                 texts = [repr(item.preference().prompt), item.chosen, item.rejected]

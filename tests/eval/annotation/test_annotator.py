@@ -13,10 +13,16 @@ from mmrm.data.errors import EndpointError, UserError
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import Answer, conclusion, question, write_judgement
-from mmrm.data.prompts import read as read_judgement
+from mmrm.data.prompts import read_judgement as read_judgement
 from mmrm.data.sources.project import ProjectConfig
 from mmrm.data.synthetic.source import ShapesConfig
-from mmrm.eval.annotation.annotator import Annotator, annotate, append, journal_of, read_journal
+from mmrm.eval.annotation.annotator import (
+    Annotator,
+    annotate,
+    append_json_line,
+    journal_file_of,
+    read_journal,
+)
 from mmrm.eval.judges.endpoint.client import Answer as Reply
 
 
@@ -72,7 +78,7 @@ def test_records_are_written_with_a_rationale_that_names_the_chosen_response(
         question(pairs[index].prompt) for index in range(6)
     ]
     assert all(one.rationale is not None and conclusion(one.rationale) == 1 for one in written)
-    lines = read_journal(journal_of(path), pairs)
+    lines = read_journal(journal_file_of(path), pairs)
     assert [(line["index"], line["tries"], line["right"]) for line in lines] == [
         (index, 2, True) for index in range(6)
     ]
@@ -89,7 +95,7 @@ def test_what_is_never_right_is_dropped_or_kept_without_a_rationale(
         "rationale" not in json.loads(line)
         for line in (path.read_text().splitlines() if kept else [])
     )
-    lines = read_journal(journal_of(path), pairs)
+    lines = read_journal(journal_file_of(path), pairs)
     assert [(line["index"], line["tries"], line["right"]) for line in lines] == [
         (index, 3, False) for index in range(6)
     ]
@@ -104,18 +110,18 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stood(tmp_path: Path, lasts: in
     # A kill may also come between a record and its line in the journal, or in the middle of that line.
     with path.open("a") as file:
         file.write('{"prompt": "not in the jou')
-    with journal_of(path).open("a") as file:
+    with journal_file_of(path).open("a") as file:
         file.write('{"index": 5, "ident')
     annotate(pairs, range(6), Annotator(Model(pairs, needed=2), "m"), path, "drop")
     assert path.read_text() == whole.read_text()
-    assert journal_of(path).read_text() == journal_of(whole).read_text()
+    assert journal_file_of(path).read_text() == journal_file_of(whole).read_text()
 
 
 def test_a_journal_of_the_version_before_is_refused(tmp_path: Path) -> None:
     """Its lines hold no content, so that nobody can tell whose they are."""
     pairs, path = records(), tmp_path / "out.jsonl"
-    append(
-        journal_of(path),
+    append_json_line(
+        journal_file_of(path),
         {"index": 0, "identity": "elsewhere:0", "tries": 1, "right": False, "written": 0},
     )
     with pytest.raises(UserError, match=r"elsewhere:0\): this journal was written by an earlier"):
@@ -137,7 +143,7 @@ def test_a_journal_of_other_records_of_the_same_names_is_refused(tmp_path: Path)
     other = mixture()
     assert other[1].identity == "project:1"
     for read_again in (
-        lambda: read_journal(journal_of(path), other),
+        lambda: read_journal(journal_file_of(path), other),
         lambda: annotate(other, range(3), Annotator(Model(other, needed=1), "m"), path, "drop"),
     ):
         with pytest.raises(UserError, match=r"record 1 is project:1, which is not that record"):
@@ -168,11 +174,11 @@ def test_reading_a_journal_changes_nothing_in_it(tmp_path: Path) -> None:
     """eval/select_pairs.py reads it while eval/annotate.py may be in the middle of a line."""
     pairs, path = records(), tmp_path / "out.jsonl"
     annotate(pairs, range(3), Annotator(Model(pairs, needed=1), "m"), path, "drop")
-    with journal_of(path).open("a") as file:
+    with journal_file_of(path).open("a") as file:
         file.write('{"index": 3, "ident')
-    before = journal_of(path).read_bytes()
-    assert len(read_journal(journal_of(path), pairs)) == 3
-    assert journal_of(path).read_bytes() == before
+    before = journal_file_of(path).read_bytes()
+    assert len(read_journal(journal_file_of(path), pairs)) == 3
+    assert journal_file_of(path).read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -211,5 +217,5 @@ def test_a_rationale_with_a_marker_is_a_failed_try(tmp_path: Path) -> None:
         return Reply(text.replace("<think>", "<think><image> "), False, 0, 0)
 
     annotate(pairs, range(2), Annotator(complete, "m"), tmp_path / "out.jsonl", "drop")
-    lines = read_journal(journal_of(tmp_path / "out.jsonl"), pairs)
+    lines = read_journal(journal_file_of(tmp_path / "out.jsonl"), pairs)
     assert [line["right"] for line in lines] == [False, False]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mmrm.data.errors import PredictionsError, RecordError, UserError
-from mmrm.data.preference import placeholders
+from mmrm.data.preference import num_image_parts
 from mmrm.eval.benchmarks.benchmark import Location, reward_records
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import official_score as score
@@ -61,7 +61,7 @@ def test_the_official_file(tmp_path: Path) -> None:
         "yes 0",
     ]
     assert [len(example.images) for example in found.examples] == [1, 1, 1, 3]
-    assert placeholders(found.examples[3].prompt) == 3
+    assert num_image_parts(found.examples[3].prompt) == 3
     assert found.origin.unavailable == ()
     assert "3 items; the released edition has 46." in found.origin.notes
 

@@ -14,7 +14,7 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER, load
 from mmrm.eval.cli import benchmark
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.suite.baselines import baseline_scores
 from mmrm.eval.suite.suite import evaluate
 from tests.eval.make import png
 
@@ -42,7 +42,7 @@ def test_a_folder_of_preference_records_is_a_benchmark(tmp_path: Path) -> None:
     assert found.examples[0].prompt[0]["content"][-1] == {"type": "text", "text": "which 0?"}
     result = evaluate(
         found.examples,
-        baseline("longest", found.examples),
+        baseline_scores("longest", found.examples),
         PREFERENCE_FOLDER,
         ProtocolConfig(),
         found.origin,

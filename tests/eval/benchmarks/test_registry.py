@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mmrm.data.preference import placeholders
-from mmrm.eval.benchmarks.benchmark import PublishedEdition, differences
+from mmrm.data.preference import num_image_parts
+from mmrm.eval.benchmarks.benchmark import PublishedEdition, row_count_notes
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.candidates import Example
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.results.official_scores import readers
-from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.results.official_scores import rules_for_format
+from mmrm.eval.suite.baselines import baseline_scores
 from mmrm.eval.suite.suite import evaluate
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
@@ -32,7 +32,7 @@ def test_every_row_bears_its_name_and_its_rules_read_a_format_that_it_writes() -
         assert {rule.reads for rule in benchmark.rules.values()} <= set(benchmark.files)
         assert set(benchmark.formats) <= set(benchmark.files)
         assert all(
-            form.rules in readers(read, benchmark)
+            form.rules in rules_for_format(read, benchmark)
             for read, form in benchmark.files.items()
             if form.rules
         )
@@ -50,8 +50,8 @@ def test_the_embedded_editions_load_and_score(name: str, place: str) -> None:
     found = load(BenchmarkConfig(name=name, location=place, limit=30))
     assert len(found.examples) == 30
     assert len({example.key for example in found.examples}) == 30
-    assert all(placeholders(example.prompt) == len(example.images) for example in found.examples)
-    verdicts = baseline("random", found.examples)
+    assert all(num_image_parts(example.prompt) == len(example.images) for example in found.examples)
+    verdicts = baseline_scores("random", found.examples)
     result = evaluate(found.examples, verdicts, BENCHMARKS[name], ProtocolConfig(), found.origin)
     assert result.micro == result.baselines["random"].micro
     assert result.origin == place
@@ -92,7 +92,7 @@ def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -
     )
     result = evaluate(
         found.examples,
-        baseline("first", found.examples),
+        baseline_scores("first", found.examples),
         BENCHMARKS[name],
         ProtocolConfig(),
         found.origin,
@@ -126,13 +126,13 @@ def rows(groups: str) -> list[Example]:
 
 def test_counts_are_compared_with_the_nearest_edition() -> None:
     editions = [PublishedEdition("old", 5, {"a": 3, "b": 2}), PublishedEdition("new", 10)]
-    assert differences(rows("aaabb"), editions) == []
-    assert differences(rows("aabbc"), editions) == [
+    assert row_count_notes(rows("aaabb"), editions) == []
+    assert row_count_notes(rows("aabbc"), editions) == [
         "Group a: 2 rows; old has 3.",
         "Group c: 1 rows; old has 0.",
     ]
-    assert differences(rows("a" * 9), editions) == ["9 rows; new has 10."]
-    assert differences(rows("aa"), [PublishedEdition("small", 2, items=1)]) == [
+    assert row_count_notes(rows("a" * 9), editions) == ["9 rows; new has 10."]
+    assert row_count_notes(rows("aa"), [PublishedEdition("small", 2, items=1)]) == [
         "2 items; small has 1."
     ]
 

@@ -17,7 +17,7 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig, load
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.official_scores import score_predictions_file
 from mmrm.eval.results.result import Result
-from mmrm.eval.suite.baselines import baseline
+from mmrm.eval.suite.baselines import baseline_scores
 from mmrm.eval.suite.suite import evaluate
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -79,7 +79,7 @@ def longest(name: str, file: str, folder: Path) -> Result:
     found = load(BenchmarkConfig(name=name, location=str(folder)))
     return evaluate(
         found.examples,
-        baseline("longest", found.examples),
+        baseline_scores("longest", found.examples),
         BENCHMARKS[name],
         ProtocolConfig(),
         found.origin,

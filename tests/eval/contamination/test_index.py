@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrm.eval.contamination.index import (
-    SIMILARITY,
+    MIN_SIMILARITY,
     TextIndex,
     correlation,
     fingerprint_image,
@@ -107,7 +107,7 @@ def test_the_text_index_finds_what_comparing_all_finds() -> None:
         assert text is not None
         best = max(similarity(text, other) for other in texts)
         hit = index.find(text)
-        assert (hit is not None) == (best >= SIMILARITY)
+        assert (hit is not None) == (best >= MIN_SIMILARITY)
         found += hit is not None
         assert hit is None or math.isclose(hit.similarity, best, abs_tol=1e-4)
     assert 10 < found < 60

@@ -23,7 +23,7 @@ from mmrm.eval.contamination.question_overlap import (
     read_questions,
 )
 from mmrm.eval.policies.policy_runs import load_questions
-from mmrm.eval.sample import as_row
+from mmrm.eval.sample import answers_row
 from tests.eval.make import png
 
 
@@ -56,7 +56,7 @@ def test_a_sampled_row_has_the_key_of_its_question(tmp_path: Path) -> None:
     Image.new("RGBA", (8, 6), (255, 0, 0, 128)).save(tmp_path / "clear.png")
     source = ShapesConfig(type="shapes", level="demo", split="train", rows=8, text_only=0.5)
     records = [*load_questions(source, tmp_path), question("Clear?", tmp_path / "clear.png")]
-    rows = [as_row(record, ["1"], [False]) for record in records]
+    rows = [answers_row(record, ["1"], [False]) for record in records]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "samples.jsonl").write_text(lines, encoding="utf-8")
     found = read_questions(tmp_path / "samples.jsonl")

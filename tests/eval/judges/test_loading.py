@@ -17,8 +17,8 @@ from mmrm.data.preference import text
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from mmrm.eval.candidates import Example
-from mmrm.eval.judges.checkpoint import Runtime, classes_of_judges
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.checkpoint import Runtime, judge_type_by_class
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.registry import judge_config
@@ -99,7 +99,7 @@ def test_a_checkpoint_sees_as_its_recipe_says(world: Path, tmp_path: Path) -> No
 
 def test_a_link_belongs_to_the_run_it_points_into(world: Path, tmp_path: Path) -> None:
     (tmp_path / "best").symlink_to(world / "run" / "checkpoint-1")
-    found = recorded(tmp_path / "best")
+    found = judge_card_of(tmp_path / "best")
     assert found is not None
     assert (found.token_budget, found.method, found.nf4, found.autocast) == (
         300,
@@ -245,7 +245,7 @@ def test_a_recipe_that_is_no_runs_is_left_alone(world: Path, tmp_path: Path) -> 
     checkpoint = copied(world, tmp_path)
     (checkpoint.parent / "recipe.yaml").write_text("flour: 300 g")
     (checkpoint.parent / "provenance.json").unlink()
-    assert recorded(checkpoint) is None
+    assert judge_card_of(checkpoint) is None
     assert load_judge(checkpoint, CPU)
 
 
@@ -323,8 +323,8 @@ def test_a_checkpoint_alone_without_its_processor_is_refused(world: Path, tmp_pa
 
 
 def test_the_table_of_judges_holds_what_training_writes() -> None:
-    assert set(classes_of_judges().values()) == {"scalar", "critic", "generative"}
-    assert classes_of_judges()["ScalarRewardModel"] == "scalar"
+    assert set(judge_type_by_class().values()) == {"scalar", "critic", "generative"}
+    assert judge_type_by_class()["ScalarRewardModel"] == "scalar"
 
 
 def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_path: Path) -> None:
@@ -333,11 +333,11 @@ def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_pat
     (checkpoint.parent / "recipe.yaml").write_text(
         json.dumps(run_folders.recipe(checkpoint, [], system_prompt="Look twice."))
     )
-    found, scores = recorded(checkpoint), judged(checkpoint, world)
+    found, scores = judge_card_of(checkpoint), judged(checkpoint, world)
     assert found is not None
     (checkpoint / CARD).write_text(found.model_dump_json(indent=1))
     (checkpoint.parent / "recipe.yaml").unlink()
-    assert recorded(checkpoint) == found
+    assert judge_card_of(checkpoint) == found
     assert judged(checkpoint, world) == scores
     (checkpoint / CARD).write_text("{}")
     with pytest.raises(

@@ -139,7 +139,7 @@ def test_a_continued_run_packs_the_rows_of_one_that_was_never_stopped(
     with torch.no_grad():
         whole = run_packed(packed, numbers, Asked(ENCODER), run)
         first_rows, rows[:] = list(rows), []
-        journal = Journal(file=tmp_path / "journal", mark="m")
+        journal = Journal(file=tmp_path / "journal", fingerprint="m")
         kept = first_rows[0] + first_rows[1][:1]  # a row, and a part of another one
         with journal.judging(keys, list[float], 12) as judging:
             judging.add({number: whole[number] for number in kept})

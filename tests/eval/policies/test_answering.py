@@ -17,10 +17,10 @@ from mmrm.eval.policies.answering import (
     Answers,
     QuestionEncoder,
     credits_of,
-    readable,
-    scored,
+    readable_text,
     stored_answers,
     summary,
+    with_scores,
     write_answers,
 )
 from mmrm.eval.policies.policy_runs import load_questions
@@ -129,7 +129,7 @@ def test_log_probabilities_are_the_stock_models(
 
 
 def test_scores_and_files(answerer: Answerer, questions: list[Preference], tmp_path: Path) -> None:
-    answers = scored(questions, answerer.answer(questions), LengthJudge())
+    answers = with_scores(questions, answerer.answer(questions), LengthJudge())
     assert [found.scores for found in answers] == [
         tuple(float(len(text)) for text in found.texts) for found in answers
     ]
@@ -174,5 +174,5 @@ def test_stored_answers_belong_to_the_content_of_a_question(
 )
 def test_control_tokens_are_taken_out(text: str, shown: str, whole: bool) -> None:
     ids = ENCODER.tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert readable(ENCODER, ids, ended=True) == (shown, whole)
-    assert readable(ENCODER, ids, ended=False) == (shown, False)
+    assert readable_text(ENCODER, ids, ended=True) == (shown, whole)
+    assert readable_text(ENCODER, ids, ended=False) == (shown, False)

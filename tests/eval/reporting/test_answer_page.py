@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 
-from mmrm.eval.report import states
+from mmrm.eval.report import file_states
 from mmrm.eval.reporting.answer_page import shown_questions
 from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_content import Content, read_run
@@ -172,7 +172,7 @@ def test_a_run_whose_checkpoints_are_gone_keeps_the_answers_of_its_last_step(
 
 
 def test_new_answers_are_news_to_watch(run: Path) -> None:
-    names = {str(path.relative_to(run)) for path in states(run)}
+    names = {str(path.relative_to(run)) for path in file_states(run)}
     assert {
         f"{place}/answers/scenes.json" for place in ("start", "checkpoint-10", "checkpoint-30")
     } <= names

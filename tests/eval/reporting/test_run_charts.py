@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.reporting.run_charts import POINTS, curves, curves_of_log, diagnosis
+from mmrm.eval.reporting.run_charts import POINTS, curves_of_log, diagnosis, training_charts
 from mmrm.eval.results.result import Accuracy, Result
 from mmrm.eval.suite.suite import evaluate
 from tests.eval.made_run import log
@@ -22,7 +22,7 @@ NAMES = st.sampled_from(["loss", "kl", "x/y", "margin", "learning_rate/a", "lear
 
 
 def test_panels_take_the_series_that_belong_together() -> None:
-    charts, constant = curves(log(200))
+    charts, constant = training_charts(log(200))
     found = {figure.title: figure for figure in charts}
     assert [name for _, name in found["Learning rate"].legend] == ["language, vision", "head"]
     assert list(found)[-1] == "something_new"
@@ -53,7 +53,7 @@ def test_a_value_that_never_changes_is_said_in_words() -> None:
     lines[0]["entropy"] = 2.0
     lines[0]["grad_norm"] = math.nan
     lines[1]["kl"] = math.inf
-    charts, constant = curves(lines)
+    charts, constant = training_charts(lines)
     assert [chart.title for chart in charts] == ["Loss", "Parts of the reward"]
     assert [chart.legend for chart in charts] == [[], [("line s0", "b")]]
     assert constant == [
@@ -66,7 +66,7 @@ def test_a_value_that_never_changes_is_said_in_words() -> None:
 
 def test_accuracy_in_training_stands_above_the_line_of_chance() -> None:
     lines = [{"step": step, "accuracy": 0.7 + step / 100} for step in range(9)]
-    chart = curves(lines)[0][0]
+    chart = training_charts(lines)[0][0]
     assert chart.legend == [("level", "chance (ties half): 50 %")]
     assert chart.y.low < 0.5
     assert chart.y.low > 0.4
@@ -96,7 +96,7 @@ def test_a_step_that_was_logged_again_counts_once() -> None:
 
 def test_a_long_series_becomes_means_with_their_range() -> None:
     lines = [{"step": step, "loss": float(step % 2)} for step in range(10 * POINTS)]
-    drawing = curves(lines)[0][0].svg()
+    drawing = training_charts(lines)[0][0].svg()
     line = re.search(r'class="line s0" d="([^"]*)"', drawing)
     assert line is not None
     assert line[1].count(",") == POINTS
@@ -108,7 +108,7 @@ def test_a_long_series_becomes_means_with_their_range() -> None:
 
 @given(st.lists(st.dictionaries(NAMES, st.floats(width=32)), max_size=6))
 def test_any_log_can_be_drawn_or_said(values: list[dict[str, float]]) -> None:
-    charts, constant = curves([{"step": step, **line} for step, line in enumerate(values)])
+    charts, constant = training_charts([{"step": step, **line} for step, line in enumerate(values)])
     assert not any(re.search(r'(?:d|x|y|cx|cy)="[^"]*(?:nan|inf)', chart.svg()) for chart in charts)
     changing = {
         name for name in {name for line in values for name in line}

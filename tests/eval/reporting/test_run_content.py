@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mmrm.eval.reporting.run_content import JUDGEMENTS, PROMPTS, read_run, rollouts
+from mmrm.eval.reporting.run_content import JUDGEMENTS, PROMPTS, read_rollouts, read_run
 from tests.eval.made_run import make_run, rollout_table
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     problems: list[str] = []
-    found = rollouts(folder, problems)
+    found = read_rollouts(folder, problems)
     assert not problems
     return found
 
@@ -86,7 +86,7 @@ def test_a_table_that_was_cut_off_is_named(folder: Path) -> None:
     broken = folder / "completions" / "completions_02000.parquet"
     broken.write_bytes(broken.read_bytes()[:200])
     problems: list[str] = []
-    assert [stage["step"] for stage in rollouts(folder, problems)] == [5, 100]
+    assert [stage["step"] for stage in read_rollouts(folder, problems)] == [5, 100]
     assert len(problems) == 1
     assert str(broken) in problems[0]
 

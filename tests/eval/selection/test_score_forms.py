@@ -35,7 +35,7 @@ def made(name: str, scores: list[float], seed: int = 0b10110) -> list[float]:
         "reference": 0.25,
         "right": verdicts(scores, seed),
     }
-    return FORMS[name].of(scores, **{one: given_values[one] for one in FORMS[name].needs})
+    return FORMS[name].rewards(scores, **{one: given_values[one] for one in FORMS[name].needs})
 
 
 @pytest.mark.parametrize("name", FORMS)

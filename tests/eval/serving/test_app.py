@@ -237,12 +237,12 @@ def test_a_key_is_required_but_for_load_balancers(judges: dict[str, JudgeToServe
 
 def test_a_full_queue_says_when_to_come_again(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
-        service.groups = 3
+        service.num_groups = 3
         answer = await client.post("/v1/rewards", json={"groups": [group()] * 2})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
         assert (await client.post("/v1/rewards", json={"groups": [group()]})).status_code == 200
-        assert service.groups == 3
-        service.requests = 4
+        assert service.num_groups == 3
+        service.num_requests = 4
         assert (await client.post("/v1/rewards", json={"groups": [group()]})).status_code == 429
 
     serving(judges["scalar"], use, limits=RequestLimits(queue=4, groups=4))
@@ -318,7 +318,7 @@ def test_what_a_client_that_went_away_asked_for_is_not_computed(
         assert batcher.waiting[0].result.cancelled()
         gone.set()
         assert sent[0]["status"] == 400
-        assert (service.requests, service.groups) == (0, 0)
+        assert (service.num_requests, service.num_groups) == (0, 0)
         assert (await client.post("/v1/rewards", json={"groups": [group("y")]})).status_code == 200
         assert service.metrics.responses._value.get() == 2
 

@@ -111,7 +111,7 @@ def test_eight_responses_to_a_prompt_take_a_third_of_the_tokens_of_single_reques
         now = service.metrics.tokens._value.get() - before
         assert now == sum(one["tokens"] for one in together)  # each token is counted at one group
         assert now < 4 * taken
-        assert service.metrics.saved() > 0.5
+        assert service.metrics.saved_share() > 0.5
 
     serving(judges["scalar"], use)
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.data.errors import RecordError
-from mmrm.eval.serving.dialects import response_of
+from mmrm.eval.serving.dialects import split_rendered
 from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.eval.serving.client import data_uri, group, serving
 from tests.models.exactness import RELATIVE
@@ -201,7 +201,7 @@ USER = [{"role": "user", "content": [{"type": "text", "text": "q"}]}]
 def test_a_response_is_what_follows_its_prompt(
     query: str, prompt: str | None, response: str
 ) -> None:
-    assert response_of(query, prompt) == (USER, response)
+    assert split_rendered(query, prompt) == (USER, response)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_response_is_what_follows_its_prompt(
 )
 def test_a_text_that_cannot_be_told_is_refused(query: str, prompt: str | None, said: str) -> None:
     with pytest.raises(RecordError, match=said):
-        response_of(query, prompt)
+        split_rendered(query, prompt)
 
 
 def test_a_marker_is_a_place_or_refused_with_status_422(judges: dict[str, JudgeToServe]) -> None:

@@ -66,7 +66,7 @@ def test_malformed_requests_get_4xx_beside_sound_ones(judges: dict[str, JudgeToS
                 ).json() == expected
         for path, body in SOUND.items():
             assert (await client.post(path, json=body)).status_code == 200
-        assert (service.requests, service.groups) == (0, 0)
+        assert (service.num_requests, service.num_groups) == (0, 0)
 
     serving(judges["scalar"], use)
 

@@ -67,7 +67,7 @@ def test_scoring_of_files_refuses_the_same(name: str, tmp_path: Path) -> None:
     file.write_text(json.dumps(record) + "\n")
     records = open_records(file, None)
     with pytest.raises(RecordError, match=rf"row 0: [\d,]+ {name}; .*`--max-{name} N`"):
-        records.answered(records.row(0))
+        records.answered_prompt(records.row(0))
     options = score.parse(["judge", "in", "out", f"--max-{name}", "60000"])
     assert getattr(score.limits_of(options), name) == 60_000
 
@@ -124,13 +124,13 @@ def test_a_key_twice_is_found_in_linear_time() -> None:
 def test_requests_together_hold_no_more_than_is_allowed(judges: dict[str, JudgeToServe]) -> None:
     async def use(client: httpx.AsyncClient, service: Service) -> None:
         large = {"groups": [group() | {"images": [data_uri()]}]}
-        service.held = 9_000  # of requests that are being answered
+        service.num_held_bytes = 9_000  # of requests that are being answered
         answer = await client.post("/v1/rewards", json=large)
         assert (answer.status_code, answer.json()["error"]["type"]) == (429, "overloaded")
-        assert service.held == 9_000
-        service.held = 0
+        assert service.num_held_bytes == 9_000
+        service.num_held_bytes = 0
         answers = await asyncio.gather(*(client.post("/rerank", content=b"{}") for _ in range(9)))
         assert {one.status_code for one in answers} == {422}
-        assert service.held == 0
+        assert service.num_held_bytes == 0
 
     serving(judges["scalar"], use, limits=RequestLimits(held=10_000))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import placeholders
-from mmrm.eval.suite.baselines import BASELINES, baseline
-from mmrm.eval.suite.image_ablation import ablate
+from mmrm.data.preference import num_image_parts
+from mmrm.eval.suite.baselines import BASELINES, baseline_scores
+from mmrm.eval.suite.image_ablation import with_ablated_images
 from tests.eval.make import example, png
 
 COLOURS = ("red", "green", "blue", "white")
@@ -22,31 +22,34 @@ def test_what_the_content_blind_judges_prefer() -> None:
         example("a", responses=("long one", "short")),
         example("b", responses=("same", "size")),
     ]
-    assert [verdict.values for verdict in baseline("longest", examples)] == [(8, 5), (4, 4)]
-    assert [verdict.values for verdict in baseline("shortest", examples)] == [(-8, -5), (-4, -4)]
-    assert [verdict.values for verdict in baseline("first", examples)] == [(1, 0), (1, 0)]
+    assert [verdict.values for verdict in baseline_scores("longest", examples)] == [(8, 5), (4, 4)]
+    assert [verdict.values for verdict in baseline_scores("shortest", examples)] == [
+        (-8, -5),
+        (-4, -4),
+    ]
+    assert [verdict.values for verdict in baseline_scores("first", examples)] == [(1, 0), (1, 0)]
     assert set(BASELINES) == {"longest", "shortest", "first", "random"}
 
 
 def test_the_coin_depends_on_the_row_and_the_seed_alone() -> None:
     examples = [example(str(row)) for row in range(400)]
-    found = [verdict.values for verdict in baseline("random", examples)]
-    assert found == [verdict.values for verdict in baseline("random", examples[::-1])][::-1]
-    assert found != [verdict.values for verdict in baseline("random", examples, seed=1)]
+    found = [verdict.values for verdict in baseline_scores("random", examples)]
+    assert found == [verdict.values for verdict in baseline_scores("random", examples[::-1])][::-1]
+    assert found != [verdict.values for verdict in baseline_scores("random", examples, seed=1)]
     assert 150 < found.count((1.0, 0.0)) < 250
 
 
 def test_without_images_the_prompt_has_no_place_for_one() -> None:
-    (bare,) = ablate([example("a", images=(png(), png()))], "none")
+    (bare,) = with_ablated_images([example("a", images=(png(), png()))], "none")
     assert bare.images == ()
-    assert placeholders(bare.prompt) == 0
+    assert num_image_parts(bare.prompt) == 0
     assert bare.prompt[0]["content"] == [{"type": "text", "text": f"what? {bare.key}"}]
     assert bare.key == "a"
 
 
 def test_grey_keeps_the_size(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png("red", (20, 10)))
-    (grey,) = ablate([example("a", images=(tmp_path / "a.png", png("blue")))], "grey")
+    (grey,) = with_ablated_images([example("a", images=(tmp_path / "a.png", png("blue")))], "grey")
     opened = [Image.open(io.BytesIO(image)) for image in grey.images if isinstance(image, bytes)]
     assert [image.size for image in opened] == [(20, 10), (8, 6)]
     assert {image.getpixel((3, 3)) for image in opened} == {(128, 128, 128)}
@@ -67,24 +70,24 @@ def test_shuffling_gives_every_row_something_else(rows: list[tuple[str, ...]], s
         or len({colour for row in rows for colour in row}) == 1
     ):
         with pytest.raises(UserError, match="same image"):
-            ablate(examples, "shuffled", seed)
+            with_ablated_images(examples, "shuffled", seed)
         return
-    shuffled = ablate(examples, "shuffled", seed)
+    shuffled = with_ablated_images(examples, "shuffled", seed)
     for before, after in zip(examples, shuffled, strict=True):
         assert len(after.images) == len(before.images)
         assert after.images != before.images or not before.images
-    assert shuffled == ablate(examples, "shuffled", seed)
+    assert shuffled == with_ablated_images(examples, "shuffled", seed)
 
 
 def test_rows_of_one_picture_are_not_given_it_again(tmp_path: Path) -> None:
     for name, colour in (("a", "red"), ("b", "red"), ("c", "green")):
         (tmp_path / name).write_bytes(png(colour))
     examples = [example(name, images=(tmp_path / name,)) for name in "abc"]
-    first, second, third = ablate(examples, "shuffled")
+    first, second, third = with_ablated_images(examples, "shuffled")
     assert first.images == second.images == (tmp_path / "c",)
     assert third.images[0] in (tmp_path / "a", tmp_path / "b")
 
 
 def test_real_images_stay() -> None:
     examples = [example("a", images=(png(),))]
-    assert ablate(examples, "real") == examples
+    assert with_ablated_images(examples, "real") == examples

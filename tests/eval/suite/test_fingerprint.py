@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mmrm.data.storage.code_digest import _tree, imported_modules
+from mmrm.data.storage.code_digest import _syntax_tree, imported_modules
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.suite import fingerprint as identity
-from mmrm.eval.suite.fingerprint import SCORES, fingerprint, judge_digest, rows_digest
+from mmrm.eval.suite.fingerprint import SCORING_MODULES, fingerprint, judge_digest, rows_digest
 from tests.eval import run_folders
 from tests.eval.make import example, png
 
@@ -163,7 +163,7 @@ def test_every_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_scoring_code_is_what_scoring_imports_and_comments_do_not_count(tmp_path: Path) -> None:
-    modules = imported_modules(SCORES, ("models", "eval"))
+    modules = imported_modules(SCORING_MODULES, ("models", "eval"))
     needed = {
         "mmrm.eval.results.result",
         "mmrm.eval.suite.suite",
@@ -187,5 +187,5 @@ def test_the_scoring_code_is_what_scoring_imports_and_comments_do_not_count(tmp_
     codes = []
     for text in texts:
         file.write_text(text)
-        codes.append(_tree(file))
+        codes.append(_syntax_tree(file))
     assert codes[0] == codes[1] != codes[2]

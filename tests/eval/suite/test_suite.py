@@ -32,7 +32,7 @@ def no_records(examples: Sequence[Example], verdicts: Sequence[Scores]) -> list[
 PLAIN = Benchmark(
     name="plain",
     load=MULTIMODAL_REWARDBENCH.load,
-    look=MULTIMODAL_REWARDBENCH.look,
+    check_location=MULTIMODAL_REWARDBENCH.check_location,
     formats={"lines": no_records},
     rules={
         "count": ScoringRule("how many", "lines", lambda records: {"micro": len(records)}),

@@ -31,7 +31,7 @@ from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.registry import FAMILIES, PUBLISHED
 from mmrm.train.recipe.sections import LoraConfig
 from mmrm.train.runs.model import add_adapters
-from mmrm.train.supervised.optimizer import element_wise, part_of
+from mmrm.train.supervised.optimizer import part_of, token_wise_modules
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
@@ -198,7 +198,7 @@ def test_adapters_and_quantisation_take_the_language_models_projections_alone(
     assert shape is not None
     assert (
         sum(size for name, size in learned.items() if ".lora_" in name)
-        == 2 * shape.count().projections
+        == 2 * shape.count().parameters_per_lora_rank
     )
 
 
@@ -215,9 +215,9 @@ def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(
     )
     assert (
         images.limits(known) == {"min_pixels": 784, "max_pixels": 28 * 28 * 16}
-        or not images.planned
+        or not images.attends_in_runs
     )
-    if not images.planned:
+    if not images.attends_in_runs:
         return  # test_internvl.py
     older = {
         name: value for name, value in known.items() if name not in ("min_pixels", "max_pixels")
@@ -244,7 +244,7 @@ def test_all_layers_that_are_compiled_are_there(family: str) -> None:
         backbone = FAMILIES[family].parts().scalar.stock(tiny.config(family))
     vision = tiny.VISION[family]
     blocks = vision.get("depth") or vision["num_hidden_layers"]
-    assert len(list(element_wise(backbone))) == 3 * 2 + 1 + 3 * blocks
+    assert len(list(token_wise_modules(backbone))) == 3 * 2 + 1 + 3 * blocks
 
 
 @pytest.mark.parametrize("path", PUBLISHED)

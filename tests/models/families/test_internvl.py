@@ -205,7 +205,7 @@ def test_a_shape_says_how_an_image_is_seen() -> None:
     shape = PUBLISHED["OpenGVLab/InternVL3-8B-hf"]
     seen = shape.image_tokens(BackboneConfig(path="any"))
     assert seen == TileTokens(1, 4, 448, 256)
-    assert (seen.bounds, seen.how) == (
+    assert (seen.bounds, seen.description) == (
         (256, 1280),
         "1 to 4 tiles of 448 x 448 pixels, several with one of the whole, ",
     )

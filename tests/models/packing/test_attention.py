@@ -141,7 +141,7 @@ def test_the_installed_transformers_is_recognised(family: str) -> None:
     compatibility.check_transformers(family)
 
 
-@pytest.mark.parametrize("hook", ["_plan_passes", "_runs_pass"])
+@pytest.mark.parametrize("hook", ["_plan_reaches_attention", "_row_of_patches_is_one_call"])
 def test_a_transformers_without_the_hooks_is_refused(
     monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:

@@ -111,7 +111,7 @@ def groups(draw: st.DrawFn) -> Group:
     images = [
         i
         for _, rows, columns in grids
-        for i in VISION.marked([VISION.image] * (rows * columns // 4))
+        for i in VISION.with_marks([VISION.image] * (rows * columns // 4))
     ]
     patches = sum(rows * columns for _, rows, columns in grids)
     pixels = torch.randn(patches, VISION.patch_size) if grids else None

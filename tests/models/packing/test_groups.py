@@ -33,7 +33,7 @@ def groups(draw: st.DrawFn) -> Group:
         )
     )
     for _, rows, columns in grids:
-        prompt += VISION.marked([VISION.image] * (rows * columns // 4))
+        prompt += VISION.with_marks([VISION.image] * (rows * columns // 4))
     prompt += draw(st.lists(st.integers(10, 60), max_size=3))
     pixels = torch.rand(sum(h * w for _, h, w in grids), VISION.patch_size) if grids else None
     return Group(

@@ -129,7 +129,10 @@ def test_a_plan_for_other_windows_is_refused(model: ScalarRewardModel, folder: P
         UserError, match=r"window_size 112, but the model's is 56.*Load the encoder"
     ):
         model(**encoder.pack([]).score_inputs())
-    assert load_encoder(BackboneConfig(path=str(folder))).pack([]).vision.tower["window_size"] == 56
+    assert (
+        load_encoder(BackboneConfig(path=str(folder))).pack([]).vision.tower_settings["window_size"]
+        == 56
+    )
 
 
 sides = st.integers(1, 12)

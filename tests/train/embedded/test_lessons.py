@@ -9,13 +9,13 @@ import pytest
 
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.wording import compare_in_short
-from mmrm.data.synthetic.world import ShapesWorld, Turn
+from mmrm.data.synthetic.world import ShapesGenerator, Turn
 from mmrm.models.packing.groups import Continuation, Group
 from mmrm.train.embedded.lessons import Lessons
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from tests.models import tiny
 
-WORLD = ShapesWorld("demo", 0, "pretrain", 0.3)
+WORLD = ShapesGenerator("demo", 0, "pretrain", 0.3)
 ENCODER = tiny.encoder()
 END = ENCODER.tokenizer.convert_tokens_to_ids("<|im_end|>")
 NUMBERS = range(8)

@@ -83,7 +83,7 @@ def test_counts_equal_the_stock_models(tmp_path: Path, tied: bool) -> None:
     assert parts.language_model == sum(p.numel() for p in model.model.language_model.parameters())
     assert parts.backbone + parts.lm_head == sum(p.numel() for p in model.parameters())
     linear = [m for n, m in model.model.language_model.named_modules() if n.endswith("_proj")]
-    assert parts.projections == sum(m.in_features + m.out_features for m in linear)
+    assert parts.parameters_per_lora_rank == sum(m.in_features + m.out_features for m in linear)
 
 
 def test_the_released_layout_is_read_too(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_is_trained(tmp_path: Path) -> None:
     frozen, _ = seven(tmp_path, "backbone.freeze=[vision_tower, projector]")
     assert trained(frozen, shape)[1] == parts.language_model + head
     lora, _ = seven(tmp_path, "optim.lora={rank: 8}")
-    assert trained(lora, shape)[1] == 8 * parts.projections + head
+    assert trained(lora, shape)[1] == 8 * parts.parameters_per_lora_rank + head
     critic, _ = seven(tmp_path, "method={type: critic}")
     assert trained(critic, shape)[0] == parts.backbone + parts.lm_head + head
 
@@ -210,7 +210,9 @@ def test_activations_are_those_of_the_kernels(
     )
     shapes = shapes_of(family.parts().scalar, size, checkpointing=checkpointing)
     sizes = (
-        ((40, 40, 8), (4, 1000, 8)) if shape.images.planned else ((64, 40, 8), (32, 1000, 8))
+        ((40, 40, 8), (4, 1000, 8))
+        if shape.images.attends_in_runs
+        else ((64, 40, 8), (32, 1000, 8))
     )  # sides of whole tiles
     for image, question, pairs in sizes:
         groups = [

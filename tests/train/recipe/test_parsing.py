@@ -92,7 +92,7 @@ def test_every_error_is_reported_at_once(tmp_path: Path) -> None:
     assert found.keys() == EXPECTED.keys()
     for key, (line, value, parts) in EXPECTED.items():
         assert found[key].where == f"{path}:{line}"
-        assert found[key].found == value
+        assert found[key].value == value
         assert all(part in found[key].message for part in parts), found[key].message
     assert [problem.where for problem in found.values()] == [
         f"{path}:{line}" for line, _, _ in EXPECTED.values()

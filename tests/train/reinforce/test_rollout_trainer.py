@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 from torch import nn
 
-from mmrm.eval.reporting.run_content import rollouts
+from mmrm.eval.reporting.run_content import read_rollouts
 from mmrm.models.encoder import Encoder
 from mmrm.train.reinforce.rollout_trainer import roll_out
 from mmrm.train.reinforce.rollouts import Prompt
@@ -182,7 +182,7 @@ def test_a_run_alone_resumed_split_and_spoilt(tmp_path: Path) -> None:
     )
     assert next(line for line in judged["log"] if "reward" in line)["rewards/format"] == 0.0
     problems: list[str] = []
-    stages = rollouts(tmp_path / "judged", problems)
+    stages = read_rollouts(tmp_path / "judged", problems)
     assert not problems
     assert [(stage["step"], stage["prompts"]) for stage in stages] == [(1, 8), (2, 8), (3, 8)]
     assert stages[0]["shown"][0]["judgements"] == 3

@@ -19,7 +19,7 @@ from mmrm.models import packed_generation as sampling
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.generation import Generation
-from mmrm.models.packed_generation import generate_packed, log_probabilities, to_write
+from mmrm.models.packed_generation import generate_packed, group_to_continue, log_probabilities
 from mmrm.models.packing.groups import Group, PackedBatch
 from mmrm.train.reinforce.rollouts import deal_places
 from mmrm.train.reinforce.stable_reinforce.pair_prompts import PairPrompts
@@ -95,7 +95,7 @@ def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image
 
     def written(budget: int) -> list[Generation]:
         groups, seeds = (
-            [to_write(one.group, 3) for one in asked],
+            [group_to_continue(one.group, 3) for one in asked],
             [[f"{one.place}/{n}" for n in range(3)] for one in asked],
         )
         return [
@@ -130,7 +130,10 @@ def test_what_may_be_written_counts_when_rows_are_filled(
     monkeypatch.setattr(sampling, "generate", watched)
     budget = max(prompt.group.cost for prompt in asked) + 1000
     for new_tokens in (1, 10_000):
-        groups, seeds = [to_write(prompt.group, 3) for prompt in asked], [["a", "b", "c"]] * 4
+        groups, seeds = (
+            [group_to_continue(prompt.group, 3) for prompt in asked],
+            [["a", "b", "c"]] * 4,
+        )
         generate_packed(
             model, encoder, groups, seeds, SamplingConfig(max_new_tokens=new_tokens), budget
         )
@@ -148,7 +151,7 @@ def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() 
     assert asked[3].group.prompt_ids == epoch[3].group.prompt_ids
     for one in epoch:
         assert len(one.images) == len(one.group.grids)
-        assert to_write(one.group, 2).tokens == len(one.group.prompt_ids) + 1
+        assert group_to_continue(one.group, 2).tokens == len(one.group.prompt_ids) + 1
 
 
 def test_a_prompt_that_is_too_long_is_skipped_and_counted() -> None:

@@ -22,7 +22,7 @@ from mmrm.data.errors import ImageError
 from mmrm.data.images import decode
 from mmrm.data.preference import text
 from mmrm.data.storage.manifest import COMPLETE
-from mmrm.eval.judges.judge_card import recorded
+from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.results.run_folder import CARD as JUDGE_CARD
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig
@@ -410,12 +410,12 @@ def test_the_judge_card_is_what_the_recipe_of_an_older_run_gives(
     recipe, folder = read_recipe(path), tmp_path / "checkpoint-3"
     folder.mkdir()
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
-    assert recorded(folder) is None  # a recipe that stands there by itself is no run's
+    assert judge_card_of(folder) is None  # a recipe that stands there by itself is no run's
     (tmp_path / "provenance.json").touch()
-    older = recorded(folder)
+    older = judge_card_of(folder)
     write_cards(recipe, ORIGIN, folder, "3 of 3")
     assert "step 3 of 3" in (folder / CARD).read_text(encoding="utf-8")
     (tmp_path / "recipe.yaml").unlink()
     assert (folder / JUDGE_CARD).is_file()
-    assert recorded(folder) == older is not None
+    assert judge_card_of(folder) == older is not None
     assert (older.method, older.backbone) == (recipe.method.type, recipe.backbone)

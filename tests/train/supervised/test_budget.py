@@ -47,7 +47,7 @@ def budget(
     steps = StepDataset(
         worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=begin
     )
-    return RowBudget(steps, torch.device(device), ceiling, tell=told.append)
+    return RowBudget(steps, torch.device(device), ceiling, report=told.append)
 
 
 def test_a_row_is_cut_into_rows_of_the_same_records() -> None:
@@ -73,7 +73,7 @@ def test_the_numbers_of_the_records_go_with_them() -> None:
     numbered = PackedRow(whole.batch, torch.arange(4.0), *numbers)
     parts = split(numbered, tiny.encoder().pack, 1)
     found = sorted(
-        (float(part.margins[0]), part.response_tokens.tolist(), bool(part.own_critiques[0]))
+        (float(part.margins[0]), part.response_tokens.tolist(), bool(part.has_model_critiques[0]))
         for part in parts
     )
     assert found == [
@@ -193,14 +193,14 @@ def test_only_later_rows_that_are_half_full_are_measured(memory: dict[str, int])
     found.steps.token_budget -= 1
     step(found, one, one, filler, filler)
     assert said == [f"token budget {int(one.batch.cost * 5.5):,}, from the memory of step 4"]
-    assert len(found.measured) == 1
+    assert len(found.measured_budgets) == 1
 
 
 def test_a_budget_that_is_reached_is_not_measured(memory: dict[str, int]) -> None:
     found, one = budget([], "cuda", 100, 100), row("it")
     step(found, one, one)
     step(found, one, one)
-    assert found.measured == []
+    assert found.measured_budgets == []
 
 
 def test_where_a_step_cannot_be_repeated_the_next_start_takes_half(tmp_path: Path) -> None:
@@ -238,9 +238,9 @@ def test_a_step_does_not_fit_if_its_gradients_do_not() -> None:
     def full() -> list[Tensor]:
         raise torch.OutOfMemoryError("pretended")
 
-    unproven = SimpleNamespace(unproven=lambda _: True)
+    tight = SimpleNamespace(may_run_out=lambda _: True)
     trainer: Any = SimpleNamespace(
-        budget=unproven, _gradients_to_come=full, args=SimpleNamespace(device=torch.device("cpu"))
+        budget=tight, _gradients_to_come=full, args=SimpleNamespace(device=torch.device("cpu"))
     )
     assert not PackedTrainer._fits(trainer, row("i"), torch.ones(1))
 
@@ -342,7 +342,7 @@ def test_the_budget_grows_to_what_the_device_holds() -> None:
     steps = StepDataset(
         worker.Written("itit"), tiny.encoder().pack, records_per_step=4, steps=1, token_budget=100
     )
-    found = RowBudget(steps, device, NO_LIMIT, tell=lambda _: None)
+    found = RowBudget(steps, device, NO_LIMIT, report=lambda _: None)
     found.end_step([row("it")])
     held = torch.empty(0)
     with found.watch(row("it"), 1):

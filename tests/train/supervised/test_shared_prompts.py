@@ -220,7 +220,7 @@ def test_a_response_is_computed_once_for_all_that_compare_it(pairs: Mixture) -> 
     records = MixtureRecords(pairs, naive(), 8)
     row = make_row([records[index] for index in range(6)], tiny.encoder().pack)
     assert (row.records, row.batch.group_sizes) == (6, (4,))
-    assert row.places.tolist() == [0, 1, 0, 2, 0, 3, 1, 2, 1, 3, 2, 3]
+    assert row.continuation_indices.tolist() == [0, 1, 0, 2, 0, 3, 1, 2, 1, 3, 2, 3]
     assert make_row(
         [records[index] for index in (0, 6, 12)], tiny.encoder().pack
     ).batch.group_sizes == (2, 2, 2)

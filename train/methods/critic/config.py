@@ -40,21 +40,26 @@ class CriticConfig(MethodConfig):
     score_weight: Weight = 1.0
     """Weight of the Bradley-Terry loss, per pair [Q]."""
     zero_coefficient: Weight = 0.0
-    """As in the naive method; the paper has none [Q], its released code 0.01 [Q]."""
+    """Weight of mean((chosen + rejected)^2), which centres the rewards. The paper has none [Q], its
+    released code 0.01 [Q]."""
     margin: bool = False
-    """As in the naive method."""
+    """Ask for `chosen - rejected` to exceed the margin of the record; records without one have
+    margin 0."""
     pairs_together: Count = PAIRS_TOGETHER
-    """As in the naive method."""
+    """Largest number of pairs with one prompt and its images that are brought into one step. The
+    prompt is computed once for all of them, and a response once for all that compare it. 1 leaves
+    every pair where it was drawn."""
     score_warmup_steps: int = Field(default=0, ge=0, le=10**9)
     """Optimizer steps on the critique loss alone, before the score loss sets in."""
     critique_request: str | None = None
-    """What the critic is asked after the response; null takes ours,
+    """The user's turn after a response, which asks for the critique. null takes
     `mmrm.data.prompts.CRITIQUE_REQUEST`."""
     critique: Literal["ground_truth", "own", "mixture"] = "ground_truth"
-    """Which critique the score is trained on; the paper feeds the ground truth [Q]. The
-    cross-entropy is always that of the ground truth."""
+    """The critiques after which responses are scored in training: those of the data, as in the
+    paper [Q], those that the model writes, or a mixture. The cross-entropy is always on those of
+    the data."""
     own_share: Fraction | None = None
-    """Share of the records that are scored on the model's own critique, for `mixture`."""
+    """Share of the records that are scored on the model's own critiques, for `mixture`."""
     refresh_every_steps: Count = 200
     """Optimizer steps after which the model writes its own critiques again, for `own` and
     `mixture`."""
@@ -62,13 +67,13 @@ class CriticConfig(MethodConfig):
     """Optimizer steps on ground-truth critiques before the first of its own is used, for `own` and
     `mixture`."""
     records_without_critique: Literal["refuse", "score_only"] = "refuse"
-    """Stop at a record that lacks a critique, or train its score on the bare response."""
+    """Refuse data in which a record lacks a critique, or train its scores on the bare responses."""
     critique_max_tokens: Tokens = 512
     """Longest critique that the model may write; the inference of the paper is greedy [Q]."""
 
     @property
     def summary(self) -> str:
-        """The loss in words."""
+        """A description of the loss, for the plan and the model card."""
         cross_entropy = f"{self.cross_entropy_weight:g} x cross-entropy"
         score = f"{self.score_weight:g} x Bradley-Terry"
         return f"critic: {cross_entropy} + {score}, critiques: {self.critique}"
@@ -80,26 +85,32 @@ class CriticConfig(MethodConfig):
 
     @property
     def written_critiques(self) -> CritiqueConfig:
-        """How critiques are asked for, as a checkpoint keeps it."""
+        """The request for a critique and its maximum length, which a checkpoint stores."""
         return CritiqueConfig(
             request=self.critique_request or CRITIQUE_REQUEST,
             max_new_tokens=self.critique_max_tokens,
         )
 
     def written_texts(self, run: RunConfig) -> tuple[str, ...]:
-        """Return what the critic writes: critiques to learn from, and those of evaluations."""
+        """Return descriptions of the texts that the model writes in a run.
+
+        These are critiques in evaluations, and in training if scores are trained on them.
+        """
         texts = super().written_texts(run)
         if self.critique != "ground_truth":
             texts = ("own critiques", *texts)
         return texts
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
-        """Yield the rules on where the head reads, on the weights and on the critiques."""
-        read = run.head.read
-        if read != "end_of_turn":
-            # The critic stops writing there when it is evaluated.
+        """Yield the rules of a critic that the recipe breaks.
+
+        They are about the token that the head reads, the weights of the losses, and the critiques.
+        """
+        read_token = run.head.read
+        if read_token != "end_of_turn":
+            # An evaluated critic stops writing at the end of its turn, and is scored there.
             message = (
-                f"a critic's head reads the end of the critique, not {read}; set "
+                f"a critic's head reads the end of the critique, not {read_token}; set "
                 "head.read=end_of_turn or remove it"
             )
             yield Broken(message, ("head.read", "method.type"))

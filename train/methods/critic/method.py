@@ -25,8 +25,9 @@ from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.steps import MixtureRecords, TrainingExample, shared_costs
 from mmrm.train.supervised.whole_weights import whole_weights
 
-Critiques = Callable[[Preference], Sequence[str] | None]
-"""The critiques on which a record is scored; None for a record that has none."""
+ModelCritiques = Callable[[Preference], Sequence[str] | None]
+"""Returns the critiques of a record's chosen and rejected response that the model wrote; None for a
+record that is scored on the critiques from the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +36,27 @@ class CriticEncoder:
 
         prompt | response, request, critique | response, request, critique
 
-    The critiques are the record's, and their tokens are learned. A record that is to be scored on
-    critiques by the model gets two more continuations with those, which are not learned. A record
+    The critiques are those of the record, and their tokens are learned. A record that is scored on
+    critiques by the model gets two more continuations with these, which are not learned. A record
     without any critique is scored after the bare responses.
     """
 
     encoder: Encoder
     request: str
-    written: Critiques | None = None
-    """Critiques by the model, for the records that are to be scored on them. A record is scored on
-    its own critiques if this is None, or returns None for it."""
+    """The user's turn that asks for a critique."""
+    model_critiques: ModelCritiques | None = None
+    """None if all records are scored on the critiques from the data."""
 
     def __call__(self, record: Preference, side: int = 0) -> TrainingExample:
-        """Decode the images and encode all continuations."""
+        """Decode the images of a record and encode its continuations; `side` is not used."""
         self.encoder.refuse_control_tokens(record)
         true_critiques = critiques_of(record)
-        own_critiques = None
-        if self.written is not None:
-            own_critiques = self.written(record)
+        model_critiques = None
+        if self.model_critiques is not None:
+            model_critiques = self.model_critiques(record)
         responses = (record.chosen, record.rejected)
         conversations: list[tuple[Message, ...]] = []
-        for critiques in (true_critiques, own_critiques):
+        for critiques in (true_critiques, model_critiques):
             if critiques is None:
                 continue
             for response, critique in zip(responses, critiques, strict=True):
@@ -68,6 +69,7 @@ class CriticEncoder:
             conversations,
             "end_of_turn",
             record.identity,
+            # The first two continuations end with the critiques of the record.
             with_loss=0 if true_critiques is None else 2,
         )
         return TrainingExample(
@@ -75,26 +77,25 @@ class CriticEncoder:
             record.margin or 0.0,
             record=record.identity,
             prompt=(record.prompt, record.images),
-            own_critiques=own_critiques is not None,
+            has_model_critiques=model_critiques is not None,
         )
 
 
 def refuse_missing_critiques(mixture: Mixture) -> None:
-    """Refuse the mixture if some records lack a critique.
+    """Raise UserError if some records of the mixture lack a critique of one of their responses.
 
-    All ranks call together and read a share of the records each. Records of a generator are all
-    alike: one of them is read.
-
-    Raises:
-        UserError: With the number of such records.
+    All ranks call together, and each reads its share of the records. The records of a generated
+    source are all alike, so only one of them is read.
     """
     own_missing: list[int] = []
     start = 0
-    for part in mixture.splits:
-        indices = range(start, start + len(part.rows))
-        read = indices[:1] if part.source.generated else indices[rank() :: world_size()]
-        own_missing += [index for index in read if critiques_of(mixture[index]) is None]
-        start = indices.stop
+    for split in mixture.splits:
+        indices_of_source = range(start, start + len(split.rows))
+        own_indices = indices_of_source[rank() :: world_size()]
+        if split.source.generated:
+            own_indices = indices_of_source[:1]
+        own_missing += [index for index in own_indices if critiques_of(mixture[index]) is None]
+        start = indices_of_source.stop
     missing: list[int] = []
     for missing_of_rank in gather(own_missing):
         missing += missing_of_rank
@@ -102,19 +103,22 @@ def refuse_missing_critiques(mixture: Mixture) -> None:
         first = mixture[min(missing)].identity
         raise UserError(
             f"{len(missing):,} of {len(mixture):,} records have no critique of both responses (the "
-            f"first: {first}). A critic learns from them. Add chosen_critique and rejected_critique "
-            "to the records, or set method.records_without_critique: score_only to train their "
-            "scores alone."
+            f"first: {first}). A critic learns from them. Add chosen_critique and "
+            "rejected_critique to the records, or set method.records_without_critique: score_only "
+            "to train their scores alone."
         )
 
 
 class CriticMethod(SupervisedMethod):
-    """A critic (MM-RLHF-Reward)."""
+    """A critic writes a critique of a response, then its head scores it (MM-RLHF-Reward)."""
 
     config: CriticConfig
 
     def prepare(self) -> None:
-        """Build the records, and the store of the critic's own critiques if it writes some."""
+        """Build the records and the objective.
+
+        If scores are trained on critiques by the model, also build the store of these critiques.
+        """
         config = self.config
         if config.records_without_critique == "refuse":
             refuse_missing_critiques(self.mixture)
@@ -124,15 +128,22 @@ class CriticMethod(SupervisedMethod):
             self.prepare_step = self.store.load
         self.encode = CriticEncoder(self.encoder, config.written_critiques.request)
         self.records = MixtureRecords(
-            self.mixture, replace(self.encode, written=self.store), config.pairs_together
+            self.mixture, replace(self.encode, model_critiques=self.store), config.pairs_together
         )
         self.costs = shared_costs(self.mixture)
         self.objective = JointCritique(config)
 
     def judge(self, model: Any, *, forgiving: bool = False) -> CriticJudge:
-        """Return the critic that writes its own critiques, greedily."""
+        """Return the model in training as a critic that writes critiques greedily.
+
+        Args:
+            model: The model; DeepSpeed, DDP or PEFT may have wrapped it.
+            forgiving: Judge a filler in place of a record that cannot be encoded, instead of
+                raising an error. Training skips and counts such records when it reads them.
+        """
         return CriticJudge(
             model=unwrapped(model),
+            # "own": the judge writes the critiques, after which it scores.
             critique=CritiqueLayout("own", self.config.written_critiques.request),
             forgiving=forgiving,
             packed=self.packed(),
@@ -140,12 +151,17 @@ class CriticMethod(SupervisedMethod):
         )
 
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return the packed trainer, which writes the critic's own critiques on the way."""
+        """Return the packed trainer, with a callback that writes critiques if scores need them.
+
+        Args:
+            trainer: Further arguments of FiniteTrainer.
+        """
         packed_trainer = super().trainer(**trainer)
         if self.store is None:
             return packed_trainer
 
         def write(model: Any, batch: Sequence[Candidates]) -> Sequence[Scores]:
+            """Return scores of pairs with the critiques that the model wrote for them."""
             judge = self.judge(model, forgiving=True)
             with whole_weights(packed_trainer.model_wrapped):
                 return judge.under(ProtocolConfig(), PREFERENCE_FOLDER).score_batch(batch)

@@ -1,18 +1,23 @@
 """The loss of a critic: critiques by cross-entropy and scores by Bradley-Terry, in one pass."""
 
 from collections.abc import Mapping
-from math import exp
 
 import torch
 from torch import Tensor, nn
 
 from mmrm.train.methods.critic.config import CriticConfig
-from mmrm.train.supervised.objectives import Objective, pair_loss, score_report, score_sums
+from mmrm.train.supervised.objectives import (
+    Objective,
+    pair_loss,
+    perplexity,
+    score_report,
+    score_sums,
+)
 from mmrm.train.supervised.steps import PackedRow
 
 
 class JointCritique(Objective):
-    """Cross-entropy on critiques plus Bradley-Terry after them (arXiv 2502.10391, section 4)."""
+    """Cross-entropy on critiques plus Bradley-Terry on scores (arXiv 2502.10391, section 4)."""
 
     def __init__(self, config: CriticConfig) -> None:
         self.config = config
@@ -20,17 +25,29 @@ class JointCritique(Objective):
     def loss(
         self, model: nn.Module, row: PackedRow, totals: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return both losses, each over its own total of the step, weighted as the recipe says."""
+        """Return the weighted sum of both losses, and sums for the log.
+
+        The cross-entropy is divided by the learned tokens of the step, and the Bradley-Terry loss
+        by its records.
+
+        Args:
+            model: The model in its wrappers.
+            row: A packed row on the model's device.
+            totals: The numbers of records and of learned tokens in the step, (2,) fp32.
+        """
         scores, log_probabilities = model(**row.batch.joint_inputs())
+        num_records_of_step, num_labels_of_step = totals
         nll = -log_probabilities.sum()
-        critique_loss = self.config.cross_entropy_weight * nll / totals[1]
+        critique_loss = self.config.cross_entropy_weight * nll / num_labels_of_step
         if not row.records:
+            # A filler has a loss of zero. It depends on the scores, so that this rank takes part in
+            # the exchange of gradients.
             return critique_loss + scores.sum() * 0.0, {}
 
-        # A record has one pair of scores, or two: after its own critiques and after the model's.
-        # The last one is trained on.
-        pairs = scores.index_select(0, row.places).view(-1, 2)
-        last_pairs = row.counts.cumsum(0) // 2 - 1
+        # A record has one pair of scores, after the critiques from the data, or a second one, after
+        # those that the model wrote. The last pair is trained on. A pair has two continuations.
+        pairs = scores.index_select(0, row.continuation_indices).view(-1, 2)
+        last_pairs = row.continuation_counts.cumsum(0) // 2 - 1
         chosen, rejected = pairs[last_pairs].unbind(1)
         margins = row.margins if self.config.margin else None
         ranking = pair_loss(chosen, rejected, margins, self.config.zero_coefficient).sum()
@@ -44,19 +61,20 @@ class JointCritique(Objective):
         }
         sums |= critique_sums(pairs.detach(), last_pairs, row)
         sums |= score_sums(chosen.detach(), rejected.detach())
-        return critique_loss + score_weight * ranking / totals[0], sums
+        return critique_loss + score_weight * ranking / num_records_of_step, sums
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return both losses, the perplexity of critiques, and the figures of the scored pairs.
 
-        The accuracy is also there by critique: on the records' own and on the model's.
+        The accuracy is also reported by the source of the critiques: `true` for the data, `own` for
+        the model.
         """
         figures = {"loss_score": sums["ranking"] / max(sums["records"], 1.0)}
         figures |= score_report(sums)
         if sums["labels"]:
             critique_loss = sums["nll"] / sums["labels"]
             figures["loss_critique"] = critique_loss
-            figures["perplexity"] = exp(min(critique_loss, 50.0))
+            figures["perplexity"] = perplexity(critique_loss)
         for kind in ("true", "own"):
             num_pairs = sums[f"{kind}_pairs"]
             if num_pairs:
@@ -64,9 +82,10 @@ class JointCritique(Objective):
         return figures
 
     def mean_loss(self, sums: Mapping[str, float]) -> float:
-        """Return both losses as the recipe weighs them.
+        """Return the weighted sum of the mean losses of critiques and scores.
 
-        The score's counts in full during its warm-up, too: checkpoints are compared by this.
+        Checkpoints are compared by it. The loss of the scores therefore has its full weight even
+        during its warm-up.
         """
         critique_loss = sums["nll"] / max(sums["labels"], 1.0)
         score_loss = sums["ranking"] / max(sums["records"], 1.0)
@@ -75,20 +94,26 @@ class JointCritique(Objective):
 
 
 def critique_sums(pairs: Tensor, last_pairs: Tensor, row: PackedRow) -> dict[str, Tensor]:
-    """Count the pairs with the records' critiques and with the model's own, and those ranked right.
+    """Count the pairs by the source of their critiques, and how many of them are ranked right.
 
     Args:
         pairs: The scores of all pairs of the row, chosen first, (pairs, 2) fp32.
         last_pairs: The index of the last pair of every record, (records,) int64.
-        row: The row. The tokens of the records' own critiques are learned.
+        row: The row.
+
+    Returns:
+        The numbers of pairs and of right pairs, `true_…` for critiques from the data and `own_…`
+        for critiques by the model. Pairs of bare responses are not counted.
     """
     is_right = pairs[:, 0] > pairs[:, 1]
+    # Critiques from the data are those whose tokens are learned. Both of a pair are, or neither.
     num_continuations = sum(row.batch.group_sizes)
     is_learned = is_right.new_zeros(num_continuations)
     is_learned = is_learned.index_fill_(0, row.batch.label_owners, True)
-    has_true = is_learned[row.places].view(-1, 2)[:, 0]
+    has_true = is_learned[row.continuation_indices].view(-1, 2)[:, 0]
+    # Critiques by the model are in the last pair of a record.
     has_own = torch.zeros_like(is_right)
-    has_own = has_own.index_fill_(0, last_pairs[row.own_critiques], True)
+    has_own = has_own.index_fill_(0, last_pairs[row.has_model_critiques], True)
     return {
         "true_pairs": has_true.sum(),
         "true_right": (has_true & is_right).sum(),

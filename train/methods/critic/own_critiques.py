@@ -1,11 +1,14 @@
-"""Critiques that a critic writes during training, to be scored on them as at inference.
+"""Critiques that a critic writes during training, on which its scores are trained.
 
-At the first step of every window of `refresh_every_steps` steps, all ranks write the critiques of
-the window's records together and store them in the run folder. Loader workers, which run ahead,
-wait for that file. A resume inside a window finds the file and continues with the same critiques.
-Files of other windows are left from what the run did before it was cut off, perhaps with another
-recipe, and are removed when it starts. Critiques are stored under a digest of their record, because
-two sources may call different records alike.
+In use a critic scores a response after its own critique, not after one from the data. To train it
+on such critiques, the run is divided into windows of `refresh_every_steps` optimizer steps. Before
+the first step of a window, all ranks together write critiques for the records of the window, and
+store them in a file of the run folder. Loader workers, which run ahead, wait for that file.
+
+A resume inside a window finds the file and continues with the same critiques. Files of other
+windows were written before the run was cut off, perhaps with another recipe, and are removed when
+it starts. Critiques are stored under a digest of their record, because two sources may give one
+identity to different records.
 """
 
 import json
@@ -34,31 +37,38 @@ CONTENT_KEY = re.compile(r"[0-9a-f]{64}")
 """A key as `record_key` returns it."""
 
 Write = Callable[[Any, Sequence[Candidates]], Sequence[Scores]]
-"""(critic, batch) -> scores, whose texts are the critiques; called on all ranks together."""
+"""Takes the model and pairs of responses, and returns scores whose texts are the model's critiques.
+All ranks call it together."""
 
 WAIT_SECONDS = 0.2
-
+"""Seconds between two looks for a file of critiques."""
 WAIT_LIMIT = 6 * 3600
 """Seconds that a loader's worker waits for critiques. Writing them takes minutes to an hour."""
 
 
 @dataclass
 class CritiqueStore:
-    """The critiques of one window, on disk and, once asked for, in memory."""
+    """The critiques that the model wrote for a window of optimizer steps.
+
+    They are read from the file of the window by `load`. A call with a record then returns the
+    critiques of this record.
+    """
 
     folder: Path
     config: CriticConfig
     seed: int
     end: int = sys.maxsize
-    """The steps of the run, at which its last window ends. A run that is given more steps writes
-    that window again."""
-    _window: range | None = None
+    """Number of steps of the run, at which its last window ends. If a run is given more steps, the
+    last window becomes longer, and its critiques are written again."""
+    _loaded_window: range | None = None
     _critiques_by_record: dict[str, list[str]] = field(default_factory=dict)
+    """The critiques of the chosen and the rejected response, by `record_key`."""
 
     def window(self, step: int) -> range | None:
-        """Return the optimizer steps of the window that holds `step`.
+        """Return the steps of the window to which an optimizer step belongs.
 
-        It is None during the warm-up on ground-truth critiques.
+        A window consists of `refresh_every_steps` steps, whose critiques are written at once.
+        Returns None during the warm-up, in which scores are trained on critiques from the data.
         """
         steps_after_warmup = step - self.config.warmup_steps
         if steps_after_warmup < 0:
@@ -71,22 +81,25 @@ class CritiqueStore:
         """Return the file of a window, named by its first step and the one after its last."""
         return self.folder / f"steps-{window.start}-{window.stop}.json"
 
-    def own(self, identity: str) -> bool:
-        """Return True if a record is one of the share that is scored on the model's own critique.
+    def uses_model_critique(self, identity: str) -> bool:
+        """Return True if the score of a record is trained on critiques that the model wrote.
 
-        The identity is the label from which this is drawn, and no key.
+        The record is drawn with the probability `own_share`. The draw depends on the seed and the
+        identity of the record alone, so that all processes agree.
         """
         share = 1.0 if self.config.own_share is None else self.config.own_share
         return random.Random(f"{self.seed}/{identity}").random() < share
 
     def load(self, step: int) -> None:
-        """Read the critiques of the window that holds `step`, once they are written.
+        """Wait for the critiques of the window of steps to which `step` belongs, and read them.
+
+        Nothing happens during the warm-up, or if they have been read.
 
         Raises:
             UserError: If they are not written within WAIT_LIMIT.
         """
         window = self.window(step)
-        if window is None or window == self._window:
+        if window is None or window == self._loaded_window:
             return
         path = self.path(window)
         started = time.monotonic()
@@ -98,45 +111,71 @@ class CritiqueStore:
                     "the run folder. Look at what it printed, then continue with --resume."
                 )
             time.sleep(WAIT_SECONDS)
-        self._window = window
+        self._loaded_window = window
         self._critiques_by_record = read_json(path)
 
     def __call__(self, record: Preference) -> list[str] | None:
-        """Return the model's own critiques of a record, None if the record's are used."""
-        if self._window is None or not self.own(record.identity):
+        """Return the critiques that the model wrote of a record's chosen and rejected response.
+
+        Returns None if the record is scored on the critiques from the data instead, or if the model
+        wrote none for it.
+        """
+        if self._loaded_window is None or not self.uses_model_critique(record.identity):
             return None
         return self._critiques_by_record.get(record_key(record))
 
     def can_continue(self, path: Path) -> bool:
-        """Return True if a file is keyed by content; an earlier version keyed it by identity."""
+        """Return True if a run can continue with a file of critiques.
+
+        It cannot if an earlier version wrote the file. The keys of such a file are the identities
+        of records, and not digests of their content.
+        """
         return all(CONTENT_KEY.fullmatch(key) for key in read_json(path))
 
 
 class WriteCritiques(TrainerCallback):  # type: ignore[misc]
-    """Writes the critiques of a window when its first step is next."""
+    """Lets the model write critiques for a window of optimizer steps before its first step.
+
+    A window has `refresh_every_steps` steps, whose records are scored on these critiques.
+    """
 
     def __init__(
         self, store: CritiqueStore, steps: StepDataset, mixture: Mixture, write: Write
     ) -> None:
+        """Prepare the callback, and tell the store the length of the run.
+
+        Args:
+            store: Decides which steps are a window, and into which file its critiques are written.
+            steps: The optimizer steps of the run.
+            mixture: The records of the run.
+            write: Lets the model write critiques.
+        """
         self.store = store
         self.steps = steps
         self.mixture = mixture
         self.write = write
-        store.end = len(steps)
+        store.end = len(steps)  # the last window ends there
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write the window in which the run starts or resumes, unless it resumes inside it."""
+        """Write critiques for the first window of steps, and remove the critiques of other windows.
+
+        A window is a sequence of steps whose critiques are written at once. A run that is resumed
+        inside a window keeps the critiques of this window.
+        """
         if rank() == 0:
             self._remove_other_windows(state.global_step)
         barrier()
-        self.on_step_end(args, state, control, **rest)
+        # Writes the critiques of the window of the next step, unless its file exists.
+        self.on_step_end(args, state, control, **kwargs)
 
     def _remove_other_windows(self, step: int) -> None:
-        """Remove what another run wrote, so that this one does not train on it.
+        """Remove the files of critiques that this run must not train on.
 
-        A run that resumes at `step` keeps the window that holds it, if its file can be continued.
+        Args:
+            step: The step at which the run starts. If it is not 0, the run is resumed, and the file
+                of the window of this step is kept, unless an earlier version wrote it.
         """
         window = self.store.window(step) if step else None
         for path in self.store.folder.glob("steps-*"):
@@ -152,9 +191,12 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
                 )
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write the next window before its first step is asked for."""
+        """Write critiques for the window of steps to which the next step belongs.
+
+        Nothing happens if the file of the window exists. All ranks call together.
+        """
         step = state.global_step
         window = self.store.window(step)
         if window is None or step >= len(self.steps):
@@ -163,12 +205,16 @@ class WriteCritiques(TrainerCallback):  # type: ignore[misc]
         exists_on_first_rank = gather(path.exists())[0]
         if exists_on_first_rank:
             return
-        indices = dict.fromkeys(self.steps.global_indices(window))
-        records = [self.mixture.load(index, lambda record: record) for index in indices]
-        records = [record for record in records if self.store.own(record.identity)]
+        # An index can occur twice, if an epoch ends inside the window.
+        unique_indices = dict.fromkeys(self.steps.global_indices(window))
+        records = []
+        for index in unique_indices:
+            record = self.mixture.load(index, lambda record: record)
+            if self.store.uses_model_critique(record.identity):
+                records.append(record)
         batch = [candidates_from_record(record) for record in records]
 
-        model = rest["model"]
+        model = kwargs["model"]
         was_training = model.training
         model.eval()
         scores_of_batch = self.write(model, batch)

@@ -16,9 +16,9 @@ from mmrm.train.recipe.sections import HELD_OUT_LOSS, Broken, MethodConfig, RunC
 
 
 class LanguageModelConfig(MethodConfig):
-    """The cold start of a judge (R1-Reward), and the pretraining of the embedded backbone.
+    """The cold start of a judge (R1-Reward), or the pretraining of the embedded backbone.
 
-    Both learn text by cross-entropy.
+    Both learn texts by cross-entropy.
     """
 
     implementation = "mmrm.train.methods.language_model.method:LanguageModelMethod"
@@ -30,31 +30,31 @@ class LanguageModelConfig(MethodConfig):
     type: Literal["language_model"]
     target: Literal["judgement", "lessons"]
     """Learn the records' rationales as judgements of two responses (R1-Reward's cold start), or
-    questions, answers and verdicts about images of the embedded world."""
+    lessons: answers to questions about generated images of shapes, and verdicts on answers."""
     answers: Literal["right", "stated"] = "stated"
-    """For lessons: learn right answers only, or state near misses too and learn to say after each
-    whether it is right."""
+    """For lessons: learn right answers only (`right`), or state near misses, too, and learn a
+    verdict on every answer (`stated`)."""
     text_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
-    """For lessons with verdicts: the share of right answers whose text is learned as well; the rest
-    teach the verdict alone."""
+    """For lessons with verdicts: the share of right answers whose text is learned as well. Of the
+    others only the verdict is learned."""
     asked_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """For lessons with verdicts: the share of verdicts given in a turn of their own, in critiques
     and in comparisons of two answers, instead of directly after the answer."""
     most_things: int | None = Field(default=None, ge=1, le=100)
-    """For lessons: images of at most so many shapes, with nothing written; null takes the level's
-    own."""
+    """For lessons: the largest number of shapes in an image, which then has no words or digits.
+    null takes the images of the level."""
     questions: int = Field(default=12, ge=1, le=1000)
     """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
-    """For judgements: what the judge is asked; R1-Reward's prompt [Q], or a short one for the
-    embedded world."""
+    """For judgements: the prompt of the judge. `r1_reward` is R1-Reward's [Q], `short` a short one
+    for the generated shapes data, and `turns` shows each response as a turn of the assistant."""
     both_orders: bool = False
     """For judgements: learn every pair in both orders, instead of one with the winner first in
     exactly half [Q]."""
 
     @property
     def summary(self) -> str:
-        """The loss in words."""
+        """A description of the loss, for the plan and the model card."""
         target = "judgements"
         if self.target == "lessons":
             target = f"lessons of {self.questions} questions about an image"
@@ -68,20 +68,27 @@ class LanguageModelConfig(MethodConfig):
         return self.template
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the loss alone: a cold start is not measured by its judgements."""
+        """Return the names of the figures on the records of data.validation: the loss alone.
+
+        A model after the cold start is not measured by its judgements.
+        """
         if not run.data.validation:
             return ()
         return (HELD_OUT_LOSS,)
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
-        """Yield the rules on what is learned from which sources."""
+        """Yield the rules that the recipe breaks.
+
+        Judgements need a source with rationales, and lessons need the generated shapes data.
+        """
         types = {source.type for source in run.data.sources}
         if self.target == "judgement":
             if not any(source.has_rationales for source in run.data.sources):
                 message = (
                     f"a cold start learns from rationales, and records of "
                     f"{', '.join(sorted(types))} hold none; annotate them "
-                    "(python eval/annotate.py --help) and take the files as a source of type project"
+                    "(python eval/annotate.py --help) and take the files as a source of type "
+                    "project"
                 )
                 yield Broken(message, ("method.target", "data.sources"))
             return
@@ -90,7 +97,7 @@ class LanguageModelConfig(MethodConfig):
             yield Broken(message, ("data.validation", "method.target"))
         if len(run.data.sources) > 1 or types != {"shapes"}:
             message = (
-                "lessons are drawn from the embedded world: data.sources must hold exactly one "
-                "source, of type shapes"
+                "lessons are made from generated scenes of shapes: data.sources must hold exactly "
+                "one source, of type shapes"
             )
             yield Broken(message, ("method.target", "data.sources"))

@@ -1,13 +1,12 @@
 """The language-model methods: the cold start of a generative judge, and other learned texts.
 
 In a cold start records with rationales become judgements to learn. A pair is shown in a random
-order, with the winner first in exactly half of an epoch's records, or in both orders. The loss is on
-the judgement and its end of turn alone.
+order, with the winner first in exactly half of an epoch's records, or in both orders. The loss is
+on the judgement and its end of turn alone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
-from mmrm.data.prompts import Answer, JudgeTemplate, ask, write_judgement
+from mmrm.data.prompts import Answer, JudgeTemplate, judge_conversation, write_judgement
 from mmrm.data.rationales import obstacle, swapped
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.models.distributed import rank
@@ -25,7 +24,7 @@ from mmrm.models.encoder import Encoder
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.methods.method import Method, SupervisedMethod
 from mmrm.train.supervised.devices import unwrapped
-from mmrm.train.supervised.objectives import Objective
+from mmrm.train.supervised.objectives import Objective, perplexity
 from mmrm.train.supervised.steps import (
     Costs,
     MixtureRecords,
@@ -38,9 +37,13 @@ Indices = npt.NDArray[np.int64]
 
 RECORDS = {"lessons": "mmrm.train.embedded.lessons:Lessons"}
 """The records of targets other than judgements. Each class takes config, source and encoder."""
+SIDES_STREAM = 7
+"""Separates the draws of sides from other draws with the same seed and epoch."""
+BOTH_SIDES = -1
+"""Stands for a record that can be shown on both sides, in an array of the only possible sides."""
 
 
-def with_winners(
+def indices_with_sides(
     records: npt.NDArray[np.integer],
     seed: int,
     epoch: int,
@@ -48,65 +51,84 @@ def with_winners(
     both: bool = False,
     only_sides: npt.NDArray[np.integer] | None = None,
 ) -> Indices:
-    """Return `2 * record + side` for an epoch's record indices: on side 0 the winner is shown first, on side 1 second.
+    """Draw for every record of an epoch if its winner is shown first (side 0) or second (side 1).
 
-    Of the records that can be shown on both sides exactly half (the larger half of an odd number)
-    have the winner first, drawn again for each epoch: one of every two neighbours, so that a step
-    of even size is even, too. In a step that is not, naming always the same response pays, and a
-    policy that once learned to do so explores no more. A record that can be shown on one side only
-    is shown there, and is no part of this balance.
+    Exactly half of the records (the larger half of an odd number) have the winner first: one of the
+    first and second record, one of the third and fourth, and so on. A step with an even number of
+    records is then balanced. In a step that is not, it pays to name always the same response, and a
+    policy that has learned to do so explores no more.
+
+    A record that can be shown on one side only is shown there, and is left out of this balance.
 
     Args:
         records: The record indices of the epoch in their order, (records,).
-        seed: The mixture's seed; with the epoch it decides every side, on all ranks alike.
+        seed: The mixture's seed. Seed and epoch decide all sides, so all ranks draw the same.
         epoch: The number of the epoch.
-        both: Return every record in both orders, in a random sequence of twice the length. A record
-            that can be shown on one side only is there twice, so that it has the same weight as the
-            others.
-        only_sides: The side of each of `records` that can be shown on one side only, -1 for the
-            others, (records,). None if all can be shown on both.
+        both: Show every record in both orders. A record that can be shown on one side only is shown
+            there twice, so that all records have the same weight.
+        only_sides: The side of each record that can be shown on one side only, and BOTH_SIDES for
+            the others, (records,). None if all can be shown on both.
+
+    Returns:
+        `2 * record + side` for every record, in the order of `records`, (records,). With `both`,
+        these numbers for both orders in random sequence, (2 * records,).
     """
-    generator = np.random.default_rng([seed, epoch, 7])
+    generator = np.random.default_rng([seed, epoch, SIDES_STREAM])
     if only_sides is None:
-        only_sides = np.full(len(records), -1)
-    is_free = only_sides < 0
-    first = 2 * records.astype(np.int64)
+        only_sides = np.full(len(records), BOTH_SIDES)
+    has_both_sides = only_sides == BOTH_SIDES
+    winner_first = 2 * records.astype(np.int64)
     if both:
-        one_order = first + np.where(is_free, 0, only_sides)
-        other_order = first + np.where(is_free, 1, only_sides)
+        one_order = winner_first + np.where(has_both_sides, 0, only_sides)
+        other_order = winner_first + np.where(has_both_sides, 1, only_sides)
         in_both_orders: Indices = generator.permutation(np.concatenate([one_order, other_order]))
         return in_both_orders
 
-    num_free = int(is_free.sum())
-    pairs = generator.permuted(np.tile(np.arange(2), (num_free // 2, 1)), axis=1)
+    num_drawn = int(has_both_sides.sum())
+    # A row for every two successive records: (0, 1) or (1, 0).
+    sides_of_two = generator.permuted(np.tile(np.arange(2), (num_drawn // 2, 1)), axis=1)
+    # The last record of an odd number has the winner first.
+    side_of_last = np.zeros(num_drawn % 2, np.int64)
     sides = only_sides.astype(np.int64)
-    sides[is_free] = np.append(pairs.ravel(), np.zeros(num_free % 2, np.int64))
-    return first + sides
+    sides[has_both_sides] = np.append(sides_of_two.ravel(), side_of_last)
+    return winner_first + sides
 
 
-def side_shown(record: Preference, side: int) -> int:
-    """Return the side on which a record is shown if `side` was drawn for it.
+def _possible_side(record: Preference, side: int) -> int:
+    """Return `side`, or the other side if the record's rationale can be shown only there.
 
-    That is another one if its rationale speaks of the other order and cannot be rewritten. It
-    happens only for a record that stands in for one that could not be read: an epoch draws each
-    record on a side that it can be shown on.
+    Such a rationale refers to the responses by their order, and cannot be rewritten for the other
+    order. `side` is the wrong one only for a record that replaces an unreadable one: an epoch
+    otherwise draws each record on a side that its rationale allows.
     """
+    # Without an obstacle the rationale can be rewritten for the other order.
     if record.rationale is None or obstacle(record.rationale) is None:
         return side
+    return _side_of_rationale(record)
+
+
+def _side_of_rationale(record: Preference) -> int:
+    """Return the side for which a record's rationale was written: 0 if it saw the winner first."""
     return 0 if record.first_in_rationale == "chosen" else 1
 
 
 def shown_responses(record: Preference, side: int) -> tuple[str, str]:
-    """Return the responses with the winner first (`side` 0) or second (1)."""
+    """Return a record's responses with the winner first (`side` 0) or second (1)."""
     if side == 0:
         return record.chosen, record.rejected
     return record.rejected, record.chosen
 
 
-def shown_rationale(record: Preference, side: int) -> str | None:
-    """Return a record's rationale for a side that `side_shown` returned; None if it has none."""
-    written_for = 0 if record.first_in_rationale == "chosen" else 1
-    if record.rationale is None or side == written_for:
+def _shown_rationale(record: Preference, side: int) -> str | None:
+    """Return a record's rationale for the order in which its responses are shown.
+
+    Returns None if the record has no rationale.
+
+    Args:
+        record: The record.
+        side: 0 if the winner is shown first, else 1. It must be a result of `_possible_side`.
+    """
+    if record.rationale is None or side == _side_of_rationale(record):
         return record.rationale
     rationale = swapped(record.rationale)
     assert rationale is not None, f"{record.identity}: the rationale is for the other order"
@@ -115,19 +137,22 @@ def shown_rationale(record: Preference, side: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class JudgementEncoder:
-    """A preference as one judge's prompt and the judgement to learn; runs in loader workers."""
+    """Encodes a preference as a judge's prompt and the judgement to learn, in loader workers."""
 
     encoder: Encoder
     template: JudgeTemplate
 
     def __call__(self, record: Preference, side: int) -> TrainingExample:
-        """Encode a record with the winner first or second, or in its rationale's only order.
+        """Encode a record with the winner first (`side` 0) or second (1).
 
-        Raises: RecordError for a record without a rationale.
+        If the rationale of the record fits one order only, this order is used instead.
+
+        Raises:
+            RecordError: The record has no rationale.
         """
         self.encoder.refuse_control_tokens(record)
-        side = side_shown(record, side)
-        rationale = shown_rationale(record, side)
+        side = _possible_side(record, side)
+        rationale = _shown_rationale(record, side)
         if rationale is None:
             raise RecordError(
                 f"{record.identity}: the record holds no rationale, and a cold start learns from "
@@ -135,7 +160,7 @@ class JudgementEncoder:
                 "on them with train/rl.py, which needs none."
             )
         answer: Answer = 1 if side == 0 else 2
-        request = ask(self.template, record.prompt, *shown_responses(record, side))
+        request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
         conversation = (*request, text("assistant", write_judgement(rationale, answer)))
         group = self.encoder.encode_conversations(
             record.images, [conversation], None, record.identity, with_loss=1
@@ -145,20 +170,25 @@ class JudgementEncoder:
 
 @dataclass(frozen=True, slots=True)
 class JudgementRecords(MixtureRecords):
-    """The mixture's epochs as judgements; an index is that of `with_winners`."""
+    """The records of the mixture as judgements; an index is 2 * (index of the record) + side.
+
+    On side 0 the winner is the first response, on side 1 the second.
+    """
 
     both: bool = False
+    """Every epoch has each record in both orders."""
 
     def __len__(self) -> int:
         return self.mixture.epoch_size * (2 if self.both else 1)
 
     def __getitem__(self, index: int) -> TrainingExample:
-        return self.load(*divmod(index, 2))
+        record_index, side = divmod(index, 2)
+        return self.load(record_index, side)
 
     def order(self, epoch: int) -> Indices:
-        """Return the indices of an epoch, the same on every rank."""
+        """Return the indices of an epoch in their order, the same on every rank."""
         records = self.mixture.order(epoch)
-        return with_winners(
+        return indices_with_sides(
             records,
             self.mixture.config.seed,
             epoch,
@@ -168,7 +198,13 @@ class JudgementRecords(MixtureRecords):
 
 
 def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> GenerativeJudge:
-    """Return the judge that writes judgements, as the evaluation section of the recipe says."""
+    """Return a model in training as a judge that writes judgements.
+
+    Args:
+        method: The method of the run. Its recipe has the settings of sampling.
+        template: The prompt of the judge.
+        model: The model; DeepSpeed, DDP or PEFT may have wrapped it.
+    """
     evaluation = method.recipe.evaluation
     return GenerativeJudge(
         model=unwrapped(model),
@@ -185,36 +221,36 @@ class LanguageModelMethod(SupervisedMethod):
     needs_rationale = True
 
     def prepare(self) -> None:
-        """Make judgements of the mixture's records, or the records of another target."""
+        """Build the encoder, the objective and the records: judgements, or lessons."""
         config = self.config
         self.objective = LanguageModelling()
         self.encode = JudgementEncoder(self.encoder, config.template)
-        if config.target in RECORDS:
+        if config.target in RECORDS:  # lessons, whose module is imported only if it is needed
             make_records = load(RECORDS[config.target])
             self.records = make_records(config, self.recipe.data.sources[0], self.encoder)
             return
         self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
         self._print_rationales_of_one_order()
-        # An index stands for a record with one of its responses first, so each cost is there twice.
+        # An index is 2 * (index of the record) + side, so each record's cost is there twice.
         self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))
 
     def _print_rationales_of_one_order(self) -> None:
-        """Print for each source how many rationales are shown only in the order they have."""
-        if rank():
+        """Print for each source how many rationales fit only one order of the two responses."""
+        if rank() != 0:
             return
-        for part in self.mixture.splits:
-            num_one_order = int((part.rationale_sides() >= 0).sum())
+        for split in self.mixture.splits:
+            num_one_order = int((split.rationale_sides() != BOTH_SIDES).sum())
             if num_one_order:
                 self.console.print(
-                    f"{part.config.label}: {num_one_order:,} of {len(part.rows):,} records are shown "
-                    "only in the order in which their rationale was written; python data/mixture.py "
-                    "RECIPE --plan prints examples",
+                    f"{split.config.label}: {num_one_order:,} of {len(split.rows):,} records are "
+                    "shown only in the order in which their rationale was written; python "
+                    "data/mixture.py RECIPE --plan prints examples",
                     markup=False,
                     highlight=False,
                 )
 
     def judge(self, model: Any) -> GenerativeJudge:
-        """Return the judge that writes judgements."""
+        """Return the model in training as a judge that writes judgements."""
         return generative_judge(self, self.config.template, model)
 
 
@@ -226,14 +262,22 @@ class LanguageModelling(Objective):
     def loss(
         self, model: nn.Module, row: PackedRow, totals: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's negative log-likelihood over the step's learned tokens."""
+        """Return the negative log-likelihood of the row's learned tokens, and sums for the log.
+
+        The negative log-likelihood is divided by the number of learned tokens in the step.
+
+        Args:
+            model: The model in its wrappers.
+            row: A packed row on the model's device.
+            totals: The numbers of records and of learned tokens in the step, (2,) fp32.
+        """
         log_probabilities: Tensor = model(**row.batch.label_inputs())
-        loss = -log_probabilities.sum()
-        return loss / totals[1], {
-            "nll": loss.detach(),
-            "labels": totals.new_tensor(len(row.batch.labels)),
-        }
+        nll = -log_probabilities.sum()
+        num_labels_of_step = totals[1]
+        sums = {"nll": nll.detach(), "labels": totals.new_tensor(len(row.batch.labels))}
+        return nll / num_labels_of_step, sums
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity of the learned tokens."""
-        return {"perplexity": exp(min(sums["nll"] / max(sums["labels"], 1.0), 50.0))}
+        mean_nll = sums["nll"] / max(sums["labels"], 1.0)
+        return {"perplexity": perplexity(mean_nll)}

@@ -30,7 +30,7 @@ A score means something beside the score of another answer to the same question:
 
 
 class NaiveConfig(MethodConfig):
-    """A reward head trained with Bradley-Terry, by default as BaseReward's [Q] (arXiv 2509.16127)."""
+    """Bradley-Terry on a reward head, by default as in BaseReward [Q] (arXiv 2509.16127)."""
 
     implementation = "mmrm.train.methods.naive.method:NaiveMethod"
     script = "rm"
@@ -41,7 +41,7 @@ class NaiveConfig(MethodConfig):
 
     type: Literal["naive"]
     margin: bool = False
-    """Ask for `chosen - rejected` to exceed the record's own margin; records without one have
+    """Ask for `chosen - rejected` to exceed the margin of the record; records without one have
     margin 0."""
     zero_coefficient: Weight = 0.0
     """Weight of mean((chosen + rejected)^2), which centres the rewards. BaseReward tried 0.1, 0.01
@@ -49,13 +49,13 @@ class NaiveConfig(MethodConfig):
     length_normalisation: bool = False
     """Divide both scores by log(tokens + 1) before the loss; BaseReward found no gain [Q]."""
     pairs_together: Count = PAIRS_TOGETHER
-    """Pairs of one prompt and its images that are brought into one step, at most: the prompt is
-    computed once for all of them, and a response once for all that compare it. 1 leaves every pair
-    where it was drawn."""
+    """Largest number of pairs with one prompt and its images that are brought into one step. The
+    prompt is computed once for all of them, and a response once for all that compare it. 1 leaves
+    every pair where it was drawn."""
 
     @property
     def summary(self) -> str:
-        """The loss in words."""
+        """A description of the loss, for the plan and the model card."""
         parts = ["naive: Bradley-Terry"]
         if self.margin:
             parts.append("margin")

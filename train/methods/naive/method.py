@@ -11,12 +11,12 @@ from mmrm.train.supervised.steps import MixtureRecords, PairEncoder, shared_cost
 
 
 class NaiveMethod(SupervisedMethod):
-    """The Naive-RM."""
+    """Trains a reward head that gives every response one score (the Naive-RM)."""
 
     config: NaiveConfig
 
     def prepare(self) -> None:
-        """Make pairs of the mixture's records, and the objective that compares them."""
+        """Build the pairs of the mixture, their expected costs, and the loss that compares them."""
         self.encode = PairEncoder(
             self.encoder, self.recipe.head.read, self.config.length_normalisation
         )
@@ -25,5 +25,5 @@ class NaiveMethod(SupervisedMethod):
         self.objective = PairwiseScores(self.config)
 
     def judge(self, model: Any) -> Judge:
-        """Return the judge that scores both responses."""
+        """Return the model in training as a judge that scores each response."""
         return ScalarJudge(model=model, packed=self.packed(), read=self.recipe.head.read)

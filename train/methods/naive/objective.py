@@ -28,7 +28,7 @@ def length_normalised(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 class PairwiseScores(Objective):
-    """The Naive-RM: a record is a group of two continuations, chosen first."""
+    """Bradley-Terry on the two scores of every record, the chosen response first."""
 
     def __init__(self, config: NaiveConfig) -> None:
         self.config = config
@@ -36,21 +36,35 @@ class PairwiseScores(Objective):
     def loss(
         self, model: nn.Module, row: PackedRow, totals: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the row's pair losses over the step's pairs."""
+        """Return the sum of the row's pair losses, divided by the pairs of the step.
+
+        Args:
+            model: The model in its wrappers.
+            row: A packed row on the model's device.
+            totals: The numbers of pairs and of learned tokens in the step, (2,) fp32.
+
+        Returns:
+            The loss, a scalar, and sums for the log.
+        """
         scores: Tensor = model(**row.batch.score_inputs())
+        num_pairs_of_step = totals[0]
         if not row.records:
+            # A filler has a loss of zero. It depends on the scores, so that this rank takes part in
+            # the exchange of gradients.
             return scores.sum() * 0.0, {}
-        scores = scores.index_select(0, row.places)
+        # Records with one prompt may share a response, which has then been scored once.
+        scores = scores.index_select(0, row.continuation_indices)
         compared = scores
         if self.config.length_normalisation:
             compared = length_normalised(scores, row.response_tokens)
         margins = row.margins if self.config.margin else None
         chosen, rejected = compared.view(-1, 2).unbind(1)
         losses = pair_loss(chosen, rejected, margins, self.config.zero_coefficient)
-        # Figures are about the scores themselves.
-        raw = scores.detach().view(-1, 2)
-        return losses.sum() / totals[0], score_sums(raw[:, 0], raw[:, 1])
+        # Figures are about the scores without length normalisation, which inference does not use.
+        raw_scores = scores.detach().view(-1, 2)
+        sums = score_sums(raw_scores[:, 0], raw_scores[:, 1])
+        return losses.sum() / num_pairs_of_step, sums
 
     def report(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return accuracy, ties, margin, reward mean and spread."""
+        """Return the accuracy, ties and margin of the pairs, and mean and spread of the scores."""
         return score_report(sums)

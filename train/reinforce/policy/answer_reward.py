@@ -5,8 +5,8 @@ from typing import Any
 
 from mmrm.data.config.registry import load
 from mmrm.eval.judges.judge import Judge
-from mmrm.eval.policies.answering import readable
-from mmrm.eval.verifiers import states
+from mmrm.eval.policies.answering import readable_text
+from mmrm.eval.verifiers import is_right_answer
 from mmrm.models.encoder import Encoder
 from mmrm.train.reinforce.policy.config import PolicyConfig
 from mmrm.train.reinforce.policy.reward_terms import AnswerBatch, RewardTerm, TermSetting
@@ -96,9 +96,9 @@ class AnswerReward:
         for ids, prompt in zip(completion_ids, prompts, strict=True):
             has_end = ids[-1] == end
             own_ids = ids[:-1] if has_end else ids
-            text, whole = readable(self.encoder, own_ids, ended=has_end)
+            text, whole = readable_text(self.encoder, own_ids, ended=has_end)
             truth = None if prompt.question is None else prompt.question.truth
             texts.append(text)
             is_whole.append(whole)
-            is_right.append(whole and truth is not None and states(text, truth))
+            is_right.append(whole and truth is not None and is_right_answer(text, truth))
         return AnswerBatch(prompts, completion_ids, texts, is_whole, is_right, self.group_size)

@@ -15,8 +15,8 @@ from mmrm.eval.policies.answering import (
     Answerer,
     Answers,
     items_of_questions,
-    scored,
     summary,
+    with_scores,
     write_answers,
 )
 from mmrm.eval.policies.policy_runs import load_questions
@@ -113,4 +113,4 @@ class PolicyMethod(ReinforceMethod):
         judge = next(iter(self.judges.values()), None)
         if judge is None:
             return answers
-        return scored(questions, answers, judge, journal.of("scored"))
+        return with_scores(questions, answers, judge, journal.of("scored"))

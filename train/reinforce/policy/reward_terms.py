@@ -136,7 +136,7 @@ class JudgeReward(RewardTerm):
             }
             needed = {name: context[name] for name in self.form.needs}
             scores += group_scores
-            rewards += self.form.of(group_scores, **needed)
+            rewards += self.form.rewards(group_scores, **needed)
         return TermScores(rewards, {self.setting.judge_column: scores})
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from mmrm.data.errors import EndpointError
 from mmrm.data.preference import text
-from mmrm.data.prompts import Answer, Judgement, conclusion, read
+from mmrm.data.prompts import Answer, Judgement, conclusion, read_judgement
 from mmrm.eval.judges.endpoint.client import open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.models.config import SamplingConfig
@@ -192,7 +192,9 @@ class JudgementReward:
             log_extra: Adds a column to the table of rollouts.
             rest: Further columns that trl hands over.
         """
-        judgements = [read(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids]
+        judgements = [
+            read_judgement(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
+        ]
         consistencies = self.consistencies(judgements)
         winners = [cast(Answer, prompt.winner) for prompt in asked]
         is_whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]

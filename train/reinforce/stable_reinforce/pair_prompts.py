@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from mmrm.data.preference import Preference
-from mmrm.data.prompts import JudgeTemplate, ask
-from mmrm.train.methods.language_model.method import Indices, shown_responses, with_winners
+from mmrm.data.prompts import JudgeTemplate, judge_conversation
+from mmrm.train.methods.language_model.method import Indices, indices_with_sides, shown_responses
 from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 
@@ -16,7 +16,7 @@ class PairPrompts(RunPrompts):
 
     def order(self, epoch: int) -> Indices:
         """Return the indices of the prompts of an epoch: 2 * (index of the record) + side."""
-        return with_winners(self.mixture.order(epoch), self.mixture.config.seed, epoch)
+        return indices_with_sides(self.mixture.order(epoch), self.mixture.config.seed, epoch)
 
     def load(self, index: int, place: int) -> Prompt:
         """Return a prompt: the winner is the first response for an even `index`, else the second."""
@@ -24,5 +24,5 @@ class PairPrompts(RunPrompts):
         return self.mixture.load(record, lambda pair: self._encode(pair, side, place))
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
-        request = ask(self.template, record.prompt, *shown_responses(record, side))
+        request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
         return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)

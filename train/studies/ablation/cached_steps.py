@@ -1,6 +1,7 @@
-"""Steps of a command that trains and measures several models.
+"""Steps of a study that trains and measures several models, such as train/predictors.py.
 
-Each step is a process of its own, and is not repeated once it is done.
+Each step is a command of this project in its own process. It is not repeated if its output exists
+and was made from the same files.
 """
 
 import shlex
@@ -22,11 +23,12 @@ from mmrm.train.studies.ablation.variants import (
     train,
 )
 
-CLONE = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[3]
+"""The root of this repository."""
 
 
-def record_of(output: Path) -> Path:
-    """Return the path of the file with the digests of all files that an output was made from."""
+def digests_file(output: Path) -> Path:
+    """Return the path of the file with the digests of the inputs that an output was made from."""
     return output.with_name(f"{output.name}.made_from.json")
 
 
@@ -37,29 +39,31 @@ def run_step(
     output: Path,
     made_from: Mapping[str, str],
 ) -> None:
-    """Run a command of this project unless its output exists and was made from the same files.
+    """Run a command of this project, unless its output exists and was made from the same inputs.
 
     Args:
         launcher: The command line that starts the command, such as `python`.
         script: The path of the command, relative to the root of this repository.
         arguments: The arguments of the command.
         output: The file that the command writes when it ends.
-        made_from: Digests of the files and models that the output depends on. They are kept next
-            to the output. An output that was made from others is removed and made again, and so is
-            an output without digests: an option can name a file whose content has changed since.
+        made_from: The digests of the files and models that the output depends on. The keys are any
+            names for them. They are stored next to the output. An output that was made from inputs
+            with other digests, or whose digests are unknown, is removed and made again.
 
     Raises:
         UserError: If the command fails.
     """
-    record = record_of(output)
-    is_current = record.is_file() and read_json(record) == dict(made_from)
-    if output.exists() and is_current:
+    digests = digests_file(output)
+    is_same_input = digests.is_file() and read_json(digests) == dict(made_from)
+    if output.exists() and is_same_input:
         return
-    if not is_current:
+    if not is_same_input:
         output.unlink(missing_ok=True)
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, dict(made_from))
-    status = subprocess.run([*launcher, str(CLONE / script), *arguments], check=False).returncode
+        write_json(digests, dict(made_from))
+    status = subprocess.run(
+        [*launcher, str(REPOSITORY / script), *arguments], check=False
+    ).returncode
     if status:
         raise UserError(
             f"{script} {shlex.join(arguments)} ended with status {status}; what it printed says "
@@ -68,21 +72,22 @@ def run_step(
 
 
 def model_digest(path: str) -> str:
-    """Return a text that changes with the content of a checkpoint or of a judge's file.
+    """Return a text that changes if the content of a model changes.
 
-    The text is the digest of the file, or of the checkpoint's list of files. A model without such a
-    list (a hub id, `embedded`, a folder of another program) is identified by its path.
+    For the file of a judge it is the digest of the file. For a checkpoint it is the digest of its
+    file `complete`, which lists the digests of all other files. A model without such a list (a hub
+    id, `embedded`, a checkpoint of another program) is identified by its path.
     """
-    place = Path(path).expanduser()
-    if place.is_file():
-        return content_digest(place)
-    file_list = place / "complete"
+    model = Path(path).expanduser()
+    if model.is_file():
+        return content_digest(model)
+    file_list = model / "complete"
     if not file_list.is_file() or not file_list.stat().st_size:  # it is empty in older checkpoints
         return path
     return content_digest(file_list)
 
 
-def trained(
+def trained_checkpoint(
     recipe: Path,
     overrides: Sequence[str],
     folder: Path,
@@ -90,36 +95,37 @@ def trained(
     lock: int,
     made_from: Mapping[str, str],
 ) -> str:
-    """Return the last checkpoint of a recipe's run in a folder, and train it first if necessary.
+    """Train a recipe in a folder, unless its run there is complete, and return the last checkpoint.
 
     Args:
-        recipe: The recipe.
+        recipe: The file of the recipe.
         overrides: Values that replace those of the recipe (`section.key=value`).
         folder: The run folder.
         launcher: The command line that starts the training.
         lock: The file descriptor of the study's lock, which the training inherits.
-        made_from: Digests of the files and models that the recipe names and that may have changed
-            since the training began.
+        made_from: The digests of files and models that the recipe names, and that may have changed
+            since the training began. The keys are names for the message.
 
     Raises:
         UserError: If the training fails, or if the folder was begun by another recipe, or by the
             same recipe on other data or models.
     """
-    resumed = [*overrides, f"output.folder={folder}", "output.resume=auto"]
-    whole_recipe = read_recipe(recipe, resumed)
-    run = Run(f"{folder.parent.name}, {folder.name}", whole_recipe.seed, whole_recipe)
+    all_overrides = [*overrides, f"output.folder={folder}", "output.resume=auto"]
+    run_recipe = read_recipe(recipe, all_overrides)
+    run = Run(f"{folder.parent.name}, {folder.name}", run_recipe.seed, run_recipe)
     refuse_other_recipes([run])
-    record = record_of(folder)
+    digests = digests_file(folder)
     if state(run) == "to do":
         folder.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, dict(made_from))
-    before = read_json(record) if record.is_file() else {}
-    changed = [name for name, content in made_from.items() if before.get(name) != content]
+        write_json(digests, dict(made_from))
+    made_from_before = read_json(digests) if digests.is_file() else {}
+    changed = [name for name, value in made_from.items() if made_from_before.get(name) != value]
     if changed:
         raise UserError(
             f"{folder} holds a run of the same recipe, but not one that is known to have begun "
             f"with the same content of: {', '.join(changed)}. That has changed since, so that the "
-            "run's model does not belong to the other results. Remove that folder to train it again."
+            "run's model does not belong to the other results. Remove that folder to train it "
+            "again."
         )
     if state(run) != "complete" and not train(run, launcher, lock):
         raise UserError(
@@ -129,7 +135,11 @@ def trained(
 
 
 def checkpoint_of(run: Run) -> Path:
-    """Return the last checkpoint of a complete run; raise UserError if it was deleted."""
+    """Return the last checkpoint of a complete run.
+
+    Raises:
+        UserError: If the checkpoint was deleted.
+    """
     checkpoint: Path = run.folder / read_json(run.folder / DONE)["checkpoint"]
     if not (checkpoint / "complete").exists():
         raise UserError(
@@ -138,16 +148,18 @@ def checkpoint_of(run: Run) -> Path:
     return checkpoint
 
 
-def keep_settings(file: Path, options: Namespace, names: Sequence[str], **more: str) -> None:
-    """Write the options of a command to a file, or refuse other options than those in the file.
+def keep_settings(
+    file: Path, options: Namespace, names: Sequence[str], **further_settings: str
+) -> None:
+    """Write the settings of a command to a file, or refuse other settings than those in the file.
 
-    If an interrupted command were continued with other options, results of both would be mixed.
+    If an interrupted command were continued with other settings, results of both would be mixed.
 
     Args:
-        file: The file of the options.
+        file: The file of the settings.
         options: The options of the command.
-        names: The options that must stay the same.
-        more: Further values that must stay the same.
+        names: The names of those options that must stay the same.
+        further_settings: Further values that must stay the same.
 
     Raises:
         UserError: If the file has other values.
@@ -156,7 +168,7 @@ def keep_settings(file: Path, options: Namespace, names: Sequence[str], **more: 
     for name in names:
         value = getattr(options, name)
         requested[name] = None if value is None else str(value)
-    requested |= more
+    requested |= further_settings
     stored = read_json(file) if file.is_file() else requested
     if stored != requested:
         differing = [

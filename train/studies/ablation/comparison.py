@@ -1,7 +1,9 @@
 """The comparison of the variants of a list: a line for each variant and benchmark, with intervals.
 
-Intervals are over rows and seeds. Policies are compared by every figure of their answers to each
-set of questions.
+Reward models are compared by their accuracy on each benchmark. Policies are compared by figures of
+their answers to each set of questions, such as `greedy`, the accuracy of greedy answers. Both are
+means of credits: a credit is the number of points, from 0 to 1, that a run has on a row of a
+benchmark or on a question. Intervals are over rows and seeds.
 """
 
 import json
@@ -32,11 +34,14 @@ from mmrm.train.studies.ablation.variants import Ablation, Run, compared_on
 
 @dataclass(frozen=True, slots=True)
 class VariantLine:
-    """The accuracy of the runs of one variant on one benchmark, as shares of 1."""
+    """The accuracy of the runs of one variant on one benchmark, as shares of 1.
+
+    For a policy it is a figure of its answers to a set of questions.
+    """
 
     variant: str
     n: int
-    """Rows of the benchmark."""
+    """Number of rows of the benchmark."""
     seeds: dict[int, float]
     """Each complete run's accuracy by its seed."""
     accuracy: float
@@ -45,7 +50,7 @@ class VariantLine:
     high: float | None
     """The 95 % interval over trainings and rows; None with fewer than three seeds."""
     spread: float | None
-    """None with one seed."""
+    """The standard deviation over the seeds; None with one seed."""
     difference: Difference | None
     """The accuracy minus that of the list's first variant.
 
@@ -54,12 +59,17 @@ class VariantLine:
 
     @property
     def words(self) -> str:
-        """A text: the variant is better or worse than the first one. Empty without a difference."""
+        """`better` or `worse` than the first variant; empty if neither is certain."""
         return self.difference.words if self.difference else ""
 
 
 def statement(reference: str, comparisons: int) -> str:
-    """Return the sentence on the intervals of a table, for the console, Markdown and the page."""
+    """Return the sentences that explain the intervals of a table.
+
+    Args:
+        reference: The variant from which the others differ.
+        comparisons: The number of differences in all tables.
+    """
     return (
         f"95 % intervals over trainings and rows, none below {LEAST_SEEDS} seeds. Intervals of "
         f"differences from {reference} are paired by row and hold at 95 % for all {comparisons} "
@@ -70,54 +80,62 @@ def statement(reference: str, comparisons: int) -> str:
 def comparisons_in(lines: Mapping[str, Sequence[VariantLine]]) -> int:
     """Return the number of differences from the first variant in all tables, at least 1."""
     num_differences = 0
-    for of_benchmark in lines.values():
-        num_differences += sum(line.difference is not None for line in of_benchmark)
+    for lines_of_benchmark in lines.values():
+        num_differences += sum(line.difference is not None for line in lines_of_benchmark)
     return max(1, num_differences)
 
 
 @dataclass(frozen=True, slots=True)
 class Credits:
-    """Credits of a run on one benchmark, or for one figure of a policy."""
+    """The points from 0 to 1 that a run has on each row of a benchmark, by the row's key.
+
+    For a policy, the rows are questions, and the points are those of one figure of its answers.
+    """
 
     by_row: dict[str, float]
     item_by_row: dict[str, str]
-    """Rows of one item are not independent."""
+    """The item of each row. Rows of one item, such as questions on one image, are not
+    independent."""
 
 
 def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
-    """Return the lines of complete runs by benchmark, or by figure of a policy.
+    """Return the lines of all variants, by benchmark or by figure of a policy.
 
     Args:
-        runs: The runs, variant by variant in the order of the list.
+        runs: The complete runs, variant by variant in the order of the list.
         reference: The variant from which the others differ.
 
     Raises:
         PredictionsError: If the runs were evaluated on different rows.
     """
+    if not runs:
+        return {}
+    refuse_other_questions(runs)
     credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
     items_by_figure: dict[str, Ints] = {}
-    refuse_other_questions(runs)
     credits_of_runs = [credits_in(run) for run in runs]
-    for figure in credits_of_runs[0] if runs else ():
-        variants: dict[str, dict[int, Floats]] = {}
-        keys: list[str] = []
-        for run, by_figure in zip(runs, credits_of_runs, strict=True):
-            if figure not in by_figure:  # the best by a judge, if the reward has no judge
+    for figure in credits_of_runs[0]:
+        credits_by_variant: dict[str, dict[int, Floats]] = {}
+        row_keys: list[str] = []  # those of the first run
+        for run, credits_of_run in zip(runs, credits_of_runs, strict=True):
+            # A policy whose reward has no judge lacks the accuracy of the judge's best answer.
+            if figure not in credits_of_run:
                 continue
-            credits = by_figure[figure]
-            by_key = credits.by_row
-            if not keys:
-                keys = sorted(by_key)
-                items_by_figure[figure] = item_codes([credits.item_by_row[key] for key in keys])
-            if by_key.keys() != set(keys):
+            credits = credits_of_run[figure]
+            by_row = credits.by_row
+            if not row_keys:
+                row_keys = sorted(by_row)
+                items_by_figure[figure] = item_codes([credits.item_by_row[key] for key in row_keys])
+            if by_row.keys() != set(row_keys):
                 raise PredictionsError(
-                    f"{figure}: {run} was evaluated on {len(by_key)} rows and the first run on "
-                    f"{len(keys)}, {len(by_key.keys() & set(keys))} of them in both. The variants "
-                    "of a list must share benchmarks and limits: take that change out, or train "
-                    "all runs again"
+                    f"{figure}: {run} was evaluated on {len(by_row)} rows and the first run on "
+                    f"{len(row_keys)}, {len(by_row.keys() & set(row_keys))} of them in both. The "
+                    "variants of a list must share benchmarks and limits: take that change out, or "
+                    "train all runs again"
                 )
-            variants.setdefault(run.variant, {})[run.seed] = np.array([by_key[key] for key in keys])
-        credits_by_figure[figure] = variants
+            credits_by_seed = credits_by_variant.setdefault(run.variant, {})
+            credits_by_seed[run.seed] = np.array([by_row[key] for key in row_keys])
+        credits_by_figure[figure] = credits_by_variant
     return lines_by_figure(credits_by_figure, reference, items_by_figure)
 
 
@@ -126,7 +144,10 @@ def lines_by_figure(
     reference: str,
     items_by_figure: Mapping[str, Ints],
 ) -> dict[str, list[VariantLine]]:
-    """Return the lines of each figure; the intervals of all their differences hold together.
+    """Return the lines of each figure.
+
+    The intervals of the differences of all figures hold together: the chance that all of them
+    contain the true value is 95 %.
 
     Args:
         credits_by_figure: Credits of shape (rows,) by figure, variant and seed.
@@ -134,23 +155,32 @@ def lines_by_figure(
         items_by_figure: The number of each row's item, shape (rows,); the rows of a missing figure
             are independent.
     """
-    comparisons = 0
-    for variants in credits_by_figure.values():
-        if reference in variants:
-            comparisons += len(variants) - 1
+    num_comparisons = 0
+    for credits_by_variant in credits_by_figure.values():
+        if reference in credits_by_variant:
+            num_comparisons += len(credits_by_variant) - 1
     lines: dict[str, list[VariantLine]] = {}
-    for figure, variants in credits_by_figure.items():
+    for figure, credits_by_variant in credits_by_figure.items():
         items = items_by_figure.get(figure)
-        first = variants.get(reference, {})
-        lines[figure] = [
-            line(name, seeds, {} if name == reference else first, items, max(1, comparisons))
-            for name, seeds in variants.items()
-        ]
+        lines[figure] = []
+        for variant, credits_by_seed in credits_by_variant.items():
+            reference_credits = credits_by_variant.get(reference, {})
+            if variant == reference:
+                reference_credits = {}  # it has no difference from itself
+            lines[figure].append(
+                variant_line(
+                    variant, credits_by_seed, reference_credits, items, max(1, num_comparisons)
+                )
+            )
     return lines
 
 
 def credits_in(run: Run) -> dict[str, Credits]:
-    """Return the credits of a judge by benchmark, or of a policy by `NAME/greedy` and so on."""
+    """Read the credits of a complete run: its points from 0 to 1 on every row or question.
+
+    The keys are benchmarks for a reward model, and sets of questions with figures, such as
+    `scenes/greedy`, for a policy.
+    """
     credits: dict[str, Credits] = {}
     if run.recipe.method.evaluated_on == "benchmarks":
         files = predictions_in(run.folder)
@@ -161,30 +191,34 @@ def credits_in(run: Run) -> dict[str, Credits]:
     for name in run.recipe.question_sets:
         with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:
             for row in map(json.loads, file):
+                identity = row["id"]
                 for figure, credit in row["credits"].items():
-                    of_figure = credits.setdefault(f"{name}/{figure}", Credits({}, {}))
-                    of_figure.by_row[row["id"]] = credit
-                    of_figure.item_by_row[row["id"]] = row.get("item", row["id"])
+                    credits_of_figure = credits.setdefault(f"{name}/{figure}", Credits({}, {}))
+                    credits_of_figure.by_row[identity] = credit
+                    # Earlier versions did not store items.
+                    credits_of_figure.item_by_row[identity] = row.get("item", identity)
     return credits
 
 
 def refuse_other_questions(runs: Sequence[Run]) -> None:
     """Raise PredictionsError if policies of a list answered different questions under one identity.
 
-    Credits are paired by the identities of questions, which are labels: the file behind a source
-    can change between two runs. Answers of earlier versions have no `key` and are not compared.
+    The credits of two policies are paired by the identities of questions. An identity is only a
+    label, and its question is another one if the file behind a source was changed between two runs.
+    The `key` of an answer is a digest of its question. Earlier versions did not store it, and their
+    answers are not compared.
     """
-    keys: dict[tuple[str, str], str] = {}
+    key_by_question: dict[tuple[str, str], str] = {}
     for run in runs:
         if run.recipe.method.evaluated_on == "benchmarks":
             continue
         for name in run.recipe.question_sets:
             with (run.folder / "answers" / f"{name}.jsonl").open(encoding="utf-8") as file:
                 for row in map(json.loads, file):
-                    if (
-                        "key" in row
-                        and keys.setdefault((name, row["id"]), row["key"]) != row["key"]
-                    ):
+                    if "key" not in row:
+                        continue
+                    key_of_first_run = key_by_question.setdefault((name, row["id"]), row["key"])
+                    if key_of_first_run != row["key"]:
                         raise PredictionsError(
                             f"{name}: under {row['id']} {run} answered another question than an "
                             "earlier run of the list did, so that the two cannot be compared. The "
@@ -192,32 +226,33 @@ def refuse_other_questions(runs: Sequence[Run]) -> None:
                         )
 
 
-def line(
+def variant_line(
     variant: str,
-    seeds: Mapping[int, Floats],
-    first: Mapping[int, Floats],
+    credits_by_seed: Mapping[int, Floats],
+    reference_credits: Mapping[int, Floats],
     items: Ints | None = None,
     comparisons: int = 1,
 ) -> VariantLine:
-    """Return the line of one variant.
+    """Return the line of one variant on one benchmark.
 
     Args:
-        variant: Its name.
-        seeds: Its credits of shape (rows,) by seed.
-        first: The first variant's credits; empty for its own line.
+        variant: The name of the variant.
+        credits_by_seed: Its credits of shape (rows,) by seed.
+        reference_credits: The credits of the variant from which it differs, of shape (rows,) by
+            seed; empty for a line without a difference.
         items: The number of each row's item, shape (rows,); None if every row is independent.
-        comparisons: Differences that are read together.
+        comparisons: The number of differences whose intervals hold together.
     """
-    credits = np.array(list(seeds.values()))
+    credits = np.array(list(credits_by_seed.values()))
     difference = None
-    if first:
-        reference = np.array(list(first.values()))
+    if reference_credits:
+        reference = np.array(list(reference_credits.values()))
         difference = difference_over_seeds(credits, reference, items, comparisons)
     estimate = accuracy_over_seeds(credits, items)
     return VariantLine(
         variant,
         n=credits.shape[1],
-        seeds={seed: float(np.mean(of_seed)) for seed, of_seed in seeds.items()},
+        seeds={seed: float(np.mean(values)) for seed, values in credits_by_seed.items()},
         accuracy=estimate.mean,
         low=estimate.low,
         high=estimate.high,
@@ -226,17 +261,24 @@ def line(
     )
 
 
-def rows(ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]) -> list[dict[str, Any]]:
-    """Return a flat row for each line; accuracies are shares of 1."""
-    flat_rows = []
-    for benchmark, of_benchmark in lines.items():
-        for line in of_benchmark:
-            flat_rows.append(_row(benchmark, line, ablation.changes[line.variant]))
-    return flat_rows
+def flat_rows(
+    ablation: Ablation, lines: Mapping[str, Sequence[VariantLine]]
+) -> list[dict[str, Any]]:
+    """Return each line as a row without nested values, for a CSV or JSON file.
+
+    Args:
+        ablation: The list, which has the changes of each variant.
+        lines: The lines of each benchmark.
+    """
+    rows = []
+    for benchmark, lines_of_benchmark in lines.items():
+        for line in lines_of_benchmark:
+            rows.append(_flat_row(benchmark, line, ablation.changes[line.variant]))
+    return rows
 
 
-def _row(benchmark: str, line: VariantLine, changes: str) -> dict[str, Any]:
-    """Return the flat row of a variant on one benchmark."""
+def _flat_row(benchmark: str, line: VariantLine, changes: str) -> dict[str, Any]:
+    """Return the line of a variant on one benchmark as a row without nested values."""
     row: dict[str, Any] = {
         "benchmark": benchmark,
         "variant": line.variant,

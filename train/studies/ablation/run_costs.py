@@ -1,4 +1,4 @@
-"""The costs of the runs of a list, in training and in evaluation, from the lines of their logs."""
+"""The costs of the runs of a list, in training and in evaluation, from the logs of the runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,12 @@ from mmrm.train.studies.ablation.variants import Run
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall-clock seconds and tokens of a run, without its evaluations during training.
+    """The cost of a run: training without its evaluations, and use in the last evaluation.
 
     In training a pair counts as often as it is seen. Its tokens are those of the passes with
-    gradients. With StableReinforce they are trl's, which count a prompt for each of its judgements.
-    The seconds include everything, such as a critic's writing and a judge's rollouts.
+    gradients. With StableReinforce they are the tokens that trl counts, with a prompt for each of
+    its judgements. The seconds are wall-clock time, and include texts that the model writes for its
+    training.
     """
 
     pairs: float
@@ -34,35 +35,47 @@ class Cost:
 
 
 def costs(runs: Sequence[Run]) -> dict[str, Cost]:
-    """Return the mean cost of each variant's complete runs; policies have none."""
+    """Return the mean cost of the given runs of each variant; policies have no cost.
+
+    Args:
+        runs: Complete runs.
+    """
     costs_by_variant: dict[str, list[Cost]] = {}
     for run in runs:
-        with (run.folder / LOG).open(encoding="utf-8") as text_lines:
-            lines = [json.loads(line) for line in text_lines]
-        cost_of_run = cost(lines, run.recipe.optim.records_per_step)
+        with (run.folder / LOG).open(encoding="utf-8") as file:
+            log = [json.loads(line) for line in file]
+        cost_of_run = cost(log, run.recipe.optim.records_per_step)
         if cost_of_run is not None:
             costs_by_variant.setdefault(run.variant, []).append(cost_of_run)
     means = {}
-    for variant, own_costs in costs_by_variant.items():
-        values = [astuple(own_cost) for own_cost in own_costs]
+    for variant, costs_of_variant in costs_by_variant.items():
+        values = [astuple(cost_of_run) for cost_of_run in costs_of_variant]
         means[variant] = Cost(*np.mean(values, axis=0).tolist())
     return means
 
 
-def cost(lines: Sequence[Mapping[str, Any]], records_per_step: int) -> Cost | None:
-    """Return the cost of a run from the lines of its log; None if nothing was judged."""
+def cost(log: Sequence[Mapping[str, Any]], records_per_step: int) -> Cost | None:
+    """Return the cost of a run from its log.
+
+    Returns None if the run has judged no benchmark, or has logged no step.
+
+    Args:
+        log: The lines of the log.
+        records_per_step: Pairs of an optimizer step.
+    """
     last_step = 0
     seconds = 0.0
     tokens = 0.0
     evaluation = None
-    for line in lines:
+    for line in log:
         num_steps = line["step"] - last_step
         if "records_per_second" in line:
-            own_seconds = num_steps * records_per_step / line["records_per_second"]
-            seconds += own_seconds
-            tokens += own_seconds * line["tokens_per_second"]
+            # The packed trainer logs mean rates over the steps since the line before.
+            seconds_of_steps = num_steps * records_per_step / line["records_per_second"]
+            seconds += seconds_of_steps
+            tokens += seconds_of_steps * line["tokens_per_second"]
         elif "step_time" in line:
-            # trl logs the mean over the steps since the last line, and the tokens of all steps.
+            # trl logs the mean time of a step since the line before, and the tokens of all steps.
             seconds += line["step_time"] * num_steps
             tokens = line["num_tokens"]
         else:

@@ -1,7 +1,8 @@
 """Measurements of speed: time and memory of a call, the compared variants, and an optimizer step.
 
-All variants run the same weights and pairs. They are padded as by stock transformers, packed,
-packed with prompt and image shared, and compiled.
+All variants run the same weights and pairs of responses. In the first variant, conversations are
+padded as by stock transformers. In the others they are packed into rows, without and with a shared
+prompt and image, and the last variant is also compiled.
 """
 
 import io
@@ -40,7 +41,7 @@ from mmrm.train.studies.speed.workload import (
 )
 from mmrm.train.supervised.objectives import pair_loss
 from mmrm.train.supervised.optimizer import compile_layers, make_optimizer, restore_layers
-from mmrm.train.supervised.packed_trainer import first
+from mmrm.train.supervised.packed_trainer import only_item
 from mmrm.train.supervised.steps import PairEncoder, Step, StepDataset, TrainingExample
 
 STOCK = "stock, padded"
@@ -48,8 +49,9 @@ UNSHARED = "packed, not shared"
 SHARED = "packed, shared"
 COMPILED = "packed, shared, compiled"
 APART = "packed, shared by a pair"
-"""The variant of two pairs a prompt in which each pair has the prompt to itself."""
+"""The variant of TWO_PAIRS in which each pair has its own copy of the prompt."""
 JUDGEMENTS = 8
+"""Judgements of each pair in the task LOG_PROBABILITIES."""
 TRAINING = "training"
 """The task of a forward and a backward pass over pairs."""
 INFERENCE = "inference"
@@ -59,16 +61,25 @@ LOG_PROBABILITIES = f"log-probabilities of {JUDGEMENTS}"
 TWO_PAIRS = "training, two pairs a prompt"
 """The task of a forward and a backward pass over pairs, of which every two have one prompt."""
 WORD = " red"
+"""A word that the small tokenizer encodes as one token."""
 PIXELS: dict[str, Any] = {"min_pixels": 28 * 28, "max_pixels": 28 * 28 * 16384}
+"""Limits that leave every image of the workload at its size."""
 
 
 def seconds(call: Callable[[], Any], device: torch.device, *, workers: int = 0) -> float:
-    """Return the seconds that `call` takes, which uses `workers` processes of the loader.
+    """Return the seconds that a call takes.
 
-    On a CPU with one thread, and without workers, this is the processor time of this process: other
-    work on the machine does not count.
+    On a CPU with one thread, and without workers, this is the processor time of this process, in
+    which other work on the machine does not count. Otherwise it is wall-clock time.
+
+    Args:
+        call: The measured function.
+        device: The device on which it computes.
+        workers: Number of loader processes that it uses.
     """
-    clock = time.process_time if own_time(device) and not workers else time.perf_counter
+    clock = time.perf_counter
+    if uses_processor_time(device) and not workers:
+        clock = time.process_time
     synchronize = torch.get_device_module(device).synchronize
     synchronize()
     start = clock()
@@ -77,16 +88,19 @@ def seconds(call: Callable[[], Any], device: torch.device, *, workers: int = 0) 
     return clock() - start
 
 
-def own_time(device: torch.device) -> bool:
-    """Return True if times are processor time instead of wall-clock time."""
+def uses_processor_time(device: torch.device) -> bool:
+    """Return True if times are measured as processor time of this process, not as wall-clock time.
+
+    A process with several threads would sum the times of all threads.
+    """
     return device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def measure(call: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
-    """Return the median seconds of a call, and the peak memory in GiB.
+    """Return the median seconds of a call, and its peak memory in GiB.
 
     The call runs once to warm up, and then `repeats` times. On a CPU the memory is the most that
-    the process has ever held.
+    the process has held since its start.
     """
     call()
     if device.type == "cuda":
@@ -96,25 +110,34 @@ def measure(call: Callable[[], Any], device: torch.device, repeats: int) -> tupl
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the most memory that was in use on a device; on a CPU, by this process."""
+    """Return the largest number of bytes that tensors took on a CUDA device since the last reset.
+
+    On a CPU it is the largest number that this process has taken since its start.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    # Linux reports KiB.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the multiply-adds a second of large matrix products on `device`."""
+    """Return the multiply-adds per second of large matrix products on a device.
+
+    Other rates are given as shares of this one.
+    """
     side = 8192 if device.type == "cuda" else 1024
     left = torch.randn(side, side, device=device, dtype=dtype)
     right = torch.randn(side, side, device=device, dtype=dtype)
     median, _ = measure(lambda: left @ right, device, repeats=10)
-    return side**3 / median
+    multiply_adds = side**3
+    return multiply_adds / median
 
 
 def unique_work(model: CriticRewardModel, groups: Sequence[Group]) -> float:
-    """Return the multiply-adds that `groups` cannot do without.
+    """Return the multiply-adds of a forward pass in which nothing is computed twice.
 
-    Every token and every patch goes once through the matrices of its layers.
+    Every token and every image patch of the groups goes once through the matrices of its layers.
+    Attention scores are not counted.
     """
     tower = model.model.get_submodule(family_of(model.config.model_type).tower)
     language_size = num_parameters(model.model.language_model.layers)
@@ -130,13 +153,17 @@ def num_parameters(module: nn.Module) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SpeedResult:
-    """The speed of a variant on a task; None for what did not fit into memory."""
+    """The speed of a variant on a task. Figures are None if the variant did not fit into memory."""
 
     what: str
+    """The task, such as TRAINING."""
     variant: str
+    """The way in which the pairs are computed, such as SHARED."""
     checkpointing: bool
+    """With activation checkpointing."""
     pairs_per_second: float | None
     mfu: float | None
+    """`unique_work` per second, as a share of `matrix_rate`."""
     peak_gib: float | None
     rows: int = 1
     """Rows, or batches of the stock variant, into which the pairs were cut to fit into memory."""
@@ -148,72 +175,105 @@ class SpeedResult:
 
 @dataclass
 class Bench:
-    """A model, the pairs that it computes, and the rate against which it is measured."""
+    """Measures variants of a task on one model and the same pairs."""
 
     model: CriticRewardModel
     groups: Sequence[Group]
     rate: float
-    """Multiply-adds a second of large matrix products."""
+    """Multiply-adds per second of large matrix products, from `matrix_rate`."""
     repeats: int
-    each: int = 1
-    """Pairs in a group."""
+    """Measured calls, of which the median counts."""
+    pairs_per_group: int = 1
 
-    def run(self, what: str, variant: str, checkpointing: bool = False) -> SpeedResult:
-        """Measure one variant of a task, in as few rows as fit into memory."""
+    def measure_variant(self, task: str, variant: str, checkpointing: bool = False) -> SpeedResult:
+        """Measure one variant of a task, in as few rows as fit into memory.
+
+        Args:
+            task: TRAINING, INFERENCE, LOG_PROBABILITIES or TWO_PAIRS.
+            variant: STOCK, UNSHARED, SHARED, COMPILED or APART.
+            checkpointing: Use activation checkpointing.
+        """
         # A backward pass computes twice as much as the forward pass.
-        num_passes = 1 if what in (INFERENCE, LOG_PROBABILITIES) else 3
+        num_passes = 1 if task in (INFERENCE, LOG_PROBABILITIES) else 3
         work = num_passes * unique_work(self.model, self.groups)
-        num_pairs = self.each * len(self.groups)
+        num_pairs = self.pairs_per_group * len(self.groups)
         for power in range(len(self.groups).bit_length()):
-            rows = 2**power
+            num_rows = 2**power
             try:
-                median, peak = self._measure(what, variant, rows, checkpointing)
+                seconds_a_call, peak_gib = self._measure_rows(
+                    task, variant, num_rows, checkpointing
+                )
             except torch.OutOfMemoryError:
-                continue
-            mfu = work / self.rate / median
-            return SpeedResult(what, variant, checkpointing, num_pairs / median, mfu, peak, rows)
-        return SpeedResult(what, variant, checkpointing, None, None, None)
+                continue  # try again with twice as many rows
+            return SpeedResult(
+                task,
+                variant,
+                checkpointing,
+                pairs_per_second=num_pairs / seconds_a_call,
+                mfu=work / self.rate / seconds_a_call,
+                peak_gib=peak_gib,
+                rows=num_rows,
+            )
+        return SpeedResult(
+            task, variant, checkpointing, pairs_per_second=None, mfu=None, peak_gib=None
+        )
 
-    def _measure(
-        self, what: str, variant: str, rows: int, checkpointing: bool
+    def _measure_rows(
+        self, task: str, variant: str, num_rows: int, checkpointing: bool
     ) -> tuple[float, float]:
-        """Return median seconds and peak memory of a variant, and undo its changes of the model."""
+        """Return median seconds and peak GiB of a variant whose pairs are cut into `num_rows` rows.
+
+        The changes that the variant makes to the model are undone.
+        """
         try:
             if checkpointing:
                 self.model.gradient_checkpointing_enable(
                     gradient_checkpointing_kwargs={"use_reentrant": False}
                 )
-            return measure(self.call(what, variant, rows), self.model.device, self.repeats)
+            call = self.measured_call(task, variant, num_rows)
+            return measure(call, self.model.device, self.repeats)
         finally:
             self.model.zero_grad(set_to_none=True)
             self.model.gradient_checkpointing_disable()
             restore_layers(self.model.model)
 
-    def call(self, what: str, variant: str, rows: int = 1) -> Callable[[], None]:
-        """Return the call that is measured: all pairs, in `rows` rows."""
-        is_training = what in (TRAINING, TWO_PAIRS)
-        self.model.train(is_training)
-        forwards = [
-            self.forward(what, variant, self.groups[number::rows]) for number in range(rows)
-        ]
+    def measured_call(self, task: str, variant: str, num_rows: int = 1) -> Callable[[], None]:
+        """Return a function that computes a task on all pairs, cut into `num_rows` rows.
 
-        def step() -> None:
+        It runs the forward passes and, in training, the backward passes.
+        """
+        is_training = task in (TRAINING, TWO_PAIRS)
+        self.model.train(is_training)
+        forwards = []
+        for row_index in range(num_rows):
+            groups_of_row = self.groups[row_index::num_rows]
+            forwards.append(self.prepared_forward(task, variant, groups_of_row))
+        num_pairs = self.pairs_per_group * len(self.groups)
+
+        def compute_all_rows() -> None:
             for forward in forwards:
                 with torch.set_grad_enabled(is_training):
                     scores = forward()
                 if is_training:
                     chosen, rejected = scores.view(-1, 2).unbind(1)
-                    loss = pair_loss(chosen, rejected).sum() / (self.each * len(self.groups))
+                    loss = pair_loss(chosen, rejected).sum() / num_pairs
                     torch.autograd.backward(loss)
 
-        return step
+        return compute_all_rows
 
-    def forward(self, what: str, variant: str, groups: Sequence[Group]) -> Callable[[], Any]:
-        """Prepare the model for a variant, and return the forward pass of `groups`."""
+    def prepared_forward(
+        self, task: str, variant: str, groups: Sequence[Group]
+    ) -> Callable[[], Any]:
+        """Prepare the model for a variant, and return the forward pass of `groups` as a function.
+
+        The function returns the scores of all continuations, or their log-probabilities for
+        LOG_PROBABILITIES.
+        """
         model = self.model
         vision = vision_tokens(model.config)
         if variant == STOCK:
-            # The attention of transformers for both towers, which takes no packed rows.
+            # The attention of transformers for both towers, which takes no packed rows, and its
+            # convolution of image patches.
             model.set_attn_implementation({"text_config": "sdpa", "vision_config": "sdpa"})
             embed_patches(model, nn.Conv3d)
             padded, ends = padded_inputs(groups, vision)
@@ -234,17 +294,17 @@ class Bench:
         if continuations_per_prompt is not None:
             groups = unshared(groups, continuations_per_prompt)
         batch = pack(groups, vision).to(model.device)
-        if what == LOG_PROBABILITIES:
+        if task == LOG_PROBABILITIES:
             return lambda: model(**batch.label_inputs())
         return lambda: model(**batch.joint_inputs())[0]
 
 
-class Synthetic:
-    """Pairs of the workload as records: JPEG images of noise, and texts of about as many tokens."""
+class SyntheticPairs:
+    """Pairs of given sizes as the records of a run, with JPEG images of noise and texts of WORD."""
 
     def __init__(self, sizes: Sequence[PairSize], encode: PairEncoder) -> None:
         self.encode = encode
-        self.records = [_record(str(index), size) for index, size in enumerate(sizes)]
+        self.records = [_synthetic_pair(str(index), size) for index, size in enumerate(sizes)]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -257,8 +317,8 @@ class Synthetic:
         return np.arange(len(self.records))
 
 
-def _record(identity: str, size: PairSize) -> Preference:
-    """Return a pair of the given size."""
+def _synthetic_pair(identity: str, size: PairSize) -> Preference:
+    """Return a pair of the given size, whose image is noise and whose texts repeat WORD."""
     noise = Image.effect_noise((14 * size.width, 14 * size.height), 60)
     file = io.BytesIO()
     noise.convert("RGB").save(file, "JPEG", quality=90)
@@ -269,27 +329,36 @@ def _record(identity: str, size: PairSize) -> Preference:
 
 
 def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> StepDataset:
-    """Return the pairs of `sizes` as optimizer steps of one row each, for a model of `config`.
+    """Return pairs of the given sizes as optimizer steps of one row each.
 
-    The small tokenizer is trained here. Its ids are in every vocabulary. The image token of
-    `config` is set to that of the tokenizer.
+    The texts are encoded by a small tokenizer that is trained here. Its ids are in the vocabulary
+    of every model.
+
+    Args:
+        config: The configuration of the model. Its image token is set to that of the tokenizer.
+        sizes: The sizes of the pairs.
+        per_step: Number of pairs in a step.
     """
     backbone = BackboneConfig(path="random", **PIXELS)
     image_processor = family_of(config.model_type).parts().image_processor(**PIXELS)
     encoder = Encoder(train_tokenizer([WORD * 20] * 50), image_processor, backbone, config)
     config.image_token_id = encoder.vision.image
-    records = Synthetic(sizes, PairEncoder(encoder, "end_of_turn"))
+    records = SyntheticPairs(sizes, PairEncoder(encoder, "end_of_turn"))
     return StepDataset(
         records,
         encoder.pack,
         records_per_step=per_step,
         steps=len(sizes) // per_step,
-        token_budget=2**30,
+        token_budget=2**30,  # more than any step has
     )
 
 
-def load(data: StepDataset) -> tuple[list[Step], float]:
-    """Return all steps, and the images a second that this core decoded, processed and packed."""
+def load_all(data: StepDataset) -> tuple[list[Step], float]:
+    """Load all steps in this process.
+
+    Returns:
+        The steps, and the images that one core decoded, processed and packed per second.
+    """
     _ = data[0]  # the first use builds objects, whose time does not count
     start = time.process_time()
     steps = [data[index] for index in range(len(data))]
@@ -300,10 +369,22 @@ def load(data: StepDataset) -> tuple[list[Step], float]:
 def step_speed(
     model: ScalarRewardModel, sizes: Sequence[PairSize], per_step: int, workers: int
 ) -> dict[str, float]:
-    """Train `model` on the pairs of `sizes`, once with all steps in memory and once by the loader.
+    """Measure the speed of training on pairs of the given sizes.
 
-    The optimizer is the trainer's, with its states in the dtype of the weights. In bf16 weights,
-    gradients and both moments of 7B take 62 GB, so that the step fits on one device.
+    The model is trained twice: on steps that are all in memory, and on steps from the loader. The
+    optimizer is the trainer's, with its states in the dtype of the weights. In bf16, weights,
+    gradients and both moments of a model of 7B parameters take 62 GB, so that the step fits on one
+    device.
+
+    Args:
+        model: The model, which is changed by the training.
+        sizes: The sizes of the pairs.
+        per_step: Number of pairs in a step.
+        workers: Number of loader processes.
+
+    Returns:
+        Pairs per second from memory (`pure_…`) and from the loader, and the loader's images per
+        second and core.
     """
     data = steps_of(model.config, sizes, per_step)
     optimizer = make_optimizer(
@@ -314,7 +395,7 @@ def step_speed(
     device = model.device
 
     def train(steps: Iterable[Step]) -> None:
-        """Take `steps` on one rank."""
+        """Run forward and backward passes and the optimizer for every step, on one rank."""
         for step in steps:
             totals = torch.stack([row.totals() for row in step["rows"]]).sum(0).to(device)
             for row in step["rows"]:
@@ -324,11 +405,15 @@ def step_speed(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    steps, images_per_second = load(data)
-    train(steps[:1])
+    steps, images_per_second = load_all(data)
+    train(steps[:1])  # a warm-up, which is not measured
     pure_seconds = seconds(lambda: train(steps), device)
     loader = DataLoader(
-        data, batch_size=1, collate_fn=first, num_workers=workers, pin_memory=device.type == "cuda"
+        data,
+        batch_size=1,
+        collate_fn=only_item,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
     )
     loader_seconds = seconds(lambda: train(loader), device, workers=workers)
     num_pairs = len(data) * per_step

@@ -30,11 +30,11 @@ from mmrm.train.studies.speed.measure import (
     UNSHARED,
     Bench,
     SpeedResult,
-    load,
+    load_all,
     matrix_rate,
-    own_time,
     step_speed,
     steps_of,
+    uses_processor_time,
 )
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
@@ -53,16 +53,16 @@ from mmrm.train.supervised.optimizer import compiled_graphs
 
 
 def run(options: argparse.Namespace, console: Console) -> StudyResult:
-    """Measure the speed that the options ask for, and return the figures.
+    """Measure the loader, an optimizer step or all variants, and return the figures.
 
-    A line about every measurement is printed when it is done. A measurement takes minutes, and the
-    line is not lost if a later measurement fails.
+    A line about every variant is printed as soon as it is measured. A measurement takes minutes,
+    and the line is not lost if a later measurement fails.
 
     Args:
-        options: The options of train/throughput.py.
+        options: The options of train/throughput.py. `loader` and `step` choose what is measured.
         console: The console for these lines.
     """
-    context = about(options)
+    context = measurement_context(options)
     console.print(", ".join(f"{name} {value}" for name, value in context.items()))
     if options.loader:
         result = measure_loader(options)
@@ -79,15 +79,15 @@ def write(result: StudyResult, file: Path) -> None:
         write_json(file, result.figures)
 
 
-def about(options: argparse.Namespace) -> dict[str, str]:
-    """Return machine, versions and settings of the measurement, which a reader of a figure needs."""
+def measurement_context(options: argparse.Namespace) -> dict[str, str]:
+    """Return the machine, the versions and the settings that a speed depends on."""
     device = f"CPU with {torch.get_num_threads()} thread(s)"
     if options.device.type != "cpu":
         device = torch.cuda.get_device_name(options.device)
     return {
         "date": date.today().isoformat(),
         "device": device,
-        "clock": "processor time" if own_time(options.device) else "wall clock",
+        "clock": "processor time" if uses_processor_time(options.device) else "wall clock",
         "shape": options.shape,
         "pairs": str(options.pairs),
         "dtype": str(options.dtype).removeprefix("torch."),
@@ -98,33 +98,35 @@ def about(options: argparse.Namespace) -> dict[str, str]:
 
 
 def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
-    """Return the sizes of `count` pairs of the workload for the shape."""
-    return pair_sizes(count, options.seed, SMALL if options.shape == EMBEDDED else FULL)
+    """Return the sizes of `count` pairs; those for the embedded model are smaller."""
+    workload = SMALL if options.shape == EMBEDDED else FULL
+    return pair_sizes(count, options.seed, workload)
 
 
 def measure_loader(options: argparse.Namespace) -> StudyResult:
-    """Measure how many images a second one core decodes, processes and packs for training."""
+    """Measure how many images per second one core decodes, processes and packs for training."""
     sizes = sizes_of(options, options.pairs * options.repeats)
     steps = steps_of(config_of(options.shape), sizes, options.pairs)
-    _, images_per_second = load(steps)
-    patches = sum(size.height * size.width for size in sizes) / len(sizes)
-    title = f"the loader on one core, images of {patches:,.0f} patches on average"
+    _, images_per_second = load_all(steps)
+    mean_patches = sum(size.height * size.width for size in sizes) / len(sizes)
+    title = f"the loader on one core, images of {mean_patches:,.0f} patches on average"
     table = figure_table(title, {"images/s": f"{images_per_second:.1f}"})
-    loader = {"images_per_second_and_core": images_per_second, "patches": patches}
-    return StudyResult({"loader": loader}, (table,))
+    figures = {"images_per_second_and_core": images_per_second, "patches": mean_patches}
+    return StudyResult({"loader": figures}, (table,))
 
 
 def measure_step(options: argparse.Namespace) -> StudyResult:
-    """Measure the time of an optimizer step of full fine-tuning, with the loader.
+    """Measure the speed of optimizer steps of full fine-tuning, with and without the loader.
 
-    It has activation checkpointing on a CUDA device.
+    On a CUDA device, activation checkpointing is used.
     """
     model: ScalarRewardModel = build(
         ScalarRewardModel, options.shape, options.device, options.dtype
     )
     if options.device.type == "cuda":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    sizes = sizes_of(options, options.pairs * (options.repeats + 1))
+    num_steps = options.repeats + 1  # the first one warms up
+    sizes = sizes_of(options, options.pairs * num_steps)
     speed = step_speed(model, sizes, options.pairs, options.workers)
     pure = speed["pure_pairs_per_second"]
     end_to_end = speed["pairs_per_second"]
@@ -139,29 +141,33 @@ def measure_step(options: argparse.Namespace) -> StudyResult:
 
 
 def figure_table(title: str, texts: dict[str, str]) -> Table:
-    """Return a table of single figures."""
+    """Return a table with a line for each figure: its name and its text."""
     return Table(title, (Column(""), Column("", is_number=True)), tuple(texts.items()))
 
 
 def measure_variants(
     options: argparse.Namespace, sizes: Sequence[PairSize], console: Console
 ) -> StudyResult:
-    """Measure all variants of all tasks on pairs of `sizes`.
+    """Measure all variants of all tasks on pairs of the given sizes.
 
-    Compiled variants are the last ones, as a compiler may be missing.
+    Args:
+        options: The options of train/throughput.py.
+        sizes: The sizes of the pairs.
+        console: Receives a line about each variant when it has been measured.
     """
     rate = matrix_rate(options.device, options.dtype)
     model: CriticRewardModel = build(
         CriticRewardModel, options.shape, options.device, options.dtype
     )
     results = []
-    for bench, what, variant, checkpointing in measurements(options, sizes, model, rate):
-        result = bench.run(what, variant, checkpointing)
-        speed = cell(result.pairs_per_second, "{:.2f} pairs/s", "does not fit")
-        task = f"{what}, checkpointing" if checkpointing else what
-        console.print(f"{task}, {variant}: {speed}", style="dim")
+    for bench, task, variant, checkpointing in measurements(options, sizes, model, rate):
+        result = bench.measure_variant(task, variant, checkpointing)
+        speed = figure_text(result.pairs_per_second, "{:.2f} pairs/s", "does not fit")
+        description = f"{task}, checkpointing" if checkpointing else task
+        console.print(f"{description}, {variant}: {speed}", style="dim")
         results.append(result)
-    results = compared(results)
+    results = with_ratios(results)
+    # A multiply-add is two floating-point operations.
     title = f"matrix products: {2 * rate / 1e12:.3g} TFLOP/s"
     figures = {
         "multiply_adds_per_second": rate,
@@ -175,7 +181,19 @@ def measure_variants(
 def measurements(
     options: argparse.Namespace, sizes: Sequence[PairSize], model: CriticRewardModel, rate: float
 ) -> list[tuple[Bench, str, str, bool]]:
-    """Return bench, task, variant and activation checkpointing of every measurement."""
+    """Return the measurements of the study, in their order.
+
+    A measurement consists of a bench with the model and the pairs, a task, a variant of it, and
+    True if activation checkpointing is used.
+
+    Compiled variants are the last ones, because a compiler may be missing.
+
+    Args:
+        options: The options of train/throughput.py.
+        sizes: The sizes of the pairs.
+        model: The model that all benches use.
+        rate: The result of `matrix_rate`.
+    """
     vision = vision_tokens(model.config)
     pair_groups = [pair_group(size, vision, seed) for seed, size in enumerate(sizes)]
     judgement_groups = [
@@ -183,45 +201,46 @@ def measurements(
     ]
     pairs = Bench(model, pair_groups, rate, options.repeats)
     judgements = replace(pairs, groups=judgement_groups)
-    double_pairs = replace(pairs, groups=two_pairs(pair_groups), each=2)
+    double_pairs = replace(pairs, groups=two_pairs(pair_groups), pairs_per_group=2)
 
     tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
-    runs = []
-    for what, checkpointing in tasks:
+    planned = []
+    for task, checkpointing in tasks:
         for variant in (STOCK, UNSHARED, SHARED):
-            runs.append((pairs, what, variant, checkpointing))
+            planned.append((pairs, task, variant, checkpointing))
     for variant in (APART, SHARED):
-        runs.append((double_pairs, TWO_PAIRS, variant, False))
+        planned.append((double_pairs, TWO_PAIRS, variant, False))
     for variant in (UNSHARED, SHARED):
-        runs.append((judgements, LOG_PROBABILITIES, variant, False))
+        planned.append((judgements, LOG_PROBABILITIES, variant, False))
     if options.compile:
-        for what, checkpointing in tasks:
-            runs.append((pairs, what, COMPILED, checkpointing))
-    return runs
+        for task, checkpointing in tasks:
+            planned.append((pairs, task, COMPILED, checkpointing))
+    return planned
 
 
-def compared(results: Sequence[SpeedResult]) -> list[SpeedResult]:
-    """Return the results with their ratios to the stock and the unshared variant of the same task.
+def with_ratios(results: Sequence[SpeedResult]) -> list[SpeedResult]:
+    """Return the results with the ratios of their speeds to two other variants of the same task.
 
-    With two pairs a prompt, the second is the variant in which each pair has the prompt to itself.
+    These are the stock variant, and the variant that shares less: for TWO_PAIRS the one in which
+    each pair has its own copy of the prompt, otherwise the unshared one.
     """
     speeds = {
         (result.what, result.checkpointing, result.variant): result.pairs_per_second
         for result in results
     }
-    with_ratios = []
+    results_with_ratios = []
     for result in results:
         less_shared = APART if result.what == TWO_PAIRS else UNSHARED
         stock = speeds.get((result.what, result.checkpointing, STOCK))
         unshared = speeds.get((result.what, result.checkpointing, less_shared))
-        with_ratios.append(
+        results_with_ratios.append(
             replace(
                 result,
                 times_stock=ratio(result.pairs_per_second, stock),
                 times_unshared=ratio(result.pairs_per_second, unshared),
             )
         )
-    return with_ratios
+    return results_with_ratios
 
 
 def ratio(speed: float | None, base: float | None) -> float | None:
@@ -232,7 +251,13 @@ def ratio(speed: float | None, base: float | None) -> float | None:
 
 
 def results_table(results: Sequence[SpeedResult], title: str, has_cuda: bool) -> Table:
-    """Return the table of all measurements."""
+    """Return the table of all measurements.
+
+    Args:
+        results: The measurements, in the order of the lines.
+        title: The title of the table.
+        has_cuda: True if the memory is that of a CUDA device, not of the process so far.
+    """
     memory = "peak GiB" if has_cuda else "RSS GiB so far"
     heads = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
     columns = (Column(""), Column("variant"), *(Column(head, is_number=True) for head in heads))
@@ -244,16 +269,16 @@ def results_table(results: Sequence[SpeedResult], title: str, has_cuda: bool) ->
                 result.variant,
                 "on" if result.checkpointing else "off",
                 str(result.rows),
-                cell(result.pairs_per_second, absent="does not fit"),
-                cell(result.mfu, "{:.1%}"),
-                cell(result.peak_gib),
-                cell(result.times_stock),
-                cell(result.times_unshared),
+                figure_text(result.pairs_per_second, absent="does not fit"),
+                figure_text(result.mfu, "{:.1%}"),
+                figure_text(result.peak_gib),
+                figure_text(result.times_stock),
+                figure_text(result.times_unshared),
             )
         )
     return Table(title, columns, tuple(rows))
 
 
-def cell(value: float | None, form: str = "{:.2f}", absent: str = "-") -> str:
-    """Return the text of a figure, which is `absent` for None."""
+def figure_text(value: float | None, form: str = "{:.2f}", absent: str = "-") -> str:
+    """Return a figure as a text, in the format `form`; `absent` if the figure is None."""
     return absent if value is None else form.format(value)

@@ -31,24 +31,29 @@ LAST_WORD = 1000
 
 
 class Workload(NamedTuple):
-    """Bounds of sizes in tokens, of which the upper one is excluded; `side` is that of an image."""
+    """Lower and upper bounds of the sizes of pairs, in tokens. The upper bounds are excluded."""
 
     side: tuple[int, int]
+    """Height and width of an image."""
     question: tuple[int, int]
     response: tuple[int, int]
 
 
 FULL = Workload((26, 40), (20, 120), (60, 400))
 SMALL = Workload((9, 14), (3, 15), (8, 50))
-"""An eighth of the tokens in the same proportions, for the embedded backbone on a CPU."""
+"""About an eighth of the tokens of FULL, for the embedded backbone on a CPU."""
 
 
 def config_of(name: str) -> Any:
-    """Return the configuration of `embedded`, `3b`, `7b` or a released checkpoint.
+    """Return the configuration of a model, with the reward head of BaseReward's paper.
 
-    It has the head of the paper. Nothing is downloaded.
+    Nothing is downloaded.
+
+    Args:
+        name: `embedded`, a key of SHAPES, or the hub id of a released checkpoint.
     """
     if name == EMBEDDED:
+        # The ids of special tokens do not matter for the speed.
         config = architecture({token: number for number, token in enumerate(SPECIAL)})
     else:
         config = (SHAPES | PUBLISHED)[name].config()
@@ -57,10 +62,16 @@ def config_of(name: str) -> Any:
 
 
 def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return a model of the class `kind`, with random weights made on the device.
+    """Return a model with random weights.
 
-    The head's last layer is random too, although it starts at zero for training: a backward pass of
-    zeros needs less power on a GPU, and so less time.
+    The last layer of the head is random too, although it starts at zero for training. A backward
+    pass of zeros would need less power on a GPU, and so less time.
+
+    Args:
+        kind: The class of the model.
+        name: The name of its configuration, as in `config_of`.
+        device: The device on which the weights are created.
+        dtype: The dtype of the weights.
     """
     torch.manual_seed(0)
     with torch.device(device):
@@ -68,6 +79,7 @@ def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any
         for module in model.modules():
             if isinstance(module, ScoreLinear):
                 nn.init.normal_(module.weight, std=0.02)
+    # The attention of packed rows and the faster embedding of patches, as in training.
     set_attention(model)
     embed_patches(model)
     return model
@@ -86,7 +98,7 @@ class PairSize:
 
 
 def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
-    """Return the sizes of `count` pairs."""
+    """Return the sizes of `count` pairs, drawn at random within the bounds of a workload."""
     generator = random.Random(seed)
     sizes = []
     for _ in range(count):
@@ -100,33 +112,53 @@ def pair_sizes(count: int, seed: int, workload: Workload) -> list[PairSize]:
 
 
 def pair_group(size: PairSize, vision: VisionTokens, seed: int) -> Group:
-    """Return a pair as a group whose continuations are read at their last token."""
+    """Return a pair of random tokens and pixels as a group: a prompt with two responses.
+
+    The head reads the last token of each response.
+
+    Args:
+        size: The size of the pair.
+        vision: The tokens of images in the model.
+        seed: The seed of tokens and pixels.
+    """
     generator = torch.Generator().manual_seed(seed)
-    tokens = [vision.image] * (size.height * size.width // vision.merge_size**2)
-    prompt = [*vision.marked(tokens), *_words(size.question, generator)]
+    num_image_tokens = size.height * size.width // vision.merge_size**2
+    image_tokens = [vision.image] * num_image_tokens
+    # `with_marks` adds the tokens that the model expects around an image.
+    prompt = [*vision.with_marks(image_tokens), *_words(size.question, generator)]
     responses = tuple(
         Continuation(_words(length, generator), read=(length - 1,)) for length in size.responses
     )
     pixels = torch.randn(size.height * size.width, vision.patch_size, generator=generator)
-    return Group(tuple(prompt), responses, pixels, ((1, size.height, size.width),))
+    grid = (1, size.height, size.width)  # frames, height and width in patches
+    return Group(tuple(prompt), responses, pixels, (grid,))
 
 
 def judgements_group(size: PairSize, vision: VisionTokens, seed: int, judgements: int) -> Group:
-    """Return the prompt of `size` with sampled judgements, all of whose tokens are learned.
+    """Return a prompt with judgements of random tokens, all of which carry loss.
 
-    They have the length of the longer response.
+    Each judgement is as long as the longer response of a pair of this size.
+
+    Args:
+        size: The size of the pair.
+        vision: The tokens of images in the model.
+        seed: The seed of tokens and pixels.
+        judgements: Number of judgements.
     """
     generator = torch.Generator().manual_seed(seed)
     length = max(size.responses)
-    made = [
+    continuations = [
         Continuation(_words(length, generator), loss_tokens=tuple(range(length)))
         for _ in range(judgements)
     ]
-    return replace(pair_group(size, vision, seed), continuations=tuple(made))
+    return replace(pair_group(size, vision, seed), continuations=tuple(continuations))
 
 
 def two_pairs(pairs: Sequence[Group]) -> list[Group]:
-    """Return half as many groups of two pairs: one of `pairs` with the next one's responses."""
+    """Return groups of two pairs each: every second pair takes over the prompt of the one before.
+
+    A last pair without a successor is left out, but a single pair is joined with itself.
+    """
     groups = []
     for first, second in zip(pairs[::2], pairs[1::2] or pairs, strict=False):
         groups.append(replace(first, continuations=first.continuations + second.continuations))
@@ -134,23 +166,32 @@ def two_pairs(pairs: Sequence[Group]) -> list[Group]:
 
 
 def unshared(groups: Sequence[Group], count: int = 1) -> list[Group]:
-    """Return every `count` continuations as a group with its own copy of prompt and image."""
-    apart = []
+    """Split groups into smaller ones, each with its own copy of the prompt and the image.
+
+    Args:
+        groups: The groups.
+        count: Number of continuations in each returned group.
+    """
+    split_groups = []
     for group in groups:
         for start in range(0, len(group.continuations), count):
-            own = group.continuations[start : start + count]
-            apart.append(replace(group, continuations=own))
-    return apart
+            continuations = group.continuations[start : start + count]
+            split_groups.append(replace(group, continuations=continuations))
+    return split_groups
 
 
 def padded_inputs(
     groups: Sequence[Group], vision: VisionTokens
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the stock model's inputs for all conversations, and the last token of each.
+    """Return the inputs of a stock model for all conversations, padded on the right.
 
-    The conversations are padded on the right. For B conversations of at most L tokens, `input_ids`
-    and `attention_mask` have shape (B, L), and the last tokens have shape (B,) and dtype int64. An
-    image is repeated for each of its conversations.
+    A conversation is a prompt with one of its continuations. The image of a prompt is repeated for
+    each of its conversations.
+
+    Returns:
+        The inputs by name; for B conversations of at most L tokens, `input_ids` and
+        `attention_mask` have shape (B, L). Then the index of the last token of each conversation,
+        (B,) int64.
     """
     singles = unshared(groups)
     ids = [torch.tensor([*group.prompt_ids, *group.continuations[0].ids]) for group in singles]
@@ -169,7 +210,11 @@ def padded_inputs(
 
 
 def vision_tokens(config: Any) -> VisionTokens:
-    """Return the tokens of images in a row of a model of `config`."""
+    """Return the tokens that stand for images in the rows of a model, and the sizes of patches.
+
+    Args:
+        config: The configuration of the model.
+    """
     # The ids of the tokens around an image do not matter for the speed. They are not 0, which may
     # be padding, whose embedding is 0.
     ids = (1, config.image_token_id, 2)
@@ -177,5 +222,5 @@ def vision_tokens(config: Any) -> VisionTokens:
 
 
 def _words(length: int, generator: torch.Generator) -> tuple[int, ...]:
-    """Return random ids of words."""
+    """Return `length` random token ids that are no special tokens."""
     return tuple(torch.randint(FIRST_WORD, LAST_WORD, (length,), generator=generator).tolist())

@@ -14,7 +14,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.preference import Preference
 from mmrm.data.sources.project import ProjectConfig
-from mmrm.data.sources.shared.file_source import MESSAGE, SourceRow
+from mmrm.data.sources.shared.file_source import MAX_MESSAGE_LENGTH, SourceRow
 from mmrm.data.sources.shared.source import Source
 from tests.data.sources.fixtures import image_struct, open_source, write_jsonl, write_parquet
 from tests.growth import LENGTHS, superlinear
@@ -153,7 +153,7 @@ def test_a_message_is_not_as_long_as_its_record(tmp_path: Path) -> None:
     )
     with pytest.raises(RecordError, match=r"^shp:0: ") as caught:
         source.record(0)
-    assert len(str(caught.value)) <= MESSAGE
+    assert len(str(caught.value)) <= MAX_MESSAGE_LENGTH
 
 
 def time_to_refuse(source: Source, texts: Sequence[str], reason: str) -> str | None:

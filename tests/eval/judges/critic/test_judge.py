@@ -14,7 +14,7 @@ import torch
 from mmrm.data.errors import RecipeError
 from mmrm.data.preference import Message, text
 from mmrm.data.prompts import with_critique
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.critique_ablation import main as ablation
 from mmrm.eval.journal import Journal
@@ -24,7 +24,7 @@ from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.critic.judge import CriticJudge, CritiqueLayout, critic_judge
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.judges.loading import load_judge
-from mmrm.eval.studies.critique_ablation import checked, row_with_right_first
+from mmrm.eval.studies.critique_ablation import matching_parts, row_with_right_first
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig, SamplingConfig
@@ -38,7 +38,7 @@ from tests.train.ranks import run_ranks
 pytestmark = pytest.mark.usefixtures("module_in_float64")
 
 LIMIT = 6
-WORLD = ShapesWorld("demo", 0, "benchmark")
+WORLD = ShapesGenerator("demo", 0, "benchmark")
 EXAMPLES = [row_with_right_first(WORLD.item(index)) for index in range(7)]
 ASKED = "judge the response."
 
@@ -175,7 +175,7 @@ def test_what_judging_cost_is_counted(checkpoint: Path) -> None:
 @pytest.mark.numerics
 def test_a_critic_goes_on_from_its_journal(checkpoint: Path, tmp_path: Path) -> None:
     journal, whole, first, rest = (
-        Journal(file=tmp_path / "journal.jsonl", mark="m"),
+        Journal(file=tmp_path / "journal.jsonl", fingerprint="m"),
         *(judge(checkpoint) for _ in range(3)),
     )
     verdicts = whole.judge(EXAMPLES)
@@ -328,12 +328,12 @@ def test_the_truth_of_critiques_is_counted() -> None:
     truths = [item.critique_truth(chosen) for item in items for chosen in (True, False)]
     right = [item.critique(chosen) for item in items for chosen in (True, False)]
     assert (
-        list(map(checked, right, truths))
+        list(map(matching_parts, right, truths))
         == [{"n": 1, "readable": 1, "verdict": 1, "fact": 1, "both": 1}] * 6
     )
     wrong_verdict = right[0].replace("the response is right.", "the response is wrong.")
     wrong_fact = right[1].replace(truths[1].fact, "there is nothing", 1)
-    some = map(checked, [wrong_verdict, wrong_fact, "I cannot say"], truths)
+    some = map(matching_parts, [wrong_verdict, wrong_fact, "I cannot say"], truths)
     assert [list(counts.values()) for counts in some] == [
         [1, 1, 0, 1, 0],
         [1, 1, 1, 0, 0],

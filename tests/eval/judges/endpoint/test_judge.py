@@ -253,7 +253,7 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, url: st
 def test_an_answer_has_a_size(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmrm.eval.judges.endpoint.client.LARGEST", 5000)
+    monkeypatch.setattr("mmrm.eval.judges.endpoint.client.MOST_BYTES", 5000)
     server.text = "long" * 5000
     with pytest.raises(EndpointError, match="an answer of more than 5,000 bytes"):
         judge(server, tmp_path, concurrency=1).judge(EXAMPLES[:1])

@@ -130,7 +130,7 @@ def test_what_it_may_write_counts_when_rows_are_filled(
 
 def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> None:
     journal, whole = (
-        Journal(file=tmp_path / "journal.jsonl", mark="m"),
+        Journal(file=tmp_path / "journal.jsonl", fingerprint="m"),
         judge(checkpoint, temperature=1.0, votes=3),
     )
     verdicts = whole.judge(EXAMPLES)

@@ -46,7 +46,7 @@ from tests.models.exactness import assert_exact
 
 JUDGES = sorted((Path(__file__).parents[4] / "recipes" / "judges").glob("*.yaml"))
 FILES = [path for path in JUDGES if "type: released" in path.read_text(encoding="utf-8")]
-WRITING = [name for name, row in RELEASED.items() if not isinstance(row.way, HeadConfig)]
+WRITING = [name for name, row in RELEASED.items() if not isinstance(row.prompt_or_head, HeadConfig)]
 QUESTION, FIRST, SECOND = "What is it?", "A cat.", "Two cats."
 
 
@@ -135,7 +135,7 @@ def theirs(
 def their_messages(model: ReleasedModel) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Return the messages of a row's script about QUESTION, and what it tells the processor."""
     image, system = {"type": "image"}, {"role": "system", "content": "You are a helpful assistant."}
-    way: Any = RELEASED[model].way
+    way: Any = RELEASED[model].prompt_or_head
     if (
         model == "sophia_thinking_reward"
     ):  # kxfan2002/SophiaVL-R1, verl/workers/reward/custom.py, get_process_reward
@@ -174,7 +174,7 @@ DIGESTS = {
 
 @pytest.mark.parametrize("model", WRITING)
 def test_a_prompt_is_the_authors_word_for_word(model: ReleasedModel) -> None:
-    way: Any = RELEASED[model].way
+    way: Any = RELEASED[model].prompt_or_head
     example = Example("key", (), (text("user", QUESTION),), (FIRST, SECOND), "", 0, "", "", {})
     if isinstance(way, PointTemplate):
         [asked] = way.ask(example, "A dog.")
@@ -396,7 +396,7 @@ def test_every_row_has_a_judge_file() -> None:
 def test_a_config_knows_whether_its_model_compares() -> None:
     for config in map(judge_config, FILES):
         assert isinstance(config, ReleasedJudgeConfig)
-        assert config.compares == isinstance(RELEASED[config.model].way, PairTemplate)
+        assert config.compares == isinstance(RELEASED[config.model].prompt_or_head, PairTemplate)
 
 
 def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,18 +22,18 @@ from mmrm.data.images import PatchTokens
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import critiques_of
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.candidates import Candidates, Scores, candidates_from_record
 from mmrm.train.methods.critic import own_critiques
 from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.critic.method import CriticEncoder, refuse_missing_critiques
 from mmrm.train.methods.critic.objective import JointCritique
 from mmrm.train.methods.critic.own_critiques import CritiqueStore, WriteCritiques
-from mmrm.train.supervised.packed_trainer import first
+from mmrm.train.supervised.packed_trainer import only_item
 from mmrm.train.supervised.steps import MixtureRecords, PackedRow, StepDataset, make_row
 from tests.models import tiny
 
-WORLD = ShapesWorld("demo", 0, "train")
+WORLD = ShapesGenerator("demo", 0, "train")
 OWN = ("the model's words on the first.", "its words on the second.")
 PIXELS = PatchTokens(784, 3136)
 
@@ -88,7 +88,7 @@ def sigmoid_loss(difference: float) -> float:
 def test_both_losses_and_all_figures_by_hand() -> None:
     row, model, objective = mixed_row(), Stub(SCORES), JointCritique(config())
     assert row.batch.group_sizes == (2, 4, 2)
-    assert row.own_critiques.tolist() == [False, True, False]
+    assert row.has_model_critiques.tolist() == [False, True, False]
     labels = len(row.batch.labels)
     assert row.totals().tolist() == [3, labels]
     loss, sums = objective.loss(model, row, torch.tensor([12.0, 1000.0]))
@@ -324,7 +324,7 @@ def test_every_window_is_written_once_before_its_first_step(tmp_path: Path) -> N
         kept.load(step)
         record = records[steps.indices(step)[0]]
         assert kept(record) == [f"{record.identity} {number} a", f"{record.identity} {number} b"]
-        assert encode(record, kept(record)).own_critiques
+        assert encode(record, kept(record)).has_model_critiques
     kept.load(0)
 
 
@@ -375,16 +375,20 @@ def test_a_window_that_was_kept_by_identity_is_written_again_on_resume(
 def test_the_stated_share_is_scored_on_own_critiques(tmp_path: Path) -> None:
     kept = store(tmp_path, critique="mixture", own_share=0.3)
     names = [f"record {n}" for n in range(4000)]
-    own = [name for name in names if kept.own(name)]
+    own = [name for name in names if kept.uses_model_critique(name)]
     assert 0.27 < len(own) / len(names) < 0.33
     assert own == [
-        name for name in names if store(tmp_path, critique="mixture", own_share=0.3).own(name)
+        name
+        for name in names
+        if store(tmp_path, critique="mixture", own_share=0.3).uses_model_critique(name)
     ]
     records, model = mixture(), Writer()
     run_callback(WriteCritiques(kept, own_steps(kept, records, 2), records, itself), model, 0, 1)
     kept.load(0)
-    assert {name for name in model.writings[0] if not kept.own(name)} == set()
-    others = [records[i] for i in range(len(records)) if not kept.own(records[i].identity)]
+    assert {name for name in model.writings[0] if not kept.uses_model_critique(name)} == set()
+    others = [
+        records[i] for i in range(len(records)) if not kept.uses_model_critique(records[i].identity)
+    ]
     assert others
     assert all(kept(record) is None for record in others)
 
@@ -464,10 +468,10 @@ def test_loader_workers_wait_for_the_window(tmp_path: Path, workers: int) -> Non
     late.start()
     found = []
     for step, item in enumerate(
-        DataLoader(steps, batch_size=1, collate_fn=first, num_workers=workers)
+        DataLoader(steps, batch_size=1, collate_fn=only_item, num_workers=workers)
     ):
         assert model.writings, "an item was given out before its critiques were written"
-        found.append([row.own_critiques.tolist() for row in item["rows"]])
+        found.append([row.has_model_critiques.tolist() for row in item["rows"]])
         late.join()
         state.global_step = step + 1
         callback.on_step_end(arguments, state, control, model=model)
@@ -509,4 +513,6 @@ def test_steps_without_own_critiques_are_marked_so() -> None:
     )
     rows = steps[0]["rows"]
     assert len(rows) > 1
-    assert [row.own_critiques.tolist() for row in rows] == [[False] * row.records for row in rows]
+    assert [row.has_model_critiques.tolist() for row in rows] == [
+        [False] * row.records for row in rows
+    ]

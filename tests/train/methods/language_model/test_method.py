@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.prompts import conclusion, read
+from mmrm.data.prompts import conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
-from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.train.methods.language_model.method import (
     JudgementEncoder,
     JudgementRecords,
-    with_winners,
+    indices_with_sides,
 )
 from tests.data.mixtures import mixture, project, row
 from tests.models import tiny
@@ -29,23 +29,23 @@ from tests.models import tiny
 @given(st.integers(1, 60), st.integers(0, 3))
 def test_the_winner_is_first_in_exactly_half(count: int, epoch: int) -> None:
     records = np.random.default_rng(epoch).permutation(count)
-    found = with_winners(records, seed=1, epoch=epoch)
+    found = indices_with_sides(records, seed=1, epoch=epoch)
     assert (found // 2).tolist() == records.tolist()
     assert int((found % 2 == 1).sum()) == count // 2
-    both = with_winners(records, seed=1, epoch=epoch, both=True)
+    both = indices_with_sides(records, seed=1, epoch=epoch, both=True)
     assert sorted(both.tolist()) == list(range(2 * count))
 
 
 def test_the_winner_is_first_in_half_of_every_even_step_and_nobody_knows_which() -> None:
-    sides = (with_winners(np.arange(400), seed=1, epoch=0) % 2).reshape(-1, 2)
+    sides = (indices_with_sides(np.arange(400), seed=1, epoch=0) % 2).reshape(-1, 2)
     assert (sides.sum(1) == 1).all()
     assert 60 < sides[:, 0].sum() < 140
 
 
 def test_every_epoch_draws_anew_and_every_rank_alike() -> None:
     records = np.arange(40)
-    assert (with_winners(records, 1, 0) == with_winners(records, 1, 0)).all()
-    assert (with_winners(records, 1, 0) != with_winners(records, 1, 1)).any()
+    assert (indices_with_sides(records, 1, 0) == indices_with_sides(records, 1, 0)).all()
+    assert (indices_with_sides(records, 1, 0) != indices_with_sides(records, 1, 1)).any()
 
 
 def judgements(*, both: bool = False) -> JudgementRecords:
@@ -62,7 +62,7 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
         (continuation,) = group.continuations
         learned = tokenizer.decode([continuation.ids[i] for i in continuation.loss_tokens])
         assert learned.endswith("<|im_end|>")
-        found = read(learned.removesuffix("<|im_end|>"))
+        found = read_judgement(learned.removesuffix("<|im_end|>"))
         shown = tokenizer.decode(group.prompt_ids)
         record = records.mixture[index // 2]
         first, second = (
@@ -101,14 +101,14 @@ def test_winners_are_balanced_among_records_that_can_be_shown_on_both_sides(
     sides: list[int], epoch: int
 ) -> None:
     records, only = np.arange(len(sides)), np.array(sides)
-    found = with_winners(records, seed=1, epoch=epoch, only_sides=only)
+    found = indices_with_sides(records, seed=1, epoch=epoch, only_sides=only)
     assert (found // 2).tolist() == records.tolist()
     shown, free = found % 2, only < 0
     assert shown[~free].tolist() == only[~free].tolist()
     assert int(shown[free].sum()) == int(free.sum()) // 2
-    again = with_winners(records, seed=1, epoch=epoch, only_sides=only)
+    again = indices_with_sides(records, seed=1, epoch=epoch, only_sides=only)
     assert found.tolist() == again.tolist()
-    both = with_winners(records, seed=1, epoch=epoch, both=True, only_sides=only)
+    both = indices_with_sides(records, seed=1, epoch=epoch, both=True, only_sides=only)
     wanted = [2 * index + side for index, side in enumerate(sides) if side >= 0] * 2
     wanted += [2 * index + side for index in np.flatnonzero(free).tolist() for side in (0, 1)]
     assert sorted(both.tolist()) == sorted(wanted)
@@ -118,9 +118,9 @@ def test_records_without_a_side_of_their_own_are_drawn_as_before() -> None:
     """Nothing changes for the embedded world, whose rationales can all be rewritten."""
     records = np.random.default_rng(0).permutation(50)
     for both in (False, True):
-        free = with_winners(records, 3, 2, both=both, only_sides=np.full(50, -1))
-        assert free.tolist() == with_winners(records, 3, 2, both=both).tolist()
-    assert with_winners(np.arange(10), 1, 0).tolist() == [0, 3, 4, 7, 9, 10, 12, 15, 16, 19]
+        free = indices_with_sides(records, 3, 2, both=both, only_sides=np.full(50, -1))
+        assert free.tolist() == indices_with_sides(records, 3, 2, both=both).tolist()
+    assert indices_with_sides(np.arange(10), 1, 0).tolist() == [0, 3, 4, 7, 9, 10, 12, 15, 16, 19]
 
 
 KEEPS = "The second response is wrong, so the former is right."
@@ -194,15 +194,15 @@ def test_an_epoch_shows_every_record_in_an_order_that_its_rationale_is_right_for
 def record_answer(records: JudgementRecords, index: int) -> int | None:
     (continuation,) = records[index].group.continuations
     learned = tiny.tokenizer().decode([continuation.ids[i] for i in continuation.loss_tokens])
-    return read(learned.removesuffix("<|im_end|>")).answer
+    return read_judgement(learned.removesuffix("<|im_end|>")).answer
 
 
 def test_the_cold_start_of_the_embedded_world_learns_what_it_learned() -> None:
     """Every judgement is the one that the world writes for the order that was drawn before."""
     records = judgements()
-    world = ShapesWorld("demo", 0, "train", 0.3, None)
+    world = ShapesGenerator("demo", 0, "train", 0.3, None)
     order = records.order(1)
-    assert order.tolist() == with_winners(records.mixture.order(1), 0, 1).tolist()
+    assert order.tolist() == indices_with_sides(records.mixture.order(1), 0, 1).tolist()
     for index in order.tolist():
         (continuation,) = records[index].group.continuations
         learned = tiny.tokenizer().decode([continuation.ids[i] for i in continuation.loss_tokens])

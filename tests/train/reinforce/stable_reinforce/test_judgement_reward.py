@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mmrm.data.prompts import Answer, Judgement, read, write_judgement
+from mmrm.data.prompts import Answer, Judgement, read_judgement, write_judgement
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
@@ -50,17 +50,20 @@ PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
 def test_the_formula(
     answer: Answer, consistency: Consistency, config: RewardsConfig, total: float
 ) -> None:
-    assert earned(read(write_judgement("because", answer)), 1, consistency, config).total == total
+    assert (
+        earned(read_judgement(write_judgement("because", answer)), 1, consistency, config).total
+        == total
+    )
 
 
 def test_a_right_answer_in_the_wrong_form_earns_its_result_only() -> None:
-    assert earned(read("<answer>1</answer>"), 1, 0, PAPER).total == 1.0
+    assert earned(read_judgement("<answer>1</answer>"), 1, 0, PAPER).total == 1.0
 
 
 @pytest.mark.parametrize("written", UNREADABLE)
 @pytest.mark.parametrize("config", [PAPER, RELEASED])
 def test_no_unclear_judgement_earns_a_result(written: str, config: RewardsConfig) -> None:
-    judgement = read(written)
+    judgement = read_judgement(written)
     for winner in (1, 2):
         found = earned(judgement, winner, by_rule([judgement])[0], config)
         assert found.result == 0
@@ -70,7 +73,11 @@ def test_no_unclear_judgement_earns_a_result(written: str, config: RewardsConfig
 def test_the_rule_compares_conclusion_and_answer() -> None:
     said = "Response 1 is better."
     assert by_rule(
-        [read(write_judgement(said, 1)), read(write_judgement(said, 2)), read("<answer>1</answer>")]
+        [
+            read_judgement(write_judgement(said, 1)),
+            read_judgement(write_judgement(said, 2)),
+            read_judgement("<answer>1</answer>"),
+        ]
     ) == [1, -1, 0]
 
 
@@ -154,15 +161,18 @@ def test_a_server_that_gives_no_clear_answer_never_pays(
 ) -> None:
     with server([(status, body)]) as url:
         judge = ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0)
-        judgements = [read(write_judgement("Response 1 is better.", 1)), read("nothing")]
+        judgements = [
+            read_judgement(write_judgement("Response 1 is better.", 1)),
+            read_judgement("nothing"),
+        ]
         assert by_model(partial(server_replies, judge, tmp_path), judgements) == [opinion, 0]
 
 
 def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
     judgements = [
-        read(write_judgement("Response 1 is better.", 1)),
-        read("nothing"),
-        read(write_judgement("a\nb", 2)),
+        read_judgement(write_judgement("Response 1 is better.", 1)),
+        read_judgement("nothing"),
+        read_judgement(write_judgement("a\nb", 2)),
     ]
     model = load_language_model(
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
@@ -184,9 +194,9 @@ def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
         return ["1" if "first" in question else "0" for question in questions]
 
     judgements = [
-        read("nothing"),
-        read(write_judgement("first", 1)),
-        read(write_judgement("second", 2)),
+        read_judgement("nothing"),
+        read_judgement(write_judgement("first", 1)),
+        read_judgement(write_judgement("second", 2)),
     ]
     assert by_model(replies, judgements) == [0, 1, -1]
     assert len(asked) == 2
