@@ -8,7 +8,6 @@ The page has samples and histograms of each source. Suspicious records are recor
 used, pairs with equal responses, and pairs with contradictory labels.
 """
 
-import argparse
 import math
 import sys
 from collections import Counter
@@ -28,10 +27,12 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Bar, Chart, Series
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
+from mmrm.data.package import recipe_path
 from mmrm.data.preference import Preference, validate
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import pairs_together_of, read_data_section
@@ -271,10 +272,8 @@ def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any
 
 def main() -> None:
     """Write the page of a recipe with --out, and print its suspicious records with --find."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("recipe", type=Path, help="The YAML file of a recipe.")
+    parser = CommandParser("data/browse.py", __doc__)
+    parser.add_argument("recipe", type=recipe_path, help="The YAML file of a recipe.")
     parser.add_argument("--out", type=Path, help="Write the page to this HTML file.")
     parser.add_argument(
         "--samples", type=int, default=6, help="The number of records of each source on the page."

@@ -12,7 +12,6 @@ interrupted command again. The command needs PyAV: pip install -e .[video]
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -28,6 +27,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
@@ -57,9 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The words of the command line; None reads those of this process.
     """
-    parser = argparse.ArgumentParser(
-        "data/frames.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("data/frames.py", __doc__)
     parser.add_argument(
         "videos", type=Path, metavar="VIDEOS", help="A video, or a folder of videos."
     )

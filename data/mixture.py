@@ -10,7 +10,6 @@ training, the number of dropped records and the reasons, and the lengths of the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -19,9 +18,11 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.package import data_cache, recipe_path
 from mmrm.data.preparation.inspection import inspect
-from mmrm.data.preparation.mixing import CACHE, Mixture
+from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import (
     image_tokens_of_recipe,
     pairs_together_of,
@@ -34,12 +35,10 @@ MIN_WIDTH = 120
 
 def main() -> None:
     """Prepare the data of a recipe (--plan), or print the format of a data file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("data/mixture.py", __doc__)
     parser.add_argument(
         "recipe_or_data",
-        type=Path,
+        type=recipe_path,
         metavar="RECIPE_OR_DATA",
         help="A recipe, or a file or folder of preference records.",
     )
@@ -68,7 +67,7 @@ def main() -> None:
             return
         data_path = recipe_or_data.expanduser().absolute()
         num_workers = os.cpu_count() or 1
-        descriptions = inspect(data_path, options.images, CACHE, num_workers)
+        descriptions = inspect(data_path, options.images, data_cache(), num_workers)
         for description in descriptions:
             print(description)
 

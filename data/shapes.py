@@ -9,7 +9,6 @@ Splits share no scene. The data files are in this project's own format and in th
 published benchmarks.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from textwrap import wrap
@@ -19,6 +18,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
@@ -120,9 +120,7 @@ def main() -> None:
 
     Both show the generated preference data about simple scenes.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("data/shapes.py", __doc__)
     parser.add_argument(
         "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the questions."
     )

@@ -11,7 +11,6 @@ tries of every record, which eval/select_pairs.py takes as the record's difficul
 continues an interrupted annotation.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -22,7 +21,9 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 
 from mmrm.data.config.validation import read_section
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.package import recipe_path
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import read_data_section
 from mmrm.data.prompts import TEMPLATES
@@ -39,10 +40,8 @@ def main() -> None:
     go to the file `--out`, and the number of tries for each pair to a journal, a JSON-lines file
     next to it. Pairs that the journal holds already are skipped.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("recipe", type=Path, help="The recipe whose pairs are annotated.")
+    parser = CommandParser("eval/annotate.py", __doc__)
+    parser.add_argument("recipe", type=recipe_path, help="The recipe whose pairs are annotated.")
     parser.add_argument("endpoint", type=Path, help="The YAML file of the endpoint.")
     parser.add_argument("--out", type=Path, required=True, help="The .jsonl file to write.")
     parser.add_argument(

@@ -8,7 +8,6 @@ answers word for word, the share of right replies to "is this answer right?", an
 in which the language model finds the right answer likelier than the wrong one.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.studies import answer_accuracy
@@ -29,9 +29,7 @@ def main() -> None:
 
     The figures are printed. With `--output` they are also written as JSON.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("eval/answers.py", __doc__)
     parser.add_argument("checkpoint", help="The backbone: a folder, or the name of a model.")
     parser.add_argument(
         "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the scenes."

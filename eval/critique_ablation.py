@@ -11,7 +11,6 @@ compared with the scalar judge's. It writes the same figures as JSON, by default
 CHECKPOINT/eval/critique_ablation.json.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
@@ -39,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     All ranks judge. The first rank prints the figures and writes them as JSON.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("eval/critique_ablation.py", __doc__)
     parser.add_argument(
         "checkpoint",
         type=Path,

@@ -19,7 +19,6 @@ the record's images and responses are.
 Memory does not grow with the training data. The same command continues an interrupted search.
 """
 
-import argparse
 import os
 import shutil
 import sys
@@ -32,7 +31,9 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.package import recipe_path
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.recipe_section import read_data_section
 from mmrm.data.preparation.scan import reading_code_digest
@@ -124,10 +125,8 @@ def main() -> None:
     A table of the matches is printed. The file `--output` gets the fingerprints of the records to
     leave out, and the file of the same name that ends in .jsonl gets every match.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("recipe", type=Path, help="The recipe whose sources are searched.")
+    parser = CommandParser("eval/overlap.py", __doc__)
+    parser.add_argument("recipe", type=recipe_path, help="The recipe whose sources are searched.")
     add_benchmarks_option(parser, required=True)
     parser.add_argument(
         "--output",

@@ -29,7 +29,6 @@ last holds a file for each checkpoint, so that a second call does not measure th
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +37,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_model_options, rank_device
@@ -52,11 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     All ranks measure. The first rank prints the figures, and writes figures and a picture to the
     folder `--output`.
     """
-    parser = argparse.ArgumentParser(
-        "eval/overoptimisation.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser("eval/overoptimisation.py", __doc__)
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="The folder of a run of `method: policy`."
     )

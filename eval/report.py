@@ -8,7 +8,6 @@ python eval/report.py runs/shapes/naive --watch        # writes it again wheneve
 The page needs no other file and no network.
 """
 
-import argparse
 import sys
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.errors import UserError
 from mmrm.data.storage.files import write_whole
 from mmrm.data.storage.output_lock import locked_file
@@ -132,9 +132,7 @@ def main() -> None:
     With `--watch` the page of a run is written again whenever its files change, until the run has
     ended.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("eval/report.py", __doc__)
     parser.add_argument(
         "folder",
         type=Path,

@@ -34,8 +34,10 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import PredictionsError, UserError
+from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_json
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.benchmarks.benchmark import Location
@@ -83,14 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "eval/run.py", description=__doc__, epilog=help_on_rules(), formatter_class=formatter
-    )
+    parser = CommandParser("eval/run.py", __doc__, epilog=help_on_rules())
     parser.add_argument(
         "judges",
         nargs="*",
-        type=Path,
+        type=recipe_path,
         metavar="JUDGE",
         help="Checkpoint folders or YAML files of judges.",
     )

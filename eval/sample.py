@@ -34,11 +34,12 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.images import data_uri
+from mmrm.data.package import data_cache
 from mmrm.data.preference import Preference
-from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.preparation.row_index import prompt_key
 from mmrm.data.sources.registry import AnySource
 from mmrm.data.storage.code_digest import code_digest
@@ -56,10 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Errors that a user can correct end the command with a message and no traceback.
     """
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "eval/sample.py", description=__doc__, formatter_class=formatter
-    )
+    parser = CommandParser("eval/sample.py", __doc__)
     parser.add_argument(
         "policy", metavar="POLICY", help="A checkpoint folder, a hub id, or `embedded`."
     )
@@ -108,7 +106,7 @@ def sample(options: argparse.Namespace) -> None:
         source = TypeAdapter(AnySource).validate_python(
             YAML(typ="safe", pure=True).load(options.source)
         )
-        questions = load_questions(source, CACHE)
+        questions = load_questions(source, data_cache())
         for question in questions:
             if question.truth is None:
                 raise UserError(

@@ -54,9 +54,11 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
+from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.cli import add_model_options, rank_device, refuse_existing
@@ -82,13 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "eval/score.py", description=__doc__, formatter_class=formatter
-    )
+    parser = CommandParser("eval/score.py", __doc__)
     parser.add_argument(
         "judge",
-        type=Path,
+        type=recipe_path,
         metavar="CHECKPOINT",
         help="A checkpoint folder, or the YAML file of a judge.",
     )

@@ -23,8 +23,10 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import UserError
+from mmrm.data.package import recipe_path
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import read_data_section
@@ -49,14 +51,14 @@ def main() -> None:
     The difficulty is the number of tries of eval/annotate.py, or the share of a judge's votes that
     are right.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("eval/select_pairs.py", __doc__)
     commands = parser.add_subparsers(dest="by", required=True)
     tries_parser = commands.add_parser("tries")
     pass_rate_parser = commands.add_parser("pass-rate")
     for subparser in (tries_parser, pass_rate_parser):
-        subparser.add_argument("recipe", type=Path, help="The recipe whose pairs are selected.")
+        subparser.add_argument(
+            "recipe", type=recipe_path, help="The recipe whose pairs are selected."
+        )
         subparser.add_argument("--out", type=Path, required=True, help="The .jsonl file to write.")
     tries_parser.add_argument("annotated", type=Path, help="The file that eval/annotate.py wrote.")
     tries_parser.add_argument(
@@ -67,7 +69,7 @@ def main() -> None:
         "Pairs that were never got right are selected as well.",
     )
     pass_rate_parser.add_argument(
-        "judge", type=Path, help="A checkpoint folder or the YAML file of a judge."
+        "judge", type=recipe_path, help="A checkpoint folder or the YAML file of a judge."
     )
     pass_rate_parser.add_argument(
         "--votes",

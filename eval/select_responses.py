@@ -35,6 +35,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.files import write_json_lines
@@ -167,10 +168,7 @@ def write_training_records(options: argparse.Namespace, selection: Selection) ->
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "eval/select_responses.py", description=__doc__, formatter_class=formatter
-    )
+    parser = CommandParser("eval/select_responses.py", __doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("best", "pairs", "rejection-sampling"):
         subparser = commands.add_parser(name)

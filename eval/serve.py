@@ -42,7 +42,9 @@ from pydantic import ValidationError
 
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.errors import UserError
+from mmrm.data.package import recipe_path
 from mmrm.data.regular_files import read_text
 from mmrm.eval.cli import add_model_options, rank_device
 from mmrm.eval.serving.request_limits import RequestLimits
@@ -71,12 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. A wrong command line ends the process with status 2."""
-    parser = argparse.ArgumentParser(
-        "eval/serve.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("eval/serve.py", __doc__)
     parser.add_argument(
         "judge",
-        type=Path,
+        type=recipe_path,
         metavar="JUDGE",
         help="A checkpoint folder, or the YAML file of a judge.",
     )

@@ -25,8 +25,10 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import first_rank_console, plain_console
 from mmrm.data.errors import CheckpointError, EndpointError, UserError
+from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_evaluation_options, rank_device, task_of
@@ -57,13 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Results that an earlier call stored in the folder `--output` are not computed again.
     """
-    parser = argparse.ArgumentParser(
-        "eval/sweep.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("eval/sweep.py", __doc__)
     parser.add_argument(
         "judges",
         nargs="+",
-        type=Path,
+        type=recipe_path,
         metavar="JUDGE",
         help="Run folders, checkpoint folders, or YAML files of judges.",
     )

@@ -9,7 +9,6 @@ depth are small: vision windows, M-RoPE, grouped-query attention, the tied LM he
 tokens and the chat template are those of Qwen2.5-VL.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -31,6 +30,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.models.backbone import EMBEDDED
 
@@ -173,9 +173,7 @@ def build(folder: Path, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("models/build_embedded.py", __doc__)
     parser.add_argument("folder", type=Path, help="The folder of the checkpoint.")
     parser.add_argument("--seed", type=int, default=0, help="The seed of the weights.")
     options = parser.parse_args()

@@ -20,7 +20,17 @@ CLONE = Path(__file__).resolve().parents[1]
 
 LAYERS = {
     "data": [
-        *("errors", "arrays", "scanning", "markers", "regular_files", "config", "display", "video"),
+        *(
+            "package",
+            "errors",
+            "arrays",
+            "scanning",
+            "markers",
+            "regular_files",
+            "config",
+            "display",
+            "video",
+        ),
         *("image_decoding", "preference", "limits", "rationales", "prompts", "images", "storage"),
         *("sources", "preparation", "synthetic"),
     ],
@@ -48,7 +58,7 @@ COMMANDS = {
         *("annotate", "select_pairs", "answers", "critique_ablation", "overoptimisation"),
     ],
     "train": [
-        *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge"),
+        *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
         *("throughput", "describe"),
     ],
 }

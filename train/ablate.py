@@ -25,7 +25,9 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.study import plan, run_missing, study_result, write
 from mmrm.train.studies.ablation.variants import (
@@ -63,15 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
-        "train/ablate.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser("train/ablate.py", __doc__, allow_abbrev=False)
     parser.add_argument(
         "list",
-        type=Path,
+        type=recipe_path,
         help="The YAML file of the list, such as recipes/ablations/shapes_head.yaml.",
     )
     parser.add_argument(

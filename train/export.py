@@ -10,7 +10,6 @@ versions. Rows of benchmarks are left out. A repository on the hub is made priva
 --public. To log in to the hub, run `hf auth login` or set HF_TOKEN.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -18,15 +17,14 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.errors import UserError
 from mmrm.data.storage.output_lock import locked_file
 
 
 def main() -> None:
     """Export the checkpoint that the command line names, and upload it with --push."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("train/export.py", __doc__)
     parser.add_argument("checkpoint", type=Path, help="A checkpoint of a run, or its `best`.")
     parser.add_argument("folder", type=Path, help="The folder that is made.")
     parser.add_argument(
@@ -46,8 +44,8 @@ def main() -> None:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-        from mmrm.train.merge import merge
         from mmrm.train.runs.export import export, upload
+        from mmrm.train.runs.merging import merge
 
         if options.merge:
             merge(options.checkpoint, options.folder)

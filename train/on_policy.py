@@ -46,7 +46,9 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.package import recipe_path
 from mmrm.eval.verifiers import VERIFIERS
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
@@ -65,15 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
-        "train/on_policy.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser("train/on_policy.py", __doc__, allow_abbrev=False)
     parser.add_argument(
         "recipe",
-        type=Path,
+        type=recipe_path,
         help="The recipe that trains the reward model, with a source `name: on_policy`.",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="Set a key of RECIPE.")

@@ -52,7 +52,9 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.predictors import read_list, run, write
@@ -77,13 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line; end the process if they do not fit together."""
-    parser = argparse.ArgumentParser(
-        "train/predictors.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("list", type=Path, help="The YAML file of a list of reward models.")
+    parser = CommandParser("train/predictors.py", __doc__, allow_abbrev=False)
+    parser.add_argument("list", type=recipe_path, help="The YAML file of a list of reward models.")
     parser.add_argument(
         "overrides",
         nargs="*",

@@ -8,7 +8,6 @@ are not repeated. The output of each run is in log.txt in its folder. The curves
 stress.png, and their numbers are written to stress.json, both in the recipe's `output.folder`.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -16,16 +15,16 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
+from mmrm.data.package import recipe_path
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.stress import run
 
 
 def main() -> None:
     """Train the runs that are not complete, print the outcome of every run and draw the curves."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("recipe", type=Path, help="A recipe of train/rl.py.")
+    parser = CommandParser("train/stress.py", __doc__)
+    parser.add_argument("recipe", type=recipe_path, help="A recipe of train/rl.py.")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="Set a key of the recipe in every run."
     )

@@ -23,6 +23,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
 from mmrm.train.runs.environment import silence
 from mmrm.train.studies.speed.throughput import run, write
@@ -50,9 +51,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     bfloat16, or without CUDA the CPU and float32.
     """
     has_cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser("train/throughput.py", __doc__)
     parser.add_argument(
         "--shape",
         choices=[EMBEDDED, *SHAPES],

@@ -7,6 +7,7 @@ found after all this can still name them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEv
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from mmrm.data.errors import SHOWN_CHARACTERS, Problem, RecipeError, UserError
+from mmrm.data.package import shipped_recipe
 from mmrm.data.regular_files import open_regular
 
 
@@ -173,7 +175,7 @@ class Reader:
         extends = tree.value.pop("extends", None)
         if extends is None:
             return tree
-        base_path = path.parent / str(extends.plain())
+        base_path = extended_path(path, str(extends.plain()))
         base = self.recipe(base_path, (*extended_by, path.resolve()), extends.where)
         return overlay(base, tree)
 
@@ -376,6 +378,18 @@ def _refuse_beyond_limits(depth: int, num_values: int, mark: StringMark | None) 
     if num_values > MAX_VALUES:
         reason = f"it holds more than {MAX_VALUES:,} keys and values"
         raise MarkedYAMLError(problem=reason, problem_mark=mark)
+
+
+def extended_path(path: Path, name: str) -> Path:
+    """Return the path of the file that the file at `path` extends under `name`.
+
+    It is relative to the folder of `path`. A name such as `recipes/basereward.yaml` that does not
+    exist there is the recipe of that name that comes with mmrm.
+    """
+    beside = path.parent / name
+    if os.path.lexists(beside):
+        return beside
+    return shipped_recipe(name) or beside
 
 
 def read_yaml(path: Path) -> Located:

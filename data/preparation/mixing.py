@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from mmrm.data.config.section import Processes, Ratio, Records, Section
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
+from mmrm.data.package import data_cache
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.data_card import DataCard, card_of
 from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
@@ -40,8 +41,6 @@ from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.preparation.split import SourceSplit, SplitRecords, hold_out
 from mmrm.data.sources.registry import AnySource
 from mmrm.data.sources.shared.source import SourceConfig
-
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "data"
 
 ResultT = TypeVar("ResultT")
 
@@ -78,8 +77,8 @@ class MixtureConfig(Section):
     workers: Processes | None = None
     """Number of processes for the first reading; null takes all cores."""
     cache: str | None = None
-    """Folder for indices, tables and the results of the first reading; null takes `.cache/data` in
-    the clone."""
+    """Folder for indices, tables and the results of the first reading; null takes `data` in
+    the cache folder, which is `$MMRM_CACHE` or `mmrm` in the user's cache folder."""
 
     @property
     def digest(self) -> str:
@@ -94,7 +93,7 @@ class MixtureConfig(Section):
     @property
     def cache_folder(self) -> Path:
         """The folder for files that are derived from the sources, such as row indices."""
-        return Path(self.cache).expanduser() if self.cache else CACHE
+        return Path(self.cache).expanduser() if self.cache else data_cache()
 
     @model_validator(mode="after")
     def _names_agree(self) -> MixtureConfig:

@@ -24,6 +24,7 @@ from typing import Any
 
 from PIL import Image
 
+from mmrm.data.package import cache_folder
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.synthetic.rng import Rng, stable_hash
@@ -32,7 +33,6 @@ from mmrm.data.synthetic.world import GeneratedItem, ShapesGenerator
 
 PAIRS = 3
 """Number of pairs with the same id in the MM-RLHF-RewardBench edition."""
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "editions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +285,14 @@ EDITIONS = {
 def edition(name: str, level: str) -> Path:
     """Return the folder of a benchmark's edition: generated rows in the benchmark's format.
 
-    All editions of a level are written into the cache of this clone when the first one is needed.
+    All editions of a level are written into the cache folder when the first one is needed.
 
     Args:
         name: The benchmark, a key of EDITIONS.
         level: The level of difficulty, a key of LEVELS.
     """
-    folder = CACHE / f"{level}-{code_digest('mmrm.data.synthetic.benchmark_files')}"
+    name_of_level = f"{level}-{code_digest('mmrm.data.synthetic.benchmark_files')}"
+    folder = cache_folder() / "editions" / name_of_level
     if not folder.is_dir():
         with suppress(FileExistsError):  # another process was first, with the same rows
             write_editions(folder, level, 0)

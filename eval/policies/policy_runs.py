@@ -10,8 +10,9 @@ from pydantic import TypeAdapter
 
 from mmrm.data.config.layers import read_yaml
 from mmrm.data.errors import UserError
+from mmrm.data.package import data_cache
 from mmrm.data.preference import Preference
-from mmrm.data.preparation.mixing import CACHE, Mixture, MixtureConfig
+from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.sources.registry import AnySource
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.files import read_json
@@ -147,4 +148,4 @@ class PolicyRun:
         source = TypeAdapter(AnySource).validate_python(self.source)
         if "rows" in type(source).model_fields:
             source = source.model_copy(update={"rows": count})
-        return load_questions(source, CACHE)[:count]
+        return load_questions(source, data_cache())[:count]

@@ -18,8 +18,8 @@ from typing import Any
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import image_size
 from mmrm.data.limits import DEFAULTS, Limits, written_sizes
+from mmrm.data.package import data_cache
 from mmrm.data.preference import EncodedImage
-from mmrm.data.preparation.mixing import CACHE
 from mmrm.data.regular_files import require_regular
 from mmrm.data.sources.shared.conversation import response_text
 from mmrm.data.sources.shared.file_source import (
@@ -128,7 +128,7 @@ def open_records(path: Path, image_root: Path | None, limits: Limits = DEFAULTS)
         raise UserError(f"{path}: there is no such file.")
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder.")
-    rows = open_rows([path], CACHE)
+    rows = open_rows([path], data_cache())
     if not len(rows):
         raise UserError(f"{path}: the file holds no record.")
     return RecordFile(path, rows, Folder(root), limits)

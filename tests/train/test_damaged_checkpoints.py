@@ -26,9 +26,9 @@ from mmrm.models.backbone import load_encoder, load_language_model, load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
 from mmrm.models.portable.reward import IncompleteCheckpointError
 from mmrm.train.checkpoints.integrity import mark_complete
-from mmrm.train.merge import merge
 from mmrm.train.recipe.input_paths import look_at_model
 from mmrm.train.recipe.sections import LoraConfig as LoraSection
+from mmrm.train.runs.merging import merge
 from mmrm.train.runs.model import add_adapters
 from tests.eval import run_folders
 from tests.models import tiny

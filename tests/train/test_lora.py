@@ -19,9 +19,9 @@ from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.eval.suite.suite import Suite
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig
-from mmrm.train.merge import merge
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
+from mmrm.train.runs.merging import merge
 from mmrm.train.runs.model import make_model
 from mmrm.train.runs.model_card import read_results
 from tests.models import tiny

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ from typing import get_origin
 from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, overlay
 from mmrm.data.config.validation import problems as locate
 from mmrm.data.config.validation import salvage, sections, validate
+from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.errors import CheckpointError, Problem, RecipeError
+from mmrm.data.package import recipe_path
 from mmrm.models.config import checkpoint_at
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from mmrm.train.recipe.rules import check
@@ -245,14 +247,9 @@ def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Lau
         entry: The script.
         description: The docstring of the script, which --help shows.
     """
-    parser = ArgumentParser(
-        f"train/{entry}.py",
-        description=description,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser(f"train/{entry}.py", description, allow_abbrev=False)
     parser.add_argument(
-        "recipe", type=Path, help="a YAML file, for example recipes/basereward.yaml"
+        "recipe", type=recipe_path, help="a YAML file, for example recipes/basereward.yaml"
     )
     parser.add_argument(
         "overrides",

@@ -24,10 +24,10 @@ from ruamel.yaml.error import YAMLError
 
 import mmrm
 from mmrm.data.errors import UserError
+from mmrm.data.package import clone
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sampling import SetPlacement
 from mmrm.data.storage.files import read_json, write_json, write_whole
-from mmrm.data.storage.package import clone
 from mmrm.train.recipe.deepspeed_config import NONE
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe

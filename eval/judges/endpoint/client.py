@@ -19,6 +19,7 @@ import httpx
 
 from mmrm.data.errors import EndpointError
 from mmrm.data.images import data_uri
+from mmrm.data.package import cache_folder
 from mmrm.data.preference import EncodedImage, Message
 from mmrm.data.storage.files import write_whole
 from mmrm.eval.judges.endpoint.config import EndpointConfig
@@ -194,7 +195,8 @@ def open_client(config: EndpointConfig) -> Client:
             f"the environment variable {config.key_variable} holds characters that no header can "
             "send; copy it anew."
         )
-    return Client(config, Path(config.cache).expanduser(), key)
+    cache = Path(config.cache).expanduser() if config.cache else cache_folder() / "endpoint"
+    return Client(config, cache, key)
 
 
 def delay(first: float, attempt: int) -> float:

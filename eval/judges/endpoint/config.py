@@ -43,9 +43,10 @@ class EndpointConfig(JudgeConfig):
     first_delay_seconds: Seconds = 1.0
     """Seconds before the first retry. They are doubled before each further one, up to a minute, and
     multiplied by a random factor from 0.5 to 1."""
-    cache: str = ".cache/endpoint"
-    """Folder that caches the answers by a digest of the request. A cached request is not sent
-    again."""
+    cache: str | None = None
+    """Folder that caches the answers by a digest of the request; null takes `endpoint` in the cache
+    folder, which is `$MMRM_CACHE` or `mmrm` in the user's cache folder. A cached request is not
+    sent again."""
     dollars_per_million_input: float | None = NotNegative
     """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative

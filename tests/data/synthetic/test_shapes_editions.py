@@ -14,9 +14,9 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
+from mmrm.data.package import CACHE_VARIABLE
 from mmrm.data.shapes import write_sheet
 from mmrm.data.sources.project import ProjectConfig
-from mmrm.data.synthetic import benchmark_files as editions
 from mmrm.data.synthetic.benchmark_files import (
     EDITIONS,
     PAIRS,
@@ -220,7 +220,7 @@ def test_nothing_is_written_over_and_nothing_half_stays(
 
 
 def test_an_edition_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(editions, "CACHE", tmp_path)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     first = edition("mm_rlhf_rewardbench", "demo")
     made = (first / "mm_reward_bench.jsonl").stat().st_mtime_ns
     assert edition("mm_rlhf_rewardbench", "demo") == first

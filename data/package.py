@@ -36,16 +36,20 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("mmrm")
 
 
+def data_cache() -> Path:
+    """Return the folder for indices, tables and other files that are derived from data."""
+    return cache_folder() / "data"
+
+
 def recipe_path(text: str) -> Path:
     """Return the path of a recipe or judge file that a user named.
 
     A path such as `recipes/basereward.yaml` that does not exist in the working directory is the file
     of that name that comes with mmrm. Any other path is returned unchanged.
     """
-    path = Path(text)
-    if not path.exists():
-        return shipped_recipe(text) or path
-    return path
+    if not os.path.lexists(text):
+        return shipped_recipe(text) or Path(text)
+    return Path(text)
 
 
 def shipped_recipe(text: str) -> Path | None:
