@@ -78,8 +78,8 @@ class RolloutConfig(MethodConfig):
     """The number of pairs, or questions of a policy, that a rank computes in one forward and
     backward pass, each with all its texts. It bounds the memory and does not change the result."""
     steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
-    """The number of optimizer steps on one batch of rollouts. The paper trains on rollouts of 256 in
-    batches of 128 [Q]."""
+    """The number of optimizer steps on one batch of rollouts. The paper trains on rollouts of 256
+    in batches of 128 [Q]."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
     """The temperature at which texts are sampled [Q]."""
     max_new_tokens: Tokens = 1024
@@ -154,8 +154,8 @@ class RolloutConfig(MethodConfig):
         bound = self.advantages.filter
         if normalisation == "group" and bound is not None and largest <= bound:
             message = (
-                f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at {bound:g} "
-                "never acts; set method.advantages.normalisation=batch as in the paper, "
+                f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at "
+                f"{bound:g} never acts; set method.advantages.normalisation=batch as in the paper, "
                 "method.advantages.filter=null, or more generations"
             )
             yield Broken(

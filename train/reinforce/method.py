@@ -81,8 +81,8 @@ class ReinforceMethod(Method):
         texts_per_pass = pairs_of_pass * config.num_generations
         passes_per_step = pairs_of_rank // pairs_of_pass
         # GRPOConfig refuses fewer than two texts of a prompt, and batches that they do not divide,
-        # because trl's advantages compare the texts of a prompt. This project's advantages need not,
-        # so the true numbers are set when the arguments have been made.
+        # because trl's advantages compare the texts of a prompt. This project's advantages need
+        # not, so the true numbers are set when the arguments have been made.
         arguments = training_arguments(
             self.recipe,
             self.recipe.steps(self.mixture.epoch_size),
@@ -145,7 +145,8 @@ class ReinforceMethod(Method):
         if config.frozen_copies(lora=self.recipe.optim.lora is not None):
             reference = load_language_model(self.recipe.backbone)
         reward, reward_model = self.reward()
-        # Only whole rollout batches can be sampled, so the last one may have more prompts than used.
+        # Only whole rollout batches can be sampled, so the last one may have more prompts than
+        # used.
         num_batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = deal_places(
             num_batches, config.steps_per_rollout, self.recipe.optim.records_per_step, world_size()

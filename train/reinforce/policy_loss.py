@@ -40,8 +40,8 @@ def compute_advantages(rewards: Tensor, group_size: int, config: AdvantageConfig
         group_size: The number of texts of each prompt.
         config: The normalisation and the filter.
     """
-    # In fp32 equal rewards would not give 0: the rounding error of their mean, divided by a standard
-    # deviation of almost 0, would be an advantage of several units.
+    # In fp32 equal rewards would not give 0: the rounding error of their mean, divided by a
+    # standard deviation of almost 0, would be an advantage of several units.
     rewards = rewards.double()
     groups = rewards.view(-1, group_size)
     if config.normalisation == "batch":

@@ -264,7 +264,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         return method.kl_coefficient * gathered
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return the loss of a pass: the mean loss of a token in each text, averaged over the texts.
+        """Return the loss of a pass: the mean loss of a text's tokens, averaged over the texts.
 
         It is divided by the number of passes of the step, whose gradients are added up.
         """
@@ -273,7 +273,8 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         log_p = self._log_probabilities(model, inputs["completion_ids"], mask, inputs["sample"])
         old_log_p = inputs.get("old_per_token_logps")
         if old_log_p is None:
-            # One step is trained on each rollout batch, so the policy is still the one that sampled.
+            # One step is trained on each rollout batch, so the policy is still the one that
+            # sampled.
             old_log_p = log_p.detach()
         log_ratio = log_p - old_log_p
         token_loss = policy_loss(log_ratio, inputs["advantages"], method)
@@ -477,9 +478,9 @@ def _by_vllm(
     for prompt in trainer.batch_prompts:
         prompts += [prompt] * num_generations
     images = [list(prompt.images) or None for prompt in prompts]
-    # In a prompt's tokens, an image is a sequence of pads between vision_start and vision_end. trl's
-    # client takes the sequence as it is. An engine in this process expands the first pad that it
-    # finds to such a sequence, so that it must find a single pad for each image.
+    # In a prompt's tokens, an image is a sequence of pads between vision_start and vision_end.
+    # trl's client takes the sequence as it is. An engine in this process expands the first pad that
+    # it finds to such a sequence, so that it must find a single pad for each image.
     pad = trainer.encoder.vision.image
     ids_for_vllm = prompt_ids
     if trainer.vllm_mode == "colocate":

@@ -55,7 +55,8 @@ def check_trl(trainer: type) -> None:
         trainer: The class GRPOTrainer.
 
     Raises:
-        RuntimeError: A method in HOOKS or READ is missing, has other parameters, or does not mention
+        RuntimeError: A method in HOOKS or READ is missing, has other parameters, or does not
+        mention
             one of the texts.
     """
     methods = vars(trainer)
@@ -78,7 +79,7 @@ def check_trl(trainer: type) -> None:
                 problems.append(f"GRPOTrainer.{name} does not mention {source_text!r}")
     if problems:
         raise RuntimeError(
-            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides these "
-            "parts of GRPOTrainer and would compute something else. It is tested with trl "
+            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides "
+            "these parts of GRPOTrainer and would compute something else. It is tested with trl "
             f"{EXPECTED}; install that version."
         )

@@ -38,7 +38,7 @@ from mmrm.train.runs.provenance import (
 )
 
 PATIENCE = 10.0
-"""Seconds that the other ranks of a node wait, so that the first one prints why a run cannot begin."""
+"""Seconds that other ranks of a node wait, so that the first one can print why no run begins."""
 
 
 def run(launch: Launch) -> bool:
@@ -75,8 +75,8 @@ def end_before_training(error: UserError | IncompleteCheckpointError) -> NoRetur
     if os.environ["LOCAL_RANK"] == "0":
         print(error, file=sys.stderr, flush=True)
     else:
-        # If the first rank has the error too, it prints it and ends, and the launcher ends this rank
-        # during the wait. If not, this rank prints.
+        # If the first rank has the error too, it prints it and ends, and the launcher ends this
+        # rank during the wait. If not, this rank prints.
         time.sleep(PATIENCE)
         print(f"rank {rank()}: {error}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
@@ -116,8 +116,8 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
         summarise(Path(recipe.output.folder), console, baselines=recipe.evaluation.baselines)
     elif rank() == 0:
         console.print(
-            f"SIGUSR1: checkpoint-{step} of {num_steps:,} steps is complete, the run ends; continue "
-            "with --resume"
+            f"SIGUSR1: checkpoint-{step} of {num_steps:,} steps is complete, the run ends; "
+            "continue with --resume"
         )
     return is_finished
 

@@ -61,9 +61,9 @@ def prepare_environment(deepspeed: bool) -> None:
         os.environ.update(SINGLE_PROCESS, MASTER_PORT=str(free_port()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
-    # The recipe decides about DeepSpeed, whatever the launcher has set. On a CPU, accelerate silently
-    # ignores a DeepSpeed configuration if the first variable is not true or the second one is, which
-    # `accelerate launch --cpu` sets.
+    # The recipe decides about DeepSpeed, whatever the launcher has set. On a CPU, accelerate
+    # silently ignores a DeepSpeed configuration if the first variable is not true or the second one
+    # is, which `accelerate launch --cpu` sets.
     os.environ.update(ACCELERATE_USE_DEEPSPEED=str(deepspeed).lower(), ACCELERATE_USE_CPU="false")
 
 
@@ -101,8 +101,8 @@ def warn_of_locks() -> None:
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     for lock in sorted(root.glob("**/lock")):
         print(
-            f"{lock} is there: another process compiles this extension now, or one was killed while "
-            "it did. If the run does not go on and nothing compiles, remove the file.",
+            f"{lock} is there: another process compiles this extension now, or one was killed "
+            "while it did. If the run does not go on and nothing compiles, remove the file.",
             file=sys.stderr,
         )
 
@@ -172,9 +172,9 @@ def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Itera
     yield
     barrier()
     if is_distributed():
-        # DDP's reducer also refers to the group and lives longer than this block. If it held the last
-        # reference, the group would be freed while the interpreter's lock is held, and would wait for
-        # gloo's threads, which need that lock (pytorch/pytorch#56297).
+        # DDP's reducer also refers to the group and lives longer than this block. If it held the
+        # last reference, the group would be freed while the interpreter's lock is held, and would
+        # wait for gloo's threads, which need that lock (pytorch/pytorch#56297).
         ENDED_GROUPS.append(torch.distributed.group.WORLD)
         torch.distributed.destroy_process_group()
 

@@ -122,8 +122,8 @@ def _evaluate_on_benchmarks(
 def evaluation_folder(folder: Path, step: int) -> Path:
     """Return the folder for the results of the model after `step` optimizer steps.
 
-    It is inside the checkpoint of that step. Before the first step there is no checkpoint, and it is
-    inside the folder `start`. `folder` is the run folder.
+    It is inside the checkpoint of that step. Before the first step there is no checkpoint, and it
+    is inside the folder `start`. `folder` is the run folder.
     """
     folder_of_step = f"checkpoint-{step}" if step else "start"
     return folder / folder_of_step / "eval"

@@ -1,8 +1,8 @@
 """Checks and notes for a run that is continued with another number of steps.
 
 Weights, optimizer states, random numbers and the order of the data continue from the checkpoint.
-The steps before it are not trained again. From the checkpoint on, the learning rate is that of a run
-that had the new number of steps from the beginning, also in the warm-up.
+The steps before it are not trained again. From the checkpoint on, the learning rate is that of a
+run that had the new number of steps from the beginning, also in the warm-up.
 """
 
 from pathlib import Path
@@ -83,17 +83,17 @@ def _note_on_more_steps(
     return (
         f"{checkpoint}: {steps_now - steps_before:,} steps more for a run of {steps_before:,}. "
         "Optimizer states, random numbers and the order of the data go on; the first "
-        f"{steps_done:,} steps stay as they are.\nlearning rate: the {optim.schedule} schedule over "
-        f"{steps_before:,} steps gave {share_before:.1%} of the highest for step "
-        f"{steps_done + 1:,}; from here on it is computed over {steps_now:,} steps: "
-        f"{', '.join(rates)}"
+        f"{steps_done:,} steps stay as they are.\n"
+        f"learning rate: the {optim.schedule} schedule over {steps_before:,} steps gave "
+        f"{share_before:.1%} of the highest for step {steps_done + 1:,}; from here on it is "
+        f"computed over {steps_now:,} steps: {', '.join(rates)}"
     )
 
 
 def share(
     optim: OptimConfig, arguments: TrainingArguments, num_steps: int, steps_done: int
 ) -> float:
-    """Return the learning rate after `steps_done` of `num_steps` steps, as a share of the highest."""
+    """Return the learning rate after `steps_done` of `num_steps` steps, divided by the highest."""
     # transformers makes a schedule only for an optimizer, so it gets one without any use.
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     schedule = get_scheduler(

@@ -19,9 +19,9 @@ from mmrm.train.supervised.optimizer import compile_layers
 def make_model(recipe: Recipe) -> nn.Module:
     """Return the model that a recipe trains: its backbone, with a head if the method has one.
 
-    The updates of an optimizer step are too small to be added to a bf16 weight. DeepSpeed keeps fp32
-    copies of the weights that it trains in bf16. Without DeepSpeed the trained weights themselves
-    are fp32, and the model computes in bf16 by autocast.
+    The updates of an optimizer step are too small to be added to a bf16 weight. DeepSpeed keeps
+    fp32 copies of the weights that it trains in bf16. Without DeepSpeed the trained weights
+    themselves are fp32, and the model computes in bf16 by autocast.
     """
     lora = recipe.optim.lora
     # "Master weights" are the fp32 copies of trained weights.

@@ -25,7 +25,10 @@ recipe imports this module, and that package may be absent.
 
 
 class TermConfig(Section, ABC):
-    """The section of a term of a policy's reward, with what the plan and the checks must know of it."""
+    """The section of a recipe on one term of a policy's reward.
+
+    It also tells the plan of a run and the checks of a recipe the properties of the term.
+    """
 
     if TYPE_CHECKING:
         # Every term declares these itself. Declared here, they would be the first of all keys.
@@ -46,7 +49,7 @@ class TermConfig(Section, ABC):
         return None
 
     def rules(self, key: str, max_new_tokens: int) -> Iterator[Broken]:
-        """Yield the rules that the term breaks.
+        """Yield the rules that the values of this section break.
 
         Args:
             key: The key of the term in the recipe, such as `method.rewards.0`.
@@ -65,13 +68,13 @@ class JudgeTerm(TermConfig):
     """A checkpoint of any kind, or the YAML file of a judge (`type: server` for one behind
     eval/serve.py). A judge in this process is loaded whole on every rank."""
     form: Literal["raw", "standardised", "sigmoid", "rank", "hybrid", "stratified"] = "raw"
-    """The transformation of a judge's scores into rewards (eval/selection/score_forms.py). `hybrid` is
-    BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
+    """The transformation of a judge's scores into rewards (eval/selection/score_forms.py). `hybrid`
+    is BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
     weight: Weight = 1.0
     """The weight of this term in the sum."""
     shuffled: bool = False
-    """Shuffle the scores among the answers to the same question. This is a control: the rewards then
-    carry no information about the answers."""
+    """Shuffle the scores among the answers to the same question. This is a control: the rewards
+    then carry no information about the answers."""
 
     @property
     def needs_answers(self) -> bool:
@@ -114,8 +117,8 @@ class LengthTerm(TermConfig):
         """Yield the rule that some answers must cost something."""
         if self.free_tokens >= max_new_tokens:
             message = (
-                f"{self.free_tokens} tokens are free and no answer is longer than {max_new_tokens}: "
-                "the term never costs anything; lower free_tokens"
+                f"{self.free_tokens} tokens are free and no answer is longer than "
+                f"{max_new_tokens}: the term never costs anything; lower free_tokens"
             )
             keys = (f"{key}.free_tokens", "method.rewards", "method.max_new_tokens")
             yield Broken(message, keys)

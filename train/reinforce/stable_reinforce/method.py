@@ -14,7 +14,7 @@ from mmrm.train.reinforce.stable_reinforce.config import (
     StableReinforceConfig,
 )
 from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
-    Consistencies,
+    ConsistencyCheck,
     JudgementReward,
     by_model,
     by_rule,
@@ -30,29 +30,29 @@ class StableReinforceMethod(ReinforceMethod):
     config: StableReinforceConfig
 
     def prepare(self) -> None:
-        """Make the prompts of the run from the records of the mixture."""
+        """Make the prompts of the run: requests to compare the responses of its records."""
         self.prompts = PairPrompts(
             self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
         )
 
     def judge(self, model: Any) -> GenerativeJudge:
-        """Return `model` as a judge, which writes judgements with the prompt of the training."""
+        """Return `model` as a judge that gets the same prompt as in training."""
         return generative_judge(self, self.config.template, model)
 
     @property
     def largest_reward(self) -> float:
-        """The largest reward of a judgement."""
+        """The reward of a judgement that is right, consistent and in the required format."""
         return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
 
     def reward(self) -> tuple[JudgementReward, Any]:
-        """Return the reward of judgements, and the model that checks their consistency.
+        """Return the function that trl calls for the rewards of judgements, and its model.
 
-        The model is None if the check loads no model into this process.
+        The model checks if reasoning and answer agree. It is None if a server or a rule does so.
         """
         check, checking_model = self.consistency_check()
         return JudgementReward(self.config.rewards, check, self.encoder), checking_model
 
-    def consistency_check(self) -> tuple[Consistencies, Any]:
+    def consistency_check(self) -> tuple[ConsistencyCheck, Any]:
         """Return the function that checks if reasoning and answer of a judgement agree.
 
         The second value is the model that this function runs. It is None if a server or a rule

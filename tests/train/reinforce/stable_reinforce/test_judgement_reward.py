@@ -23,10 +23,10 @@ from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     JudgementReward,
     by_model,
     by_rule,
+    consistency_of_reply,
     consistency_question,
     earned,
     model_replies,
-    reply,
     server_replies,
 )
 from tests.data.test_prompts import UNREADABLE
@@ -78,7 +78,7 @@ def test_the_rule_compares_conclusion_and_answer() -> None:
     ("said", "meant"), [("1", 1), (" 0.\n", -1), ("", 0), ("10", 0), ("Output: 1", 0), ("yes", 0)]
 )
 def test_only_a_lone_digit_is_a_reply(said: str, meant: int) -> None:
-    assert reply(said) == meant
+    assert consistency_of_reply(said) == meant
 
 
 def test_the_question_shows_the_last_lines_and_is_not_asked_without_an_answer() -> None:
