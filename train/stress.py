@@ -42,7 +42,8 @@ def main() -> None:
     )
     options = parser.parse_intermixed_args()
     with command():
-        for sentence in run(options).sentences:
+        result = run(options)
+        for sentence in result.sentences:
             print(sentence)
 
 

@@ -66,7 +66,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--pairs",
         type=int,
         default=8,
-        help="The pairs of one step. They are packed into as few rows as fit into memory.",
+        help="The number of pairs of a step. They are packed into as few rows as fit into memory.",
     )
     parser.add_argument(
         "--repeats",
@@ -95,6 +95,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = argparse.Namespace(device=torch.device("cpu"), dtype=torch.float32)
     if has_cuda:
         options = argparse.Namespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)
+    # The parser adds the options of the command line to this namespace.
     return parser.parse_args(argv, options)
 
 

@@ -103,6 +103,7 @@ def model_rules(recipe: Recipe) -> Iterator[Broken]:
             "thaw a part"
         )
         yield Broken(message, ("backbone.freeze", "method.type"))
+    # The section `head` has default values, so only one that the recipe gives is refused.
     if "head" in recipe.model_fields_set:
         message = f"the method {method} has no reward head; remove this section"
         yield Broken(message, ("head", "method.type"))
@@ -211,6 +212,7 @@ def length_rules(recipe: Recipe) -> Iterator[Broken]:
         )
         yield Broken(message, ("optim.records_per_step", "data"))
         return
+    # This raises an error if the run would have no step.
     try:
         recipe.steps(num_records)
     except UserError as error:

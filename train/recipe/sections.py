@@ -228,7 +228,10 @@ backbone's family; vLLM serves it."""
         return None
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the names of the figures on the records of data.validation."""
+        """Return the names of the figures on the records of data.validation.
+
+        They are empty if no records are withheld from training.
+        """
         if not run.data.validation:
             return ()
         return (HELD_OUT_ACCURACY, HELD_OUT_LOSS)
@@ -248,7 +251,10 @@ backbone's family; vLLM serves it."""
         yield from ()
 
     def judge_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the path of every checkpoint or judge file that scores texts."""
+        """Yield the key and the path of every judge that scores texts in training.
+
+        The path is that of a checkpoint or of the YAML file of a judge.
+        """
         yield from ()
 
     def frozen_copies(self, *, lora: bool) -> int:
@@ -306,7 +312,10 @@ class RunConfig(Section):
 
     @property
     def held_out_figures(self) -> tuple[str, ...]:
-        """The names of figures on data.validation and questions, for `evaluation.best_metric`."""
+        """The names of the figures on the records of data.validation, and on sets of questions.
+
+        `evaluation.best_metric` may name one of them.
+        """
         return self.method.held_out_figures(self)
 
     def steps(self, records: int) -> int:

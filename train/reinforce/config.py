@@ -22,7 +22,11 @@ IMPORTANCE_CAP = 3.0
 
 
 class PreClipConfig(Section):
-    """Bounds on a token's ratio, which becomes exp(clip(log ratio, log lowest, log highest))."""
+    """Bounds on the ratio of a token's probabilities under the new and the old policy.
+
+    They are applied to the log-ratio: the ratio becomes exp(clip(log ratio, log lowest, log
+    highest)).
+    """
 
     lowest: Bound = 1e-3
     """The smallest ratio. Smaller ratios are set to it [Q]."""
@@ -31,7 +35,7 @@ class PreClipConfig(Section):
 
 
 class AdvantageConfig(Section):
-    """The computation of advantages from rewards."""
+    """Settings of the computation of advantages from rewards."""
 
     normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
     """The normalisation of rewards: over the whole rollout batch [Q], over the texts of one prompt,

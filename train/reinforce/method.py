@@ -117,8 +117,9 @@ class ReinforceMethod(Method):
         encoder = self.encoder
         if config.engine == "transformers":
             return {}
-        # trl finds the images of a prompt by this attribute, which only processors have.
+        # trl finds the images of a prompt by this attribute of a processor. A tokenizer has none.
         encoder.tokenizer.image_token_id = encoder.vision.image
+        # The policy must not write an image token.
         never_sampled = {encoder.vision.image: -100.0}
         return {
             "use_vllm": True,

@@ -248,9 +248,10 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         ids = rollout["completion_ids"]
         mask = rollout["completion_mask"]
         method = self.method
-        if self.reference:
+        if self.reference is not None:
             rollout["reference"] = self._all_log_probabilities(self.reference, ids, mask)
         else:
+            # Without its adapters, the model is the initial model.
             with self.accelerator.unwrap_model(self.model).disable_adapter():
                 rollout["reference"] = self._all_log_probabilities(self.model, ids, mask)
         if method.kl_in == "loss":
@@ -347,7 +348,10 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         self._metrics["train"][name].append(float(value))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save as trl does, with the image processor and every rank's rollout buffer."""
+        """Save a checkpoint as trl does, and in it the image processor and the rollout buffers.
+
+        Each rank saves its own rollout buffer.
+        """
         super()._save_checkpoint(model, trial)
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if rank() == 0:
@@ -358,7 +362,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         torch.save(state, folder / ROLLOUTS.format(rank=rank()))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load as trl does, and this rank's rollout buffer.
+        """Load the states of optimizer and scheduler as trl does, and this rank's rollout buffer.
 
         A run that was interrupted between two steps of a rollout batch continues with that batch.
         """

@@ -115,6 +115,7 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
         recipe = launch.recipe
         summarise(Path(recipe.output.folder), console, baselines=recipe.evaluation.baselines)
     elif rank() == 0:
+        # Only this signal ends the training before its last step.
         console.print(
             f"SIGUSR1: checkpoint-{step} of {num_steps:,} steps is complete, the run ends; "
             "continue with --resume"

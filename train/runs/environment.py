@@ -123,7 +123,7 @@ def _on_numbered_cpu(storage: Any, device_name: str) -> Any:
 
 @contextmanager
 def run_environment(*, seed: int, deterministic: bool, deepspeed: bool) -> Iterator[None]:
-    """Run the block inside the process group of a run, with seeds, and end all ranks together.
+    """Run the block inside the process group of a run, with its seed, and end all ranks together.
 
     Ranks wait for one another at the end, because a rank that ends alone aborts the others. If the
     block raises an error, this rank does not wait. The launcher then ends the others.
@@ -187,7 +187,7 @@ def start(argv: Sequence[str], entry: Script, description: str) -> None:
 
     Args:
         argv: The arguments of the command line, without the script.
-        entry: The script.
+        entry: The name of the script, such as "rm" for train/rm.py.
         description: The docstring of the script, which --help shows.
     """
     launch = parse_arguments(argv, entry, description)

@@ -153,6 +153,7 @@ class HeldOutRecords:
         errors_on_this_rank: dict[int, str] = {}
         for index in range(rank(), num_records, world_size()):
             try:
+                # A record with two equal responses is also refused.
                 encode(distinct(validation[index]))
             except RecordError as error:
                 errors_on_this_rank[index] = str(error)

@@ -25,7 +25,7 @@ from mmrm.train.reinforce.policy.term_config import TermConfig
 
 
 class PolicyConfig(RolloutConfig):
-    """Reinforcement learning of a policy by reward models and GRPO (BaseReward, arXiv 2509.16127)."""
+    """Reinforcement learning of a policy by reward models, as in BaseReward (arXiv 2509.16127)."""
 
     implementation = "mmrm.train.reinforce.policy.method:PolicyMethod"
     judge_type = None
@@ -52,9 +52,10 @@ class PolicyConfig(RolloutConfig):
         return f"policy: {self.num_generations} answers a question {self.update}; reward {terms}"
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the names of the figures on all sets of questions, such as `NAME/greedy`.
+        """Return the names of the figures on all sets of questions, such as `SET/greedy`.
 
-        The records of data.validation are one of the sets. The figure `best` needs a judge.
+        The records of data.validation are one of the sets. The figure `best` is left out if the
+        reward has no judge.
         """
         has_judge = any(term.judge_path is not None for term in self.rewards)
         figures = [figure for figure in QUESTION_FIGURES if figure != "best" or has_judge]

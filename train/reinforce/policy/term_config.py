@@ -27,7 +27,7 @@ recipe imports this module, and that package may be absent.
 class TermConfig(Section, ABC):
     """The section of a recipe on one term of a policy's reward.
 
-    It also tells the plan of a run and the checks of a recipe the properties of the term.
+    The properties of the term are read by the plan of a run and by the checks of a recipe.
     """
 
     if TYPE_CHECKING:

@@ -80,7 +80,7 @@ class StableReinforceConfig(RolloutConfig):
 
     @property
     def judge_template(self) -> JudgeTemplate:
-        """The prompt of the judge."""
+        """The name of the prompt in which the judge sees two responses."""
         return self.template
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:

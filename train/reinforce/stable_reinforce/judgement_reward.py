@@ -81,7 +81,7 @@ def earned(
     return RewardParts(result, consistency_value, format_value, total)
 
 
-def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
+def consistency_by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
     """Return the consistency of judgements by a rule, without a model.
 
     It is 1 if the last choice that the reasoning names is the answer, -1 if it is another one, and
@@ -126,7 +126,7 @@ def consistency_of_reply(reply: str) -> Consistency:
     return 0
 
 
-def by_model(
+def consistency_by_model(
     replies: Callable[[Sequence[str]], Sequence[str]], judgements: Sequence[Judgement]
 ) -> list[Consistency]:
     """Return the consistency of judgements as a model decides it.

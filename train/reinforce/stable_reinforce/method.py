@@ -16,8 +16,8 @@ from mmrm.train.reinforce.stable_reinforce.config import (
 from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     ConsistencyCheck,
     JudgementReward,
-    by_model,
-    by_rule,
+    consistency_by_model,
+    consistency_by_rule,
     model_replies,
     server_replies,
 )
@@ -53,20 +53,20 @@ class StableReinforceMethod(ReinforceMethod):
         return JudgementReward(self.config.rewards, check, self.encoder), checking_model
 
     def consistency_check(self) -> tuple[ConsistencyCheck, Any]:
-        """Return the function that checks if reasoning and answer of a judgement agree.
+        """Return the function that checks if reasoning and answer agree, and a model.
 
-        The second value is the model that this function runs. It is None if a server or a rule
-        makes the check, so that no model is loaded into this process.
+        The model is the one that the function runs. It is None if a server or a rule makes the
+        check, so that no model is loaded into this process.
         """
-        judge = self.config.rewards.consistency
-        if isinstance(judge, ServerJudge):
-            replies = partial(server_replies, judge, self.folder / "consistency")
-            return partial(by_model, replies), None
-        if isinstance(judge, CheckpointJudge):
-            backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
+        section = self.config.rewards.consistency
+        if isinstance(section, ServerJudge):
+            ask_server = partial(server_replies, section, self.folder / "consistency")
+            return partial(consistency_by_model, ask_server), None
+        if isinstance(section, CheckpointJudge):
+            backbone = BackboneConfig(path=section.path, dtype=self.recipe.backbone.dtype)
             model = load_language_model(backbone)
             encoder = load_encoder(backbone)
             token_budget = self.packed().token_budget
-            local_replies = partial(model_replies, model, encoder, token_budget)
-            return partial(by_model, local_replies), model
-        return by_rule, None
+            ask_model = partial(model_replies, model, encoder, token_budget)
+            return partial(consistency_by_model, ask_model), model
+        return consistency_by_rule, None
