@@ -82,7 +82,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--step",
         action="store_true",
-        help="Measure an optimizer step with the loader in place of the variants.",
+        help="Measure an optimizer step with the loader, and no variants.",
     )
     parser.add_argument("--loader", action="store_true", help="Measure only the loader.")
     parser.add_argument(

@@ -60,10 +60,10 @@ def stage(name: str) -> int:
 
 
 def copies_within(name: str) -> int:
-    """Return the number of ranks that share a second copy of the weights under ZeRO-3.
+    """Return the number of ranks among which a second copy of the weights is divided under ZeRO-3.
 
-    The copy is divided among the ranks of each node, so that weights are gathered without the
-    network between nodes (hpZ). The result is 0 for a configuration without such a copy.
+    These ranks are on one node, so that weights are gathered without the network between nodes.
+    DeepSpeed calls this hpZ. The result is 0 for a configuration without a second copy.
     """
     if name == NONE:
         return 0

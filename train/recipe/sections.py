@@ -352,6 +352,7 @@ class RunConfig(Section):
             unused["head"] = True
         if self.method.evaluated_on == "benchmarks":
             unused["evaluation"] = {"questions", "samples"}
+            # A judge with a head scores, and samples no judgements.
             if self.has_head:
                 unused["evaluation"].add("judging")
         return self.model_dump(mode="json", exclude=unused)

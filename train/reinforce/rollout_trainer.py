@@ -481,6 +481,7 @@ def _by_vllm(
     prompts: list[Prompt] = []
     for prompt in trainer.batch_prompts:
         prompts += [prompt] * num_generations
+    # A prompt without images has None in place of a list.
     images = [list(prompt.images) or None for prompt in prompts]
     # In a prompt's tokens, an image is a sequence of pads between vision_start and vision_end.
     # trl's client takes the sequence as it is. An engine in this process expands the first pad that

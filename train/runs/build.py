@@ -59,7 +59,8 @@ def run(launch: Launch) -> bool:
         folder_lock = locked_folder(Path(launch.recipe.output.folder))
         try:
             stack.enter_context(locked_by_first_rank(folder_lock))
-            # A run that had the folder when the command line was read may have ended since.
+            # The folder was also checked when the command line was read. Another run may have
+            # written checkpoints into it since.
             refuse_finished_folder(launch.recipe)
             trainer, resume, console = assemble(launch)
         except (UserError, IncompleteCheckpointError) as error:
@@ -83,9 +84,10 @@ def end_before_training(error: UserError | IncompleteCheckpointError) -> NoRetur
 
 
 def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Console) -> bool:
-    """Train, and return True if the run reached its last step.
+    """Train the model of a run, and return True if the run reached its last step.
 
-    Errors that the user can correct end the process with status 1, with their message.
+    Errors that the user can correct end the process with a message and exit status 1, not a
+    traceback.
 
     Args:
         launch: The parsed command line.

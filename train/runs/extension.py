@@ -94,7 +94,7 @@ def share(
     optim: OptimConfig, arguments: TrainingArguments, num_steps: int, steps_done: int
 ) -> float:
     """Return the learning rate after `steps_done` of `num_steps` steps, divided by the highest."""
-    # transformers makes a schedule only for an optimizer, so it gets one without any use.
+    # transformers makes a schedule only for an optimizer, so it gets one that is never used.
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     schedule = get_scheduler(
         arguments.lr_scheduler_type, optimizer, optim.warmup_steps(num_steps), num_steps

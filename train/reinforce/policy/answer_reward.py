@@ -94,7 +94,7 @@ class AnswerReward:
         return totals
 
     def _read(self, completion_ids: Sequence[list[int]], prompts: Sequence[Prompt]) -> AnswerBatch:
-        """Return the answers as text, and which of them are complete and right."""
+        """Return the answers with their texts, and flags for complete and for right answers."""
         end_of_turn = self.encoder.end_of_turn
         texts: list[str] = []
         is_whole: list[bool] = []

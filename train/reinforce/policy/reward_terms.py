@@ -151,7 +151,7 @@ class JudgeReward(RewardTerm):
 
 
 class VerifierReward(RewardTerm):
-    """1 for an answer that states the known one, 0 for any other."""
+    """A term that is 1 for an answer that states the known answer, and 0 for any other."""
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
         """Return 1 for every right answer, and 0 for every other."""
@@ -159,12 +159,15 @@ class VerifierReward(RewardTerm):
 
 
 class LengthReward(RewardTerm):
-    """A price on length: 0 up to `free_tokens`, from there linear to -1 at the limit."""
+    """A term that is negative for long answers.
+
+    It is 0 up to `free_tokens` tokens, and from there falls linearly to -1 at the length limit.
+    """
 
     config: LengthTerm
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return the price of every answer; -1 for an answer that is not complete."""
+        """Return the value of the term for every answer, -1 for an answer that is not complete."""
         free_tokens = self.config.free_tokens
         most_excess_tokens = self.setting.max_new_tokens - free_tokens
         rewards: list[float] = []
@@ -178,7 +181,7 @@ class LengthReward(RewardTerm):
 
 
 class FormatReward(RewardTerm):
-    """1 for an answer that matches a pattern as a whole, 0 for any other."""
+    """A term that is 1 for an answer that matches a pattern as a whole, and 0 for any other."""
 
     config: FormatTerm
 

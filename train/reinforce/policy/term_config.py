@@ -88,7 +88,7 @@ class JudgeTerm(TermConfig):
 
 
 class VerifierTerm(TermConfig):
-    """1 for an answer that states the known one, 0 for any other."""
+    """A term that is 1 for an answer that states the known answer, and 0 for any other."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:VerifierReward"
 
@@ -98,12 +98,12 @@ class VerifierTerm(TermConfig):
 
     @property
     def needs_answers(self) -> bool:
-        """True: an answer is compared with the known one."""
+        """True, because every answer is compared with the known answer."""
         return True
 
 
 class LengthTerm(TermConfig):
-    """A price on length (DAPO, arXiv 2503.14476): 0 up to `free_tokens`, then linear to -1."""
+    """A term that is 0 up to `free_tokens`, then falls linearly to -1 (DAPO, arXiv 2503.14476)."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:LengthReward"
 
@@ -125,7 +125,7 @@ class LengthTerm(TermConfig):
 
 
 class FormatTerm(TermConfig):
-    """1 for an answer that matches a pattern as a whole, 0 for any other."""
+    """A term that is 1 for an answer that matches a pattern as a whole, and 0 for any other."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:FormatReward"
 
