@@ -143,9 +143,9 @@ class RolloutConfig(MethodConfig):
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that `run` breaks on advantages, the pre-clip and the pairs of a pass."""
-        size = self.num_generations
+        group_size = self.num_generations
         normalisation = self.advantages.normalisation
-        if normalisation != "batch" and size == 1:
+        if normalisation != "batch" and group_size == 1:
             message = (
                 f"{normalisation} compares the judgements of one pair, and there is only 1; set "
                 "method.num_generations to 2 or more, or method.advantages.normalisation=batch"
@@ -153,29 +153,28 @@ class RolloutConfig(MethodConfig):
             keys = ("method.advantages.normalisation", "method.num_generations")
             yield Broken(message, keys)
 
-        # The largest standardised advantage in a group: one reward is unlike all others.
-        largest = (size - 1) / math.sqrt(size)
+        # This is the advantage in a group whose other rewards are all alike, see
+        # `largest_advantage`.
+        largest = (group_size - 1) / math.sqrt(group_size)
         bound = self.advantages.filter
         if normalisation == "group" and bound is not None and largest <= bound:
             message = (
-                f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at "
+                f"no advantage in a group of {group_size} exceeds {largest:.2f}, so a filter at "
                 f"{bound:g} never acts; set method.advantages.normalisation=batch as in the paper, "
                 "method.advantages.filter=null, or more generations"
             )
-            yield Broken(
-                message,
-                (
-                    "method.advantages.filter",
-                    "method.advantages.normalisation",
-                    "method.num_generations",
-                ),
+            filter_keys = (
+                "method.advantages.filter",
+                "method.advantages.normalisation",
+                "method.num_generations",
             )
+            yield Broken(message, filter_keys)
 
-        clip = self.pre_clip
-        if clip is not None and not clip.lowest < 1 < clip.highest:
+        bounds = self.pre_clip
+        if bounds is not None and (bounds.lowest >= 1 or bounds.highest <= 1):
             message = (
-                f"the bounds {clip.lowest:g} and {clip.highest:g} must enclose 1, the ratio before "
-                "any update"
+                f"the bounds {bounds.lowest:g} and {bounds.highest:g} must enclose 1, the ratio "
+                "before any update"
             )
             yield Broken(message, ("method.pre_clip",))
 

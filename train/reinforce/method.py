@@ -24,7 +24,10 @@ from mmrm.train.reinforce.rollouts import RunPrompts, deal_places
 
 
 class ReinforceMethod(Method):
-    """Reinforcement learning on sampled texts: trl's arguments and trainer."""
+    """Reinforcement learning on sampled texts, by this project's trainer on the basis of trl's.
+
+    A subclass makes the prompts and the reward.
+    """
 
     columns: ClassVar[Mapping[str, str]] = {
         "loss": "{:.4f}",

@@ -126,7 +126,7 @@ def kl_divergence(log_p: Tensor, reference_log_p: Tensor, form: str) -> Tensor:
         return difference
     if form == "k2":
         return difference.square() / 2
-    return (-difference).exp() + difference - 1
+    return (-difference).exp() + difference - 1  # k3
 
 
 def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:

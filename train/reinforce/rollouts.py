@@ -88,7 +88,7 @@ class RunPrompts(ABC):
     """The order of the prompts of `_epoch`."""
 
     def __getitem__(self, place: int) -> Prompt:
-        """Return the prompt at a place of the run."""
+        """Return the prompt with the position `place` among all prompts of the run."""
         epoch, position = divmod(place, self.mixture.epoch_size)
         if epoch != self._epoch:
             self._indices = self.order(epoch)

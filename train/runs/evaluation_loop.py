@@ -92,7 +92,7 @@ def _evaluate_on_benchmarks(
     judge = method.judge(model)
     assert judge is not None, f"{recipe.method.type} is evaluated on benchmarks"
     started = perf_counter()
-    # Under ZeRO-3, a judge that writes would gather the weights again for every token.
+    # Under ZeRO-3, weights are gathered once for a judge that writes, not again for every token.
     weights = method.whole_weights(model) if judge.info.writes else nullcontext()
     with weights:
         results, scores = suite.run(judge, evaluation_folder(method.folder, step), console)

@@ -21,6 +21,7 @@ from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.models.config import SamplingConfig
 from mmrm.models.encoder import Encoder
 from mmrm.models.packed_generation import generate_packed
+from mmrm.models.packing.groups import Group
 from mmrm.train.reinforce.rollouts import Prompt
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
 
@@ -89,12 +90,12 @@ def consistency_by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
     """
     consistencies: list[Consistency] = []
     for judgement in judgements:
-        concluded = None
+        last_choice = None
         if judgement.reasoning is not None:
-            concluded = conclusion(judgement.reasoning)
-        if concluded is None or judgement.answer is None:
+            last_choice = conclusion(judgement.reasoning)
+        if last_choice is None or judgement.answer is None:
             consistencies.append(0)
-        elif concluded == judgement.answer:
+        elif last_choice == judgement.answer:
             consistencies.append(1)
         else:
             consistencies.append(-1)
@@ -188,10 +189,11 @@ def model_replies(
 
     `token_budget` is the largest size of a packed row, in tokens.
     """
-    groups = [
-        encoder.encode_conversations((), [(text("user", question),)], None, "")
-        for question in questions
-    ]
+    groups: list[Group] = []
+    for question in questions:
+        # A single turn, without images, without scores to read, and of no record.
+        conversation = (text("user", question),)
+        groups.append(encoder.encode_conversations((), [conversation], None, ""))
     greedy = SamplingConfig(max_new_tokens=REPLY_TOKENS)
     seeds = [[""]] * len(groups)  # greedy texts do not depend on a seed
     replies_by_question = generate_packed(model, encoder, groups, seeds, greedy, token_budget)
