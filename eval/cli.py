@@ -32,7 +32,8 @@ SETTING_SEPARATOR = re.compile(r",(?=(?:revision|image_root|type|limit|frames)=)
 """Separator of the settings of a benchmark. Other commas belong to a path."""
 
 RANK_TIMEOUT = timedelta(hours=12)
-"""How long ranks wait for one another; one may download a benchmark or wait for an endpoint."""
+"""The time that ranks wait for one another. One of them may download a benchmark or wait for an
+endpoint."""
 
 
 def refuse_existing(output: Path) -> None:

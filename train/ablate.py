@@ -39,28 +39,30 @@ from mmrm.train.studies.ablation.variants import (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the runs of the list that are not complete, and print and write their comparison.
+    """Train the runs of a list of variants that are not complete, and compare all runs in tables.
 
-    A list that cannot be run, or any other error that a user can correct, ends the process with
-    status 2. Failed runs end it with status 1.
+    The tables are printed, and written into the folder of the list. Errors that the user can
+    correct end the command with a message and exit status 2, not a traceback. If runs have failed,
+    the exit status is 1.
     """
     options = parse(arguments)
     console = wide_console(120, highlight=False)
     with exit_on_user_error(status=2):
-        seeds = list(dict.fromkeys(options.seeds))
-        ablation = read_ablation(options.list, options.overrides, seeds)
+        distinct_seeds = list(dict.fromkeys(options.seeds))
+        ablation = read_ablation(options.list, options.overrides, distinct_seeds)
         refuse_other_recipes(ablation.runs)
         if options.dry_run:
             console.print(plan(ablation).rich())
             return
-        failed = run_missing(ablation, shlex.split(options.launcher), console)
+        failed_runs = run_missing(ablation, shlex.split(options.launcher), console)
         result = study_result(ablation)
         write(result, ablation.folder)
         result.show(console)
-        written = "ablation.md, ablation.csv, ablation.json and ablation.png"
-        console.print(f"written: {ablation.folder}/{written}", soft_wrap=True)
-    if failed:
-        sys.exit("\n".join(f"failed: {run}; see {run.folder / LOG}" for run in failed))
+        file_names = "ablation.md, ablation.csv, ablation.json and ablation.png"
+        console.print(f"written: {ablation.folder}/{file_names}", soft_wrap=True)
+    if failed_runs:
+        lines = [f"failed: {run}; see {run.folder / LOG}" for run in failed_runs]
+        sys.exit("\n".join(lines))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -69,7 +71,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "list",
         type=recipe_path,
-        help="The YAML file of the list, such as recipes/ablations/shapes_head.yaml.",
+        help="The YAML file of a list of variants, such as recipes/ablations/shapes_head.yaml.",
     )
     parser.add_argument(
         "overrides",

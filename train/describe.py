@@ -1,8 +1,9 @@
 """Generate the files that describe all keys of recipes and judge files.
 
-They are two JSON schemas, by which editors complete and check keys, and the reference page.
+They are two JSON schemas, recipes/schema.json and recipes/judges/schema.json, by which editors
+complete and check keys, and the reference page docs/configuration.md.
 
-python train/describe.py      # recipes/schema.json, recipes/judges/schema.json, docs/configuration.md
+python train/describe.py
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CLONE = Path(__file__).resolve().parents[1]
+"""The folder of the clone of this project, in which the files are written."""
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(CLONE))
 
@@ -25,7 +27,7 @@ from mmrm.train.reference.schema import judge_schema, recipe_schema
 
 
 def files() -> dict[Path, str]:
-    """Return the content of the two schemas and of the reference page, by the path of the file."""
+    """Return the texts of the two schemas and the reference page, by the paths of their files."""
     judges = installed_sections(JUDGES)
     return {
         CLONE / "recipes/schema.json": _as_json(recipe_schema()),

@@ -56,9 +56,10 @@ from mmrm.train.studies.on_policy import run
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the rounds that are not complete, and print the table of all rounds.
+    """Train a reward model in rounds on the answers of a policy, and print a table of all rounds.
 
-    An error that a user can correct ends the process with status 2.
+    Rounds that are complete are not repeated. Errors that the user can correct end the command with
+    a message and exit status 2, not a traceback.
     """
     options = parse(arguments)
     with exit_on_user_error(status=2):

@@ -61,9 +61,11 @@ from mmrm.train.studies.predictors import read_list, run, write
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train and measure the models that are not complete, and print and write the tables of all.
+    """Measure which figures of reward models predict what a policy gains from them.
 
-    An error that a user can correct ends the process with status 2.
+    Reward models that are not complete are trained and measured first. The tables of all models are
+    printed and written. Errors that the user can correct end the command with a message and exit
+    status 2, not a traceback.
     """
     options = parse(arguments)
     with exit_on_user_error(status=2):
@@ -73,12 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(result, folder)
         console = wide_console(120, highlight=False)
         result.show(console)
-        written = f"written: {folder}/predictors.json, predictors.md and predictors.png"
-        console.print(written, soft_wrap=True)
+        message = f"written: {folder}/predictors.json, predictors.md and predictors.png"
+        console.print(message, soft_wrap=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the command line; end the process if they do not fit together."""
+    """Return the options of the command line.
+
+    The process ends with a message if only one of --pays and --policy-recipe is given.
+    """
     parser = CommandParser("train/predictors.py", __doc__, allow_abbrev=False)
     parser.add_argument("list", type=recipe_path, help="The YAML file of a list of reward models.")
     parser.add_argument(
@@ -128,7 +133,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="VARIANT",
-        help="The variants by which a policy is trained.",
+        help="The variants of the list with which, as reward models, a policy is trained.",
     )
     parser.add_argument(
         "--launcher",

@@ -3,8 +3,8 @@
 A judge learns to compare the responses of preference pairs (StableReinforce). A policy learns to
 answer questions, rewarded by reward models or by rules.
 
-deepspeed train/rl.py recipes/r1_reward_rl.yaml                      # begins with the result of train/sft.py
-deepspeed train/rl.py recipes/shapes/judge_rl.yaml                   # generated images, on a laptop
+deepspeed train/rl.py recipes/r1_reward_rl.yaml           # begins with the result of train/sft.py
+deepspeed train/rl.py recipes/shapes/judge_rl.yaml        # generated images, on a laptop
 python train/rl.py recipes/r1_reward_rl.yaml --dry-run
 """
 

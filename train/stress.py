@@ -22,7 +22,12 @@ from mmrm.train.studies.stress import run
 
 
 def main() -> None:
-    """Train the runs that are not complete, print the outcome of every run and draw the curves."""
+    """Train a recipe as StableReinforce and as plain Reinforce++, and compare the runs.
+
+    Runs that are complete are not repeated. The outcome of every run is printed, and the curves are
+    drawn to a file. Errors that the user can correct end the command with a message and exit
+    status 1, or 2 if another process is writing the output, not a traceback.
+    """
     parser = CommandParser("train/stress.py", __doc__)
     parser.add_argument("recipe", type=recipe_path, help="A recipe of train/rl.py.")
     parser.add_argument(
@@ -37,7 +42,8 @@ def main() -> None:
     )
     options = parser.parse_intermixed_args()
     with exit_on_user_error():
-        for sentence in run(options).sentences:
+        result = run(options)
+        for sentence in result.sentences:
             print(sentence)
 
 

@@ -32,7 +32,11 @@ from mmrm.train.supervised.budget import leave_to_libraries
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure the speed that the command line asks for, print it, and with --json write it to a file."""
+    """Measure the speed of training or of the loader, and print the figures.
+
+    With --json they are also written to a file. Errors that the user can correct end the command
+    with a message and exit status 1, not a traceback.
+    """
     options = parse(argv)
     silence()
     leave_to_libraries(options.device)
@@ -47,8 +51,8 @@ def main(argv: Sequence[str]) -> None:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options of the command line.
 
-    They also have the `device` and the `dtype` of the measurement: the first CUDA device and
-    bfloat16, or without CUDA the CPU and float32.
+    The result also has the `device` and the `dtype` of the measurement. They are the first CUDA
+    device and bfloat16, or without CUDA the CPU and float32.
     """
     has_cuda = torch.cuda.is_available()
     parser = CommandParser("train/throughput.py", __doc__)
@@ -62,7 +66,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--pairs",
         type=int,
         default=8,
-        help="The pairs of one step. They are packed into as few rows as fit into memory.",
+        help="The number of pairs of a step. They are packed into as few rows as fit into memory.",
     )
     parser.add_argument(
         "--repeats",
@@ -78,7 +82,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--step",
         action="store_true",
-        help="Measure an optimizer step with the loader in place of the variants.",
+        help="Measure an optimizer step with the loader, and no variants.",
     )
     parser.add_argument("--loader", action="store_true", help="Measure only the loader.")
     parser.add_argument(
@@ -88,10 +92,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="The number of loader processes with --step.",
     )
     parser.add_argument("--json", type=Path, help="Also write the figures to this file.")
-    chosen = argparse.Namespace(device=torch.device("cpu"), dtype=torch.float32)
+    options = argparse.Namespace(device=torch.device("cpu"), dtype=torch.float32)
     if has_cuda:
-        chosen = argparse.Namespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)
-    return parser.parse_args(argv, chosen)
+        options = argparse.Namespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)
+    # The parser adds the options of the command line to this namespace.
+    return parser.parse_args(argv, options)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with_lora = run_folders.recipe(root / "run" / "base", benchmarks, lora=True)
     base = BackboneConfig.model_validate(with_lora["backbone"])
     model: Any = add_adapters(
-        load_scalar(base, HeadConfig()), LoraSection(rank=4, alpha=8), head=True, masters=False
+        load_scalar(base, HeadConfig()),
+        LoraSection(rank=4, alpha=8),
+        has_head=True,
+        has_master_weights=False,
     )
     model.save_pretrained(root / "lora" / "checkpoint-1")
     tiny.encoder().save_pretrained(root / "lora" / "checkpoint-1")

@@ -74,7 +74,7 @@ def unpacked(layer: Any, remove_weight: bool) -> None:
 
 def difference(trainer: Any, asked: Sequence[Prompt]) -> float:
     """Return the mean distance of the engine's log-probabilities from those that training computes for the same tokens."""
-    trainer._asked = list(asked)
+    trainer.batch_prompts = list(asked)
     found = roll_out([], trainer)
     assert found["prompt_ids"] == [list(one.group.prompt_ids) for one in asked for _ in range(2)]
     rows = [torch.tensor(ids) for ids in found["completion_ids"]]
@@ -113,7 +113,7 @@ def test_another_pixel_limit_than_the_backbones_file_says_stops_the_run(trainer:
     smaller = Encoder(
         encoder.tokenizer, tiny.image_processor(max_pixels=3136), encoder.config, tiny.config()
     )
-    trainer._asked = [request(smaller, (112, 112))]
+    trainer.batch_prompts = [request(smaller, (112, 112))]
     with pytest.raises(
         RuntimeError, match=r"16 of them image pads, where training reads .* with 4"
     ):

@@ -1,6 +1,7 @@
-"""The DeepSpeed configurations in recipes/deepspeed, by name.
+"""The DeepSpeed configurations in the folder recipes/deepspeed, and their properties.
 
-`deepspeed_config` adapts one to the dtype and the device of a run.
+Every function takes the value of the key `deepspeed` of a recipe: the name of a file in that
+folder without its ending, or `none` for a run without DeepSpeed.
 """
 
 import json
@@ -8,52 +9,61 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "deepspeed"
+"""The folder of the DeepSpeed configurations."""
 
 NONE = "none"
-"""Run without a DeepSpeed engine: plain distributed data parallel, or a single process."""
+"""The value of `deepspeed` for a run without it: distributed data parallel, or a single process."""
 
 SHARE_OF_FREE = 0.7
-"""The share of a rank's free memory that whole weights may take while it writes.
+"""The share of a rank's free memory that gathered weights may take while a model generates.
 
-The rest is for activations, and for keys and values.
+Weights are gathered if ZeRO-3 divides them among the ranks. The rest of the memory is for
+activations, and for the keys and values of attention.
 """
 
 
 def deepspeed_names() -> list[str]:
-    """Return the names of all DeepSpeed configurations that a recipe may use, with `none`."""
+    """Return all values that the key `deepspeed` of a recipe may have, `none` first."""
     return [NONE, *sorted(file.stem for file in FOLDER.glob("*.json"))]
 
 
 def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | None:
-    """Return the DeepSpeed configuration `name` for a backbone of `dtype`, None for `none`.
+    """Return a DeepSpeed configuration for one run, None if `name` is `none`.
 
-    The "auto" values left in it are for Hugging Face's Trainer, which knows the model. There is no
-    optimizer section, because the trainer passes its own AdamW with a learning rate for each part.
-    On a CPU that optimizer stays torch's, since DeepSpeed would first compile its own for half a
-    minute. No memory is pinned there, since there is no device to copy to.
+    Hugging Face's Trainer replaces the values "auto" that are left in it. There is no section
+    `optimizer`, because the trainer passes its own AdamW, with a learning rate for each part of the
+    model.
+
+    Args:
+        name: The name of the configuration.
+        dtype: The dtype of the backbone, such as "bfloat16".
+        cpu: True if the run has no GPU.
     """
     if name == NONE:
         return None
     config = _read(name)
     config["bf16"]["enabled"] = dtype == "bfloat16"
     if cpu:
+        # DeepSpeed would compile an optimizer of its own, which takes half a minute.
         config["zero_force_ds_cpu_optimizer"] = False
+        # Pinned memory makes copies to a device faster, and there is no device.
         for section in {"offload_optimizer", "offload_param"} & config["zero_optimization"].keys():
             config["zero_optimization"][section]["pin_memory"] = False
     return config
 
 
 def stage(name: str) -> int:
-    """Return the ZeRO stage of the DeepSpeed configuration `name`; 0 for `none`."""
+    """Return the ZeRO stage (0 to 3) of a DeepSpeed configuration, 0 for `none`."""
     if name == NONE:
         return 0
     return int(_read(name)["zero_optimization"]["stage"])
 
 
 def copies_within(name: str) -> int:
-    """Return the number of ranks of a node over which a second copy of the weights is divided (hpZ).
+    """Return the number of ranks among which a second copy of the weights is divided under ZeRO-3.
 
-    The number is 0 for a configuration without such a copy.
+    These ranks are on one node, so that weights are gathered without the network between nodes.
+    DeepSpeed calls this hpZ. The result is 0 for a configuration without a second copy.
     """
     if name == NONE:
         return 0
@@ -61,13 +71,7 @@ def copies_within(name: str) -> int:
 
 
 def sums_in_fp32(name: str) -> bool:
-    """Return True if a run sums the gradients of a step in fp32 although its weights are bf16.
-
-    DeepSpeed can sum in fp32 from ZeRO-1 on.
-
-    Args:
-        name: The name of a DeepSpeed configuration, or `none` for a run without DeepSpeed.
-    """
+    """Return True if a step sums the gradients of its passes in fp32, even if weights are bf16."""
     if name == NONE:
         return True  # without DeepSpeed, trained weights and their gradients are fp32
     dtypes: dict[str, str] = _read(name).get("data_types", {})

@@ -1,4 +1,4 @@
-"""The records of an epoch and the steps of a run, as far as they are known before data are read."""
+"""The number of records of an epoch and of steps of a run, before the data are read."""
 
 from __future__ import annotations
 
@@ -7,41 +7,49 @@ from mmrm.data.storage.files import read_json
 from mmrm.train.recipe.recipe import Recipe
 
 UNKNOWN = "known once the data are read (python data/mixture.py RECIPE --plan)"
+"""The text about the source of a number of records that is not known yet."""
 
 
 def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
-    """Return the number of records of an epoch, and a text on where the number comes from.
+    """Return the number of records of an epoch, and a text on the source of this number.
 
-    The number is None if it depends on data that have not been read.
+    The number is None if it depends on data that have not been read. `data` is the section of the
+    recipe.
     """
     if data.records is not None:
         return data.records, "data.records"
-    rows_by_source: dict[str, int] = {}
+    num_rows_by_source: dict[str, int] = {}
     for source in data.sources:
-        rows, _ = source.expected_rows()
-        if rows is not None:
-            rows_by_source[source.label] = rows
+        num_rows, _ = source.expected_rows()
+        if num_rows is not None:
+            num_rows_by_source[source.label] = num_rows
+    are_all_known = len(num_rows_by_source) == len(data.sources)
+    # A stage of one modality takes only records with images, or only those without.
     has_modalities = any(stage.modality != "all" for stage in data.stages)
-    if len(rows_by_source) < len(data.sources) or has_modalities:
+    if not are_all_known or has_modalities:
         return planned_records(data)
     if not data.stages:
-        num_records = sum(rows_by_source.values()) - data.validation
+        num_records = sum(num_rows_by_source.values()) - data.validation
         return num_records, "the sum of its sources less validation, before filters"
-    num_drawn = 0.0
+    num_records_of_stages = 0.0
     for stage in data.stages:
-        names = stage.sources or list(rows_by_source)
-        num_drawn += stage.repeat * sum(rows_by_source[name] for name in names)
-    return round(num_drawn), "the sum of its stages, before filters"
+        # A stage that names no sources takes all of them.
+        names = stage.sources or list(num_rows_by_source)
+        num_rows_of_stage = sum(num_rows_by_source[name] for name in names)
+        num_records_of_stages += stage.repeat * num_rows_of_stage
+    return round(num_records_of_stages), "the sum of its stages, before filters"
 
 
 def planned_records(data: MixtureConfig) -> tuple[int | None, str]:
-    """Return the number of records that a data card in the cache states, and the card's file.
+    """Return the number of records of an epoch that a data card states, and a text with its path.
 
-    `data/mixture.py --plan` writes the cards. The newest card of this `data` section is taken. The
-    number is None if there is none.
+    A data card is a file in the cache that `python data/mixture.py RECIPE --plan` writes when it
+    has read the data. The newest card of the same `data` section counts. If there is no card, the
+    number is None, and the text says how to get one.
     """
-    cards = sorted(data.cache_folder.glob("*.card.json"), key=lambda file: -file.stat().st_mtime)
-    for file in cards:
+    card_files = list(data.cache_folder.glob("*.card.json"))
+    newest_first = sorted(card_files, key=lambda file: -file.stat().st_mtime)
+    for file in newest_first:
         card = read_json(file)
         if card.get("section") == data.digest:
             return int(card["epoch_size"]), f"counted by data/mixture.py --plan: {file}"
@@ -49,8 +57,12 @@ def planned_records(data: MixtureConfig) -> tuple[int | None, str]:
 
 
 def known_steps(recipe: Recipe) -> int | None:
-    """Return the optimizer steps of a run, None if they depend on data that have not been read."""
+    """Return the number of optimizer steps of a run.
+
+    The result is None if it depends on data that have not been read.
+    """
     num_records, _ = epoch_records(recipe.data)
     if recipe.optim.max_steps is None and num_records is None:
         return None
+    # With max_steps, the number of records does not matter.
     return recipe.steps(num_records or 0)

@@ -14,7 +14,7 @@ from mmrm.train.recipe.sections import MethodConfig, RunConfig
 
 
 class Recipe(RunConfig):
-    """Everything that decides how a run goes, but for the machine that it runs on."""
+    """All settings of a run, with those of its training method."""
 
     method: Annotated[MethodConfig, OneOf(METHODS)]
 
@@ -26,7 +26,8 @@ STAND_IN: dict[str, Any] = {
     "optim": {"records_per_step": 1, "learning_rate": 1e-6},
     "output": {"folder": "runs", "save_every_steps": 1},
 }
-"""Fills the place of a required section that is wrong, while the rules look at the others.
+"""Values for required sections of a recipe.
 
-Every part of it is of the core, since wings may be absent.
+If such a section has errors, these values replace it, so that the rules between keys can still be
+checked in the other sections. They name only components that every installation has.
 """

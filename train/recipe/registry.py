@@ -1,4 +1,7 @@
-"""The methods by the `type` in a recipe. A new one is a folder with a `config`, and a row here."""
+"""The training methods, by the `type` in a recipe.
+
+A new method is a folder with a module `config`, and a row here.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ METHODS: dict[str, type[MethodConfig] | str] = {
     "stable_reinforce": "mmrm.train.reinforce.stable_reinforce.config:StableReinforceConfig",
     "policy": "mmrm.train.reinforce.policy.config:PolicyConfig",
 }
-"""A method's `type` to its section. A row into a wing is an import path."""
+"""The class of the section `method` for each `type`.
+
+A method that is not part of every installation is given by its import path.
+"""
 
 
 def methods_of_script(script: Script) -> list[str]:
-    """Return the `type` of every installed method that a script trains."""
+    """Return the `type` of every installed method that the script trains."""
     return [name for name, config in installed_rows(METHODS).items() if config.script == script]

@@ -33,7 +33,7 @@ def check(
         recipe: The recipe. Values that could not be parsed are replaced by defaults or left out.
         tree: The keys and values as they were read, each with its file and line.
         wrong: The paths of the keys whose values could not be parsed. A rule that reads one of
-            these keys is not checked.
+            these keys, or a part of one, is left out.
         script: The script that runs the recipe. If it is given, the length of the run and the
             files and folders that the recipe names are checked, too.
         world_size: The number of ranks.
@@ -52,25 +52,28 @@ def check(
     unparsed_keys = [dotted(path) for path in wrong]
     problems: list[Problem] = []
     for broken in broken_rules:
-        if any(_overlap(key, other) for key in broken.keys for other in unparsed_keys):
+        if any(_overlap(key, unparsed) for key in broken.keys for unparsed in unparsed_keys):
             continue
+        # The problem is reported at the key that the user should look at first.
         key = broken.keys[0]
         path = key.split(".")
         value = tree.at(path)
-        text = ""
+        value_text = ""
         if value is not None:
-            text = written(value.plain())
-        problems.append(Problem(tree.nearest(path).where, key, text, broken.message))
+            value_text = written(value.plain())
+        # A key that is not in the file has the line of the section that should hold it.
+        where = tree.nearest(path).where
+        problems.append(Problem(where, key, value_text, broken.message))
     return problems
 
 
-def _overlap(key: str, other: str) -> bool:
-    """Return True if one of two keys is the other, or is inside its section."""
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+def _overlap(first: str, second: str) -> bool:
+    """Return True if two dotted keys are the same, or one is inside the section of the other."""
+    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
 def model_rules(recipe: Recipe) -> Iterator[Broken]:
-    """Check the backbone and the reward head."""
+    """Check the sections `backbone` and `head` against each other and the method."""
     backbone = recipe.backbone
     if backbone.min_pixels > backbone.max_pixels:
         message = (
@@ -100,6 +103,7 @@ def model_rules(recipe: Recipe) -> Iterator[Broken]:
             "thaw a part"
         )
         yield Broken(message, ("backbone.freeze", "method.type"))
+    # The section `head` has default values, so only one that the recipe gives is refused.
     if "head" in recipe.model_fields_set:
         message = f"the method {method} has no reward head; remove this section"
         yield Broken(message, ("head", "method.type"))
@@ -121,12 +125,12 @@ def question_rules(recipe: Recipe) -> Iterator[Broken]:
 
 
 def optim_rules(recipe: Recipe) -> Iterator[Broken]:
-    """Check the optimizer and DeepSpeed."""
+    """Check the sections `optim` and `deepspeed`."""
     optim = recipe.optim
     if (optim.epochs is None) == (optim.max_steps is None):
-        both = "neither is" if optim.epochs is None else "both are"
+        given = "neither is" if optim.epochs is None else "both are"
         message = (
-            f"give either optim.epochs or optim.max_steps; {both} given "
+            f"give either optim.epochs or optim.max_steps; {given} given "
             "(a value that a recipe extends is taken back by null)"
         )
         yield Broken(message, ("optim.max_steps", "optim.epochs"))
@@ -162,8 +166,8 @@ def _frozen_part_rules(recipe: Recipe) -> Iterator[Broken]:
         keys = ("optim.vision_learning_rate", "optim.lora", "backbone.freeze")
         if optim.lora is not None:
             message = (
-                "with LoRA the vision tower is not trained, so this rate would be unused; remove it "
-                "or optim.lora"
+                "with LoRA the vision tower is not trained, so this rate would be unused; remove "
+                "it or optim.lora"
             )
             yield Broken(message, keys)
         elif {"vision_tower", "projector"} <= frozen:
@@ -181,36 +185,42 @@ def _frozen_part_rules(recipe: Recipe) -> Iterator[Broken]:
 
 
 def length_rules(recipe: Recipe) -> Iterator[Broken]:
-    """Check that every step has records, if their number is known before they are read."""
+    """Check that an epoch has enough records, if their number is known before they are read."""
     data = recipe.data
-    most_by_source = [source.max_validation() for source in data.sources]
-    known = [most for most in most_by_source if most is not None]
-    if len(known) == len(data.sources) and data.validation > sum(known):
+    known_limits: list[int] = []
+    for source in data.sources:
+        limit = source.max_validation()
+        if limit is not None:
+            known_limits.append(limit)
+    are_all_known = len(known_limits) == len(data.sources)
+    most_withheld = sum(known_limits)
+    if are_all_known and data.validation > most_withheld:
         message = (
             f"{data.validation:,} records cannot be withheld: at most half of each source, here "
-            f"{sum(known):,}; lower it"
+            f"{most_withheld:,}; lower it"
         )
         yield Broken(message, ("data.validation", "data.sources"))
         return
-    records, _ = epoch_records(data)
-    if records is None:
+    num_records, _ = epoch_records(data)
+    if num_records is None:
         return
-    size = recipe.optim.records_per_step
-    if records < size:
+    records_per_step = recipe.optim.records_per_step
+    if num_records < records_per_step:
         message = (
-            f"a step takes {size:,} records and an epoch has {records:,}, so that none is whole; "
-            "lower it, or add records"
+            f"a step takes {records_per_step:,} records and an epoch has {num_records:,}, so that "
+            "none is whole; lower it, or add records"
         )
         yield Broken(message, ("optim.records_per_step", "data"))
         return
+    # This raises an error if the run would have no step.
     try:
-        recipe.steps(records)
+        recipe.steps(num_records)
     except UserError as error:
         yield Broken(str(error), ("optim.epochs", "optim", "data"))
 
 
 def evaluation_rules(recipe: Recipe) -> Iterator[Broken]:
-    """Check the benchmarks, the figure that chooses the best checkpoint, and how a judge writes."""
+    """Check the section `evaluation`: benchmarks, `best_metric`, and the sampling of judgements."""
     evaluation = recipe.evaluation
     names = [benchmark.name for benchmark in evaluation.benchmarks]
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -239,13 +249,16 @@ def evaluation_rules(recipe: Recipe) -> Iterator[Broken]:
 
 
 def _best_metric_rules(recipe: Recipe, benchmarks: list[str]) -> Iterator[Broken]:
-    """Check that the figure that chooses the best checkpoint is computed."""
+    """Check that `best_metric`, which chooses the best checkpoint, names a figure that is computed.
+
+    `benchmarks` are the names of the benchmarks that are evaluated.
+    """
     metric = recipe.evaluation.best_metric
     if metric is None or metric in recipe.held_out_figures:
         return
     name, _, figure = metric.partition("/")
-    is_figure = figure in ("accuracy", "macro") or figure.endswith("/accuracy")
-    if name in benchmarks and is_figure:
+    is_accuracy = figure in ("accuracy", "macro") or figure.endswith("/accuracy")
+    if name in benchmarks and is_accuracy:
         return
     possible: list[str] = []
     for benchmark in benchmarks:
@@ -260,20 +273,23 @@ def _best_metric_rules(recipe: Recipe, benchmarks: list[str]) -> Iterator[Broken
 
 
 def start_rules(recipe: Recipe, script: Script | None, world_size: int) -> Iterator[Broken]:
-    """Check the recipe against the script that runs it, if it is known, and the number of ranks."""
+    """Check the recipe against the number of ranks, and against the script that runs it.
+
+    The script is None if the recipe is only read.
+    """
     own_script = recipe.method.script
     if script is not None and script != own_script:
         message = (
-            f"train/{script}.py trains {' and '.join(methods_of_script(script))}; start this recipe "
-            f"with train/{own_script}.py"
+            f"train/{script}.py trains {' and '.join(methods_of_script(script))}; start this "
+            f"recipe with train/{own_script}.py"
         )
         yield Broken(message, ("method.type",))
-    records = recipe.optim.records_per_step
-    if records % world_size:
-        nearest = max(records // world_size, 1) * world_size
+    records_per_step = recipe.optim.records_per_step
+    if records_per_step % world_size:
+        divisible = max(records_per_step // world_size, 1) * world_size
         message = (
-            f"{records} records a step do not divide over {world_size} ranks, and every rank must "
-            f"take as many as the others; set optim.records_per_step={nearest}, or start a number "
-            f"of ranks that divides {records}"
+            f"{records_per_step} records a step do not divide over {world_size} ranks, and every "
+            f"rank must take as many as the others; set optim.records_per_step={divisible}, or "
+            f"start a number of ranks that divides {records_per_step}"
         )
         yield Broken(message, ("optim.records_per_step",))

@@ -31,20 +31,24 @@ Script = Literal["rm", "sft", "rl"]
 """The command that trains a method: train/rm.py, train/sft.py or train/rl.py."""
 
 HELD_OUT_ACCURACY = f"{HELD_OUT}/accuracy"
+"""The name of a judge's accuracy on the records that `data.validation` withholds from training."""
 
 HELD_OUT_LOSS = f"{HELD_OUT}/loss"
+"""The name of the loss on the records that `data.validation` withholds from training."""
 
 QUESTION_FIGURES = ("greedy", "sampled", "best", "pass", "majority")
-"""The figures that are measured on a policy's answers; `best` needs a judge that scores them. See
-eval/policies/answering.py."""
+"""The names of the figures that are measured on a policy's answers (eval/policies/answering.py).
+
+`best` needs a judge that scores the answers.
+"""
 
 
 class EvaluationConfig(Section):
     """Which benchmarks score every saved checkpoint, and which figure chooses the best one."""
 
     benchmarks: list[BenchmarkConfig] = Field(default=[])
-    """The benchmarks of every evaluation. If there are none, and no data.validation, the run evaluates
-    nothing, and only the newest checkpoints are kept."""
+    """The benchmarks of every evaluation. If there are none, and no data.validation, the run
+    evaluates nothing, and only the newest checkpoints are kept."""
     questions: list[AnySource] = Field(default=[])
     """The sources of questions with known answers on which a policy is evaluated, in place of
     benchmarks. The policy answers all of their records."""
@@ -115,10 +119,10 @@ class OptimConfig(Section):
     max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e9)
     """Gradients with a larger norm are scaled down to it."""
     token_budget: Count | Literal["auto"] = "auto"
-    """The largest size of a packed row (several records in one forward pass), which bounds its memory.
-    The size is counted in tokens of the language model, and a vision patch counts as 0.4 tokens.
-    On CUDA, `auto` measures the memory from the second step on to find the size that fits. On a
-    CPU it takes 4096. Under ZeRO-3 a number is approached in the same way. The value does not
+    """The largest size of a packed row (several records in one forward pass), which bounds its
+    memory. The size is counted in tokens of the language model, and a vision patch counts as 0.4
+    tokens. On CUDA, `auto` measures the memory from the second step on to find the size that fits.
+    On a CPU it takes 4096. Under ZeRO-3 a number is approached in the same way. The value does not
     change what the model learns."""
     activation_checkpointing: bool = True
     """Recompute the layers in the backward pass instead of keeping their activations."""
@@ -129,7 +133,7 @@ class OptimConfig(Section):
     """Train low-rank adapters. Null trains all weights that `backbone.freeze` does not freeze."""
 
     def warmup_steps(self, steps: int) -> int:
-        """Return over how many of `steps` the learning rate rises."""
+        """Return the number of steps of warm-up in a run of `steps` optimizer steps."""
         return round(self.warmup_ratio * steps)
 
 
@@ -145,10 +149,11 @@ class OutputConfig(Section):
     log_every_steps: Count = 10
     """The number of optimizer steps between two lines of the log."""
     resume: str = "never"
-    """`never` starts a new run and refuses a folder with checkpoints. `auto` continues from the last
-    complete checkpoint, if there is one. A path continues from that checkpoint. Only continue from
-    a checkpoint that you trust like a program, because DeepSpeed unpickles its states. A run cannot
-    be continued with other settings, except with more `optim.epochs` or `optim.max_steps`."""
+    """`never` starts a new run and refuses a folder with checkpoints. `auto` continues from the
+    last complete checkpoint, if there is one. A path continues from that checkpoint. Only continue
+    from a checkpoint that you trust like a program, because DeepSpeed unpickles its states. A run
+    cannot be continued with other settings, except with more `optim.epochs` or
+    `optim.max_steps`."""
     push_to_hub: str | None = None
     """The hub repository to which the best checkpoint is uploaded at the end of the run. If it does
     not exist, a private repository is made before the first step, so that a missing login is
@@ -163,15 +168,16 @@ class OutputConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A rule between keys that a recipe breaks."""
+    """A rule between keys of a recipe that the recipe breaks."""
 
     message: str
+    """The fault, and how to correct it."""
     keys: tuple[str, ...]
-    """The keys that the rule reads. A user should look at the first one first."""
+    """The keys that the rule reads. The fault is reported at the first one."""
 
 
 class MethodConfig(Section, ABC):
-    """The section `method` of a recipe: what a run, its plan and its checks must know of a method.
+    """The section `method` of a recipe, with the properties of the method that other code reads.
 
     A method is one subclass of this, in a module `config` that imports no torch, and one row in
     `METHODS` of `train/recipe/registry.py`. No other code asks which method a recipe names.
@@ -192,12 +198,14 @@ class MethodConfig(Section, ABC):
     paradigm: ClassVar[str]
     """The kind of reward model, in tables and drawings that compare several."""
     usage: ClassVar[str] = """\
-`AutoModelForImageTextToText.from_pretrained(folder)` loads it, like any checkpoint of its backbone's family; vLLM serves it."""
+`AutoModelForImageTextToText.from_pretrained(folder)` loads it, like any checkpoint of its \
+backbone's family; vLLM serves it."""
     """The part of the model card that says how a checkpoint is loaded, in Markdown."""
     evaluated_on: ClassVar[Literal["benchmarks", "questions"]] = "benchmarks"
     """`benchmarks` if the model judges pairs, `questions` if it answers questions itself."""
     state_is_per_rank: ClassVar[bool] = False
-    """A checkpoint holds a state of every rank, so that a run resumes on as many ranks only."""
+    """True if a checkpoint holds a state of every rank, so that the run can only be resumed on the
+    same number of ranks."""
 
     @property
     @abstractmethod
@@ -211,7 +219,7 @@ class MethodConfig(Section, ABC):
 
     @property
     def written_critiques(self) -> CritiqueConfig | None:
-        """The prompt and sampling of the critiques that the model writes. None if it writes none."""
+        """The prompt and sampling of the critiques that a model writes. None if it writes none."""
         return None
 
     @property
@@ -220,17 +228,20 @@ class MethodConfig(Section, ABC):
         return None
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the names of the figures on the records of data.validation."""
+        """Return the names of the figures on the records of data.validation.
+
+        They are empty if no records are withheld from training.
+        """
         if not run.data.validation:
             return ()
         return (HELD_OUT_ACCURACY, HELD_OUT_LOSS)
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
-        """Yield the rules between the keys of this method and others that `run` breaks."""
+        """Yield the rules between the keys of this method and other keys that `run` breaks."""
         yield from ()
 
     def written_texts(self, run: RunConfig) -> tuple[str, ...]:
-        """Return descriptions of the texts that the model writes in a run; empty if it writes none."""
+        """Return names for of the texts that a model writes in a run, empty if there are none."""
         if run.evaluates and self.model != "scalar":
             return ("evaluations",)
         return ()
@@ -240,14 +251,17 @@ class MethodConfig(Section, ABC):
         yield from ()
 
     def judge_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the path of every checkpoint or judge file that scores texts."""
+        """Yield the key and the path of every judge that scores texts in training.
+
+        The path is that of a checkpoint or of the YAML file of a judge.
+        """
         yield from ()
 
     def frozen_copies(self, *, lora: bool) -> int:
         """Return the number of frozen copies of the model that are held next to the trained one.
 
         Args:
-            lora: Adapters are trained. The model without them is then no copy.
+            lora: Adapters are trained. The model without them is then used in place of a copy.
         """
         return 0
 
@@ -282,12 +296,15 @@ class RunConfig(Section):
 
     @property
     def evaluates(self) -> bool:
-        """True if anything is evaluated."""
+        """True if the run evaluates benchmarks, questions, or records of data.validation."""
         return bool(self.evaluation.benchmarks or self.evaluation.questions or self.data.validation)
 
     @property
     def question_sets(self) -> tuple[str, ...]:
-        """The names of the sets of questions that a policy is evaluated on."""
+        """The names of the sets of questions on which a policy is evaluated.
+
+        The records of data.validation are one of them.
+        """
         names = [source.label for source in self.evaluation.questions]
         if self.data.validation:
             names.append(HELD_OUT)
@@ -295,13 +312,19 @@ class RunConfig(Section):
 
     @property
     def held_out_figures(self) -> tuple[str, ...]:
-        """The figures by which a checkpoint can be chosen, next to those on benchmarks."""
+        """The names of the figures on the records of data.validation, and on sets of questions.
+
+        `evaluation.best_metric` may name one of them.
+        """
         return self.method.held_out_figures(self)
 
     def steps(self, records: int) -> int:
-        """Return the optimizer steps of a run over an epoch of `records` records.
+        """Return the number of optimizer steps of a run.
 
-        The last step of an epoch may be a smaller one.
+        The last step of an epoch may have fewer records than the others.
+
+        Args:
+            records: The number of records of an epoch.
 
         Raises:
             UserError: If the run has no step.
@@ -309,25 +332,27 @@ class RunConfig(Section):
         if self.optim.max_steps is not None:
             return self.optim.max_steps
         epochs = self.optim.epochs or 0.0
-        size = self.optim.records_per_step
-        steps = int(epochs * ceil(records / size))
-        if not steps:
+        records_per_step = self.optim.records_per_step
+        num_steps = int(epochs * ceil(records / records_per_step))
+        if num_steps == 0:
             raise UserError(
-                f"{epochs:g} epochs of {records:,} records in steps of {size:,} are 0 steps: nothing "
-                "would be trained; raise optim.epochs or add records"
+                f"{epochs:g} epochs of {records:,} records in steps of {records_per_step:,} are 0 "
+                "steps: nothing would be trained; raise optim.epochs or add records"
             )
-        return steps
+        return num_steps
 
     def resolved(self) -> dict[str, Any]:
-        """Return the recipe with the value of every key that its method uses.
+        """Return the recipe as plain data, with the value of every key that its method uses.
 
-        The result is plain data, which parses to the same recipe.
+        Keys with default values are included. Parsing the result gives the same recipe.
         """
+        # True leaves out a whole section, and a set leaves out keys of a section.
         unused: dict[str, Any] = {}
         if not self.has_head:
             unused["head"] = True
         if self.method.evaluated_on == "benchmarks":
             unused["evaluation"] = {"questions", "samples"}
+            # A judge with a head scores, and samples no judgements.
             if self.has_head:
                 unused["evaluation"].add("judging")
         return self.model_dump(mode="json", exclude=unused)

@@ -22,7 +22,11 @@ IMPORTANCE_CAP = 3.0
 
 
 class PreClipConfig(Section):
-    """Bounds on a token's ratio, which becomes exp(clip(log ratio, log lowest, log highest))."""
+    """Bounds on the ratio of a token's probabilities under the new and the old policy.
+
+    They are applied to the log-ratio: the ratio becomes exp(clip(log ratio, log lowest, log
+    highest)).
+    """
 
     lowest: Bound = 1e-3
     """The smallest ratio. Smaller ratios are set to it [Q]."""
@@ -31,14 +35,14 @@ class PreClipConfig(Section):
 
 
 class AdvantageConfig(Section):
-    """The computation of advantages from rewards."""
+    """Settings of the computation of advantages from rewards."""
 
     normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
-    """The normalisation of rewards: over the whole rollout batch [Q], over the texts of one prompt, or
-    by subtracting the mean of the prompt's other texts."""
+    """The normalisation of rewards: over the whole rollout batch [Q], over the texts of one prompt,
+    or by subtracting the mean of the prompt's other texts."""
     filter: Bound | None = 3.0
-    """Advantages beyond this number of standard deviations are set to 0 [Q]. Null switches the filter
-    off."""
+    """Advantages beyond this number of standard deviations are set to 0 [Q]. Null switches the
+    filter off."""
     filter_variant: Literal["paper", "r1_released"] = "paper"
     """The quantity that is compared with the bound: the standardised advantage [Q], or, as in the
     released code, the distance of the raw reward from the batch's mean. Rewards of at most 2 are
@@ -65,21 +69,21 @@ class RolloutConfig(MethodConfig):
     """Bounds on the log-ratio before the exponential is taken. Null switches them off."""
     advantages: AdvantageConfig = AdvantageConfig()
     kl_coefficient: Weight = 0.0
-    """The weight of the KL divergence from the initial model: 0 in the paper [Q], 1e-3 in the released
-    script [Q]. Above 0, a frozen copy of the initial model is kept."""
+    """The weight of the KL divergence from the initial model: 0 in the paper [Q], 1e-3 in the
+    released script [Q]. Above 0, a frozen copy of the initial model is kept."""
     kl_form: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the divergence, in the names of John Schulman's note."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Where the KL divergence enters: it is added to the loss of every token, or its sum over a text
-    is subtracted from the reward, as the released script does."""
+    """Where the KL divergence enters: it is added to the loss of every token, or its sum over a
+    text is subtracted from the reward, as the released script does."""
     num_generations: int = Field(default=1, ge=1, le=1024)
     """The number of texts that are sampled for each prompt; 1 in the released script [Q]."""
     pairs_per_pass: Count = 1
-    """The number of pairs, or questions of a policy, that a rank computes in one forward and backward
-    pass, each with all its texts. It bounds the memory and does not change the result."""
+    """The number of pairs, or questions of a policy, that a rank computes in one forward and
+    backward pass, each with all its texts. It bounds the memory and does not change the result."""
     steps_per_rollout: int = Field(default=2, ge=1, le=10_000)
-    """The number of optimizer steps on one batch of rollouts. The paper trains on rollouts of 256 in
-    batches of 128 [Q]."""
+    """The number of optimizer steps on one batch of rollouts. The paper trains on rollouts of 256
+    in batches of 128 [Q]."""
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
     """The temperature at which texts are sampled [Q]."""
     max_new_tokens: Tokens = 1024
@@ -97,44 +101,51 @@ class RolloutConfig(MethodConfig):
     # hundreds of them, which shrinks or drops the longest texts (trl#5815: 0.57 on average, where
     # the tokens agree).
     importance_correction: Literal["none", "token_truncate", "sequence_mask"] = "token_truncate"
-    """The weight of the loss for the vLLM engines, by (probability in training / probability in vLLM):
-    none; one for every token, at most 3; one for every text, which is dropped above 3. The share truncated
-    or dropped is logged as `importance/...`."""
+    """The weights of the loss for texts that vLLM samples. A weight is the probability in training,
+    divided by that in vLLM. `none` uses no weights. `token_truncate` gives every token a weight of
+    at most 3. `sequence_mask` gives every text a weight, and drops texts whose weight is above 3.
+    The share that was truncated or dropped is logged as `importance/...`."""
     rollouts_shown: int = Field(default=2, ge=0, le=1000)
-    """The number of texts that are printed at every log line. All texts are written to the run folder,
-    and to wandb if it is used."""
+    """The number of texts that are printed at every log line. All texts are written to the run
+    folder, and to wandb if it is used."""
 
     @property
     def update(self) -> str:
-        """Sampling and update in words."""
+        """The description of the sampling and the update in a summary of the method."""
         weights = ""
         if self.engine != "transformers":
             weights = f" with importance weights {self.importance_correction}"
         advantages = self.advantages
-        kept = "no filter"
+        filter_description = "no filter"
         if advantages.filter is not None:
-            kept = f"filter at {advantages.filter:g}"
+            filter_description = f"filter at {advantages.filter:g}"
         return (
             f"by {self.engine}{weights}, epsilon {self.epsilon:g}, advantages by "
-            f"{advantages.normalisation} with {kept}, KL {self.kl_coefficient:g}"
+            f"{advantages.normalisation} with {filter_description}, KL {self.kl_coefficient:g}"
         )
 
     def written_texts(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the kinds of texts that this process writes: evaluations, and rollouts without vLLM."""
+        """Return descriptions of the texts that this process writes.
+
+        They are those of evaluations, and rollouts if vLLM does not sample them.
+        """
         texts = super().written_texts(run)
         if self.engine == "transformers":
             texts = ("rollouts", *texts)
         return texts
 
     def frozen_copies(self, *, lora: bool) -> int:
-        """Return 1 if a reference model is held. With LoRA it is the policy without its adapters."""
+        """Return 1 if a frozen copy of the initial model is held for the KL divergence, else 0.
+
+        With LoRA (`lora`) there is no copy: the model without its adapters is the initial model.
+        """
         return int(self.kl_coefficient > 0 and not lora)
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
-        """Yield the rules on advantages, the pre-clip and the pairs of a pass."""
-        size = self.num_generations
+        """Yield the rules that `run` breaks on advantages, the pre-clip and the pairs of a pass."""
+        group_size = self.num_generations
         normalisation = self.advantages.normalisation
-        if normalisation != "batch" and size == 1:
+        if normalisation != "batch" and group_size == 1:
             message = (
                 f"{normalisation} compares the judgements of one pair, and there is only 1; set "
                 "method.num_generations to 2 or more, or method.advantages.normalisation=batch"
@@ -142,29 +153,28 @@ class RolloutConfig(MethodConfig):
             keys = ("method.advantages.normalisation", "method.num_generations")
             yield Broken(message, keys)
 
-        # The largest standardised advantage in a group: one reward is unlike all others.
-        largest = (size - 1) / math.sqrt(size)
+        # This is the advantage in a group whose other rewards are all alike, see
+        # `largest_advantage`.
+        largest = (group_size - 1) / math.sqrt(group_size)
         bound = self.advantages.filter
         if normalisation == "group" and bound is not None and largest <= bound:
             message = (
-                f"no advantage in a group of {size} exceeds {largest:.2f}, so a filter at {bound:g} "
-                "never acts; set method.advantages.normalisation=batch as in the paper, "
+                f"no advantage in a group of {group_size} exceeds {largest:.2f}, so a filter at "
+                f"{bound:g} never acts; set method.advantages.normalisation=batch as in the paper, "
                 "method.advantages.filter=null, or more generations"
             )
-            yield Broken(
-                message,
-                (
-                    "method.advantages.filter",
-                    "method.advantages.normalisation",
-                    "method.num_generations",
-                ),
+            filter_keys = (
+                "method.advantages.filter",
+                "method.advantages.normalisation",
+                "method.num_generations",
             )
+            yield Broken(message, filter_keys)
 
-        clip = self.pre_clip
-        if clip is not None and not clip.lowest < 1 < clip.highest:
+        bounds = self.pre_clip
+        if bounds is not None and (bounds.lowest >= 1 or bounds.highest <= 1):
             message = (
-                f"the bounds {clip.lowest:g} and {clip.highest:g} must enclose 1, the ratio before "
-                "any update"
+                f"the bounds {bounds.lowest:g} and {bounds.highest:g} must enclose 1, the ratio "
+                "before any update"
             )
             yield Broken(message, ("method.pre_clip",))
 

@@ -1,4 +1,8 @@
-"""Reinforcement learning as the method of a run: the arguments and the trainer of trl."""
+"""Reinforcement learning as the method of a run: the arguments and the trainer of trl.
+
+A rollout batch is the texts that are sampled at one time, from the prompts of
+`method.steps_per_rollout` optimizer steps.
+"""
 
 import os
 from abc import abstractmethod
@@ -20,7 +24,10 @@ from mmrm.train.reinforce.rollouts import RunPrompts, deal_places
 
 
 class ReinforceMethod(Method):
-    """Reinforcement learning on sampled texts: trl's arguments and trainer."""
+    """Reinforcement learning on sampled texts, by this project's trainer on the basis of trl's.
+
+    A subclass makes the prompts and the reward.
+    """
 
     columns: ClassVar[Mapping[str, str]] = {
         "loss": "{:.4f}",
@@ -44,16 +51,18 @@ class ReinforceMethod(Method):
 
     @abstractmethod
     def reward(self) -> tuple[Callable[..., list[float]], Any]:
-        """Return the reward as trl calls it, and the model in this process that it uses, or None."""
+        """Return the function that trl calls for the rewards of texts, and the model that it runs.
+
+        The model is None if the function runs no model in this process that the trainer has to
+        place on the device.
+        """
 
     def arguments(self) -> TrainingArguments:
         """Return trl's arguments. Features of trl that this project replaces are switched off.
 
-        trl requires two generations, because its advantages compare them. This project's need not,
-        so that their number is set afterwards.
-
         Raises:
-            RecipeError: If the pairs of a pass do not divide those of a rank.
+            RecipeError: If `method.pairs_per_pass` does not divide the number of pairs of a step
+                that each rank takes.
         """
         # trl takes seconds that other methods need not spend.
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -72,16 +81,19 @@ class ReinforceMethod(Method):
             )
             problem = Problem("recipe", "method.pairs_per_pass", str(pairs_of_pass), message)
             raise RecipeError("this start", [problem])
-        rows = pairs_of_pass * config.num_generations
-        passes = pairs_of_rank // pairs_of_pass
+        texts_per_pass = pairs_of_pass * config.num_generations
+        passes_per_step = pairs_of_rank // pairs_of_pass
+        # GRPOConfig refuses fewer than two texts of a prompt, and batches that they do not divide,
+        # because trl's advantages compare the texts of a prompt. This project's advantages need
+        # not, so the true numbers are set when the arguments have been made.
         arguments = training_arguments(
             self.recipe,
             self.recipe.steps(self.mixture.epoch_size),
             kind=GRPOConfig,
-            per_device_train_batch_size=2 * rows,
+            per_device_train_batch_size=2 * texts_per_pass,
             per_device_eval_batch_size=2,
-            gradient_accumulation_steps=passes,
-            steps_per_generation=passes * config.steps_per_rollout,
+            gradient_accumulation_steps=passes_per_step,
+            steps_per_generation=passes_per_step * config.steps_per_rollout,
             num_generations=2,
             temperature=config.temperature,
             max_completion_length=config.max_new_tokens,
@@ -97,18 +109,21 @@ class ReinforceMethod(Method):
             **self.vllm_arguments(),
         )
         arguments.num_generations = config.num_generations
-        arguments.per_device_train_batch_size = rows
-        arguments.generation_batch_size = rows * arguments.steps_per_generation * world_size()
+        arguments.per_device_train_batch_size = texts_per_pass
+        texts_of_rank = texts_per_pass * arguments.steps_per_generation
+        arguments.generation_batch_size = texts_of_rank * world_size()
         return arguments
 
     def vllm_arguments(self) -> dict[str, Any]:
-        """Return the arguments of trl's vLLM client or engine; an image token can never be sampled."""
+        """Return the arguments for trl's vLLM client or engine; empty if vLLM is not used."""
         config = self.config
         encoder = self.encoder
         if config.engine == "transformers":
             return {}
-        # trl finds the images of a prompt by this attribute, which only processors have.
+        # trl finds the images of a prompt by this attribute of a processor. A tokenizer has none.
         encoder.tokenizer.image_token_id = encoder.vision.image
+        # The policy must not write an image token.
+        never_sampled = {encoder.vision.image: -100.0}
         return {
             "use_vllm": True,
             "vllm_mode": config.engine.removeprefix("vllm_"),
@@ -118,32 +133,40 @@ class ReinforceMethod(Method):
             "vllm_importance_sampling_correction": config.importance_correction != "none",
             "vllm_importance_sampling_mode": config.importance_correction,
             "vllm_importance_sampling_clip_max": IMPORTANCE_CAP,
-            "generation_kwargs": {"logit_bias": {encoder.vision.image: -100.0}},
+            "generation_kwargs": {"logit_bias": never_sampled},
         }
 
     def trainer(self, **trainer: Any) -> Trainer:
-        """Return the trainer over the prompts of whole rollout batches."""
+        """Return the trainer, whose training data are the positions of the run's prompts.
+
+        Args:
+            trainer: Arguments of trl's GRPOTrainer that do not depend on the method.
+        """
         from mmrm.train.reinforce.rollout_trainer import StableReinforceTrainer
 
         config = self.config
         reference = None
         if config.frozen_copies(lora=self.recipe.optim.lora is not None):
             reference = load_language_model(self.recipe.backbone)
-        reward, reader = self.reward()
-        batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
+        reward, reward_model = self.reward()
+        # Only whole rollout batches can be sampled, so the last one may have more prompts than
+        # used.
+        num_batches = ceil(trainer["args"].max_steps / config.steps_per_rollout)
         places = deal_places(
-            batches, config.steps_per_rollout, self.recipe.optim.records_per_step, world_size()
+            num_batches, config.steps_per_rollout, self.recipe.optim.records_per_step, world_size()
         )
+        # trl is given the tokenizer in place of the encoder of this project.
+        trainer = {**trainer, "processing_class": self.encoder.tokenizer}
         return StableReinforceTrainer(
             self.prompts,
             config,
             optim=self.recipe.optim,
             token_budget=self.packed().token_budget,
             reference=reference,
-            reader=reader,
-            **{**trainer, "processing_class": self.encoder.tokenizer},
+            reward_model=reward_model,
             reward_funcs=reward,
             train_dataset=Dataset.from_dict({"place": places}),
+            **trainer,
         )
 
     def warn_of_idle_filter(self) -> None:

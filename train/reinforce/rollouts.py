@@ -1,6 +1,7 @@
 """The prompts of a reinforcement-learning run in the order in which they are trained on.
 
-A subclass of `RunPrompts` makes prompts from pairs, for a judge, or from questions, for a policy.
+A subclass of `RunPrompts` makes prompts from pairs, for a judge, or from questions, for a policy. A
+prompt's place is its position among all prompts of the run, over all epochs.
 """
 
 from abc import ABC, abstractmethod
@@ -21,37 +22,44 @@ from mmrm.train.methods.language_model.method import Indices
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of a run. Its place is its position in the order of all prompts of the run."""
+    """One prompt of a run, from which texts are sampled."""
 
     group: Group
-    """The whole prompt with its images, and no continuation."""
+    """The tokens and encoded images of the prompt, without any text after it."""
     images: tuple[Image, ...]
-    """For engines that encode images themselves."""
+    """The decoded images, for vLLM, which encodes images itself."""
     winner: Answer | None
     """The better response of a judge's pair; None for a policy."""
     shown: str
-    """The question, or the judge's request, for tables of examples."""
+    """The text of the question, or of the request to a judge, for tables of examples."""
     place: int
     """The position in the order of all prompts of the run. The sampled texts depend on it."""
     record: str
     """The record's identity, for tables of examples."""
     question: Preference | None = None
-    """The record that a policy is asked about, for its reward. It is not kept in checkpoints."""
+    """The record of a policy's question, which the reward reads. None for a judge, and in
+    checkpoints, because the texts stored there already have their rewards."""
 
 
 def deal_places(
     num_batches: int, steps_per_batch: int, records_per_step: int, num_ranks: int
 ) -> Indices:
-    """Return the places of a run's prompts in the order in which trl hands them out, (places,) int64.
+    """Return the places of a run's prompts in the order in which trl reads them, (places,) int64.
 
-    trl gives each rank a contiguous block of every rollout batch, and each optimizer step a
-    contiguous part of every rank's block. The places are dealt so that step k of the run trains on
-    the places from `k * records_per_step` up to `(k + 1) * records_per_step` on any number of
-    ranks that divides `records_per_step`.
+    A place is the position of a prompt in the run. trl divides every rollout batch into one
+    contiguous block for each rank, and each block into one contiguous part for each optimizer step.
+    The order is chosen so that, on any number of ranks, step k trains on the places from
+    `k * records_per_step` up to `(k + 1) * records_per_step`.
 
-    Example: two steps a batch, four records a step, two ranks. The first batch is
+    Example: two steps in a rollout batch, four records in a step, two ranks. The first batch is
     [0, 1, 4, 5, 2, 3, 6, 7]. Rank 0 takes 0, 1, 4, 5, and its first step trains on 0 and 1. Rank 1
     takes 2, 3, 6, 7, and its first step trains on 2 and 3.
+
+    Args:
+        num_batches: The number of rollout batches of the run.
+        steps_per_batch: The number of optimizer steps on each rollout batch.
+        records_per_step: The number of prompts of an optimizer step, on all ranks together.
+        num_ranks: The number of ranks, a divisor of `records_per_step`.
     """
     places = np.arange(num_batches * steps_per_batch * records_per_step)
     by_step = places.reshape(num_batches, steps_per_batch, num_ranks, records_per_step // num_ranks)
@@ -61,40 +69,58 @@ def deal_places(
 
 @dataclass
 class RunPrompts(ABC):
-    """All prompts of a run, by their place, which is the position over all epochs of the mixture.
+    """All prompts of a run, by their place: the position among the prompts of all epochs.
 
-    A prompt of more than `max_tokens` tokens is counted, and replaced by the next record of its
-    source.
+    A record whose prompt has more than `max_tokens` tokens is counted, and replaced by the next
+    record of its source.
     """
 
     mixture: Mixture
     encoder: Encoder
     max_tokens: int
     too_long: int = field(default=0, kw_only=True)
-    _order: tuple[int, Indices] | None = field(default=None, repr=False, kw_only=True)
+    """The number of prompts so far that had too many tokens."""
+    _epoch: int | None = field(default=None, repr=False, kw_only=True)
+    """The epoch of `_indices`. None before the first prompt is read."""
+    _indices: Indices = field(
+        default_factory=lambda: np.empty(0, np.int64), repr=False, kw_only=True
+    )
+    """The order of the prompts of `_epoch`."""
 
     def __getitem__(self, place: int) -> Prompt:
+        """Return the prompt with the position `place` among all prompts of the run."""
         epoch, position = divmod(place, self.mixture.epoch_size)
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, self.order(epoch)
-        return self.load(int(self._order[1][position]), place)
+        if epoch != self._epoch:
+            self._indices = self.order(epoch)
+            self._epoch = epoch
+        return self.load(int(self._indices[position]), place)
 
     @abstractmethod
     def order(self, epoch: int) -> Indices:
-        """Return the indices of the prompts of an epoch, in their order."""
+        """Return an index for every prompt of an epoch, in the order of the epoch.
+
+        `load` makes the prompt of an index. The meaning of an index is the subclass's own.
+        """
 
     @abstractmethod
     def load(self, index: int, place: int) -> Prompt:
-        """Return the prompt of one of the indices that `order` returns."""
+        """Return the prompt of an index that `order` returned, for a place of the run."""
 
     def encode(self, record: Preference, request: tuple[Message, ...], place: int) -> Prompt:
-        """Return the prompt that asks `request` about a record.
+        """Return the prompt of a record for a place of the run.
+
+        Args:
+            record: The record, whose images belong to the prompt.
+            request: The conversation that the prompt consists of.
+            place: The position of the prompt in the run.
 
         Raises:
-            RecordError: If it is too long or cannot be used.
+            RecordError: If the prompt has too many tokens, or the record cannot be used.
         """
         self.encoder.refuse_control_tokens(record)
         images = tuple(decode(image, record.identity) for image in record.images)
+        # The encoder divides a conversation into a prompt and a continuation. Here both together
+        # are the prompt.
         encoded = self.encoder.encode(images, [self.encoder.render(request)], None)
         ids = encoded.prompt_ids + encoded.continuations[0].ids
         if len(ids) > self.max_tokens:

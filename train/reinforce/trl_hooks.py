@@ -1,9 +1,13 @@
-"""Checks, before anything is loaded, that the installed trl fits train/reinforce/rollout_trainer.py."""
+"""A check that the installed trl has the methods that rollout_trainer.py overrides.
+
+It is made before anything is loaded.
+"""
 
 import inspect
 from importlib import metadata
 
 EXPECTED = "1.16"
+"""The version of trl that the overrides are written for."""
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "_prepare_inputs": ("self", "generation_batch"),
@@ -38,35 +42,44 @@ READ: dict[str, tuple[str, ...]] = {
         '"importance_sampling_ratio"',
     ),
 }
-"""Words in the source of a method that these overrides read or replace."""
+"""Texts that must occur in the source of a method of GRPOTrainer.
+
+They are the attributes, keys and calls that the overrides read or replace.
+"""
 
 
 def check_trl(trainer: type) -> None:
-    """Check that trl's GRPOTrainer still has the hooks in their expected shape.
+    """Check that trl's GRPOTrainer has the methods and source texts that the overrides expect.
+
+    Args:
+        trainer: The class GRPOTrainer.
 
     Raises:
-        RuntimeError: A hook is missing or has another shape.
+        RuntimeError: A method in HOOKS or READ is missing, has other parameters, or does not
+        mention
+            one of the texts.
     """
     methods = vars(trainer)
     problems: list[str] = []
-    for name, wanted in HOOKS.items():
-        given: tuple[str, ...] = ()
+    for name, expected in HOOKS.items():
+        parameters: tuple[str, ...] = ()
         if name in methods:
-            given = tuple(inspect.signature(methods[name]).parameters)
-        if given[: len(wanted)] != wanted:
+            parameters = tuple(inspect.signature(methods[name]).parameters)
+        if parameters[: len(expected)] != expected:
             problems.append(
-                f"GRPOTrainer.{name} takes ({', '.join(given)}), expected ({', '.join(wanted)})"
+                f"GRPOTrainer.{name} takes ({', '.join(parameters)}), "
+                f"expected ({', '.join(expected)})"
             )
-    for name, words in READ.items():
+    for name, source_texts in READ.items():
         source = ""
         if name in methods:
             source = inspect.getsource(methods[name])
-        problems += [
-            f"GRPOTrainer.{name} does not mention {word!r}" for word in words if word not in source
-        ]
+        for source_text in source_texts:
+            if source_text not in source:
+                problems.append(f"GRPOTrainer.{name} does not mention {source_text!r}")
     if problems:
         raise RuntimeError(
-            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides these "
-            "parts of GRPOTrainer and would compute something else. It is tested with trl "
+            f"trl {metadata.version('trl')}: {'; '.join(problems)}. StableReinforce overrides "
+            "these parts of GRPOTrainer and would compute something else. It is tested with trl "
             f"{EXPECTED}; install that version."
         )

@@ -1,6 +1,6 @@
-"""A run put together from its recipe: data, model, objective, trainer, fit.
+"""A run made from its recipe: data, model, objective and trainer, and the training itself.
 
-`rm.py`, `sft.py` and `rl.py` share all of it.
+train/rm.py, train/sft.py and train/rl.py share this module.
 """
 
 import os
@@ -38,27 +38,29 @@ from mmrm.train.runs.provenance import (
 )
 
 PATIENCE = 10.0
-"""Seconds in which the first rank of a node can print why a run cannot begin, before the others do."""
+"""Seconds that other ranks of a node wait, so that the first one can print why no run begins."""
 
 
 def run(launch: Launch) -> bool:
     """Train the recipe on this rank, and return True if the run reached its last step.
 
-    The last checkpoint is saved and evaluated by then. The run stops earlier after SIGUSR1.
-    Meanwhile the first rank holds the lock of the run folder. A folder that another run is writing
-    is refused.
+    The last checkpoint has then been saved and evaluated. A run that receives SIGUSR1 saves a
+    checkpoint and stops before the last step; the result is then False.
 
-    An error before training is printed once on every node, by its first rank or by one that alone
-    has found it, and ends the process with status 2, without a traceback. An error in training ends
-    it with status 1: a row that does not fit into memory, or too many records that cannot be used.
-    The rank that has it prints it, and a launcher then ends the others. A loss or weights that are
-    not finite end all ranks with status 1.
+    The first rank locks the run folder until the run ends. If another run is writing into the
+    folder, the run is refused.
+
+    Errors that the user can correct are printed without a traceback. An error before training ends
+    the process with status 2. An error in training ends it with status 1. Such errors are a record
+    that does not fit into memory, too many records that cannot be used, and a loss or weights that
+    are not finite.
     """
     with ExitStack() as stack:
-        lock = locked_folder(Path(launch.recipe.output.folder))
+        folder_lock = locked_folder(Path(launch.recipe.output.folder))
         try:
-            stack.enter_context(locked_by_first_rank(lock))
-            # A run that had the folder when the command line was read may have ended since.
+            stack.enter_context(locked_by_first_rank(folder_lock))
+            # The folder was also checked when the command line was read. Another run may have
+            # written checkpoints into it since.
             refuse_finished_folder(launch.recipe)
             trainer, resume, console = assemble(launch)
         except (UserError, IncompleteCheckpointError) as error:
@@ -67,27 +69,43 @@ def run(launch: Launch) -> bool:
 
 
 def end_before_training(error: UserError | IncompleteCheckpointError) -> NoReturn:
-    """Print why a run cannot begin and end this rank with status 2."""
+    """Print why a run cannot begin, and end this rank with status 2.
+
+    If all ranks of a node have the error, only the first one prints it.
+    """
     if os.environ["LOCAL_RANK"] == "0":
         print(error, file=sys.stderr, flush=True)
     else:
-        # A launcher ends the other ranks with the first one that ends, which must print first.
+        # If the first rank has the error too, it prints it and ends, and the launcher ends this
+        # rank during the wait. If not, this rank prints.
         time.sleep(PATIENCE)
         print(f"rank {rank()}: {error}", file=sys.stderr, flush=True)
     raise SystemExit(2) from None
 
 
 def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Console) -> bool:
-    """Train as `run` describes, and return True if the run reached its last step."""
+    """Train the model of a run, and return True if the run reached its last step.
+
+    Errors that the user can correct end the process with a message and exit status 1, not a
+    traceback.
+
+    Args:
+        launch: The parsed command line.
+        trainer: The trainer of the run.
+        resume: The checkpoint from which the run continues. None for a new run.
+        console: The console for the results of the run.
+    """
     try:
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     except NonFiniteError as error:
         if rank() == 0:
             print(error, file=sys.stderr, flush=True)
-        barrier()  # a launcher ends the other ranks with the first one that ends
+        # All ranks have this error. They wait for the first one to print it, because a launcher
+        # ends the other ranks as soon as one ends.
+        barrier()
         raise SystemExit(1) from None
     except UserError as error:
-        # A loader's worker hands its error over with the traceback before it.
+        # An error from a worker that loads data has the worker's traceback before its message.
         _, _, message = str(error).rpartition(f"{type(error).__name__}: ")
         print(f"rank {rank()}: {message.strip()}", file=sys.stderr)
         raise SystemExit(1) from None
@@ -99,16 +117,26 @@ def train(launch: Launch, trainer: Trainer, resume: Path | None, console: Consol
         recipe = launch.recipe
         summarise(Path(recipe.output.folder), console, baselines=recipe.evaluation.baselines)
     elif rank() == 0:
+        # Only this signal ends the training before its last step.
         console.print(
-            f"SIGUSR1: checkpoint-{step} of {num_steps:,} steps is complete, the run ends; continue "
-            "with --resume"
+            f"SIGUSR1: checkpoint-{step} of {num_steps:,} steps is complete, the run ends; "
+            "continue with --resume"
         )
     return is_finished
 
 
 def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
-    """Return the trainer of a run, the checkpoint to resume from, and where to print."""
+    """Return the trainer of a run, the checkpoint from which it continues, and its console.
+
+    The checkpoint is None for a new run. The first rank also writes recipe.yaml and provenance.json
+    into the run folder.
+
+    Raises:
+        UserError: If the run cannot begin, for a reason that the user can correct.
+        IncompleteCheckpointError: If a checkpoint lacks tensors of the model.
+    """
     recipe = launch.recipe
+    # A log file gets lines of 125 characters, and a terminal lines of its own width.
     console = plain_console(width=None if sys.stdout.isatty() else 125)
     refuse_missing_device(recipe, cuda=torch.cuda.is_available())
     resume = find_resume(Path(recipe.output.folder), recipe.output.resume, console)
@@ -125,7 +153,8 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     if resume is not None:
         arguments.eval_on_start = False
         print_note(continuation(recipe.optim, arguments, resume), console)
-    # After the arguments: ZeRO-3 divides weights while they are loaded.
+    # The model is loaded after the arguments are made, because they switch ZeRO-3 on, which divides
+    # weights while they are loaded.
     model = make_model(recipe)
     trainer = method.trainer(
         evaluate=evaluation(method),

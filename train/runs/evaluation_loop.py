@@ -1,7 +1,8 @@
-"""The evaluation inside the loop: benchmarks, held-out records, or questions, at every save.
+"""The evaluation of a run at every checkpoint: on benchmarks, held-out records, or questions.
 
-`data.validation` withholds records from training. They are written into the run folder, a judge is
-scored on them as on a benchmark, and a supervised method has a loss on them.
+Held-out records are those that the recipe's `data.validation` withholds from training. They are
+written into the run folder. A judge is evaluated on them as on a benchmark, and the loss of a
+supervised method is computed on them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mmrm.eval.benchmarks.preference_folder import (
     require_distinct_responses,
 )
 from mmrm.eval.benchmarks.rows import loaded_benchmark
-from mmrm.eval.candidates import total_usage
+from mmrm.eval.candidates import Example, total_usage
 from mmrm.eval.judges.judge import cost_figures
 from mmrm.eval.results.run_folder import HELD_OUT, HELD_OUT_RECORDS
 from mmrm.eval.results.summary_table import results_table
@@ -38,13 +39,14 @@ from mmrm.train.supervised.optimizer import Evaluate
 from mmrm.train.supervised.steps import PairEncoder
 
 ANSWERS = "answers"
-"""In a checkpoint: what a policy answered, a pair of files for each set of questions."""
+"""The folder in a checkpoint with a policy's answers, in two files for each set of questions."""
 
 
 def evaluation(method: Method) -> Evaluate | None:
-    """Return the evaluation of a run, None if its recipe evaluates nothing.
+    """Return the function that evaluates the model of a run, None if the recipe evaluates nothing.
 
-    The held-out records are written into the run folder.
+    It takes the model and the number of the step, and returns figures by name. The held-out records
+    are read now, and written into the run folder.
 
     Raises:
         UserError: If too many held-out records cannot be used.
@@ -67,7 +69,10 @@ def evaluation(method: Method) -> Evaluate | None:
 
 
 def _evaluate_on_questions(method: Method, model: nn.Module, step: int) -> dict[str, float]:
-    """Have the model answer the questions of the evaluation, and return the figures."""
+    """Have the policy answer the questions of the evaluation, and return the figures by name.
+
+    The answers are written into the checkpoint of the step.
+    """
     folder = evaluation_folder(method.folder, step).with_name(ANSWERS)
     figures = method.examine(model, folder)
     assert figures is not None, f"{method.recipe.method.type} is evaluated on questions"
@@ -77,13 +82,23 @@ def _evaluate_on_questions(method: Method, model: nn.Module, step: int) -> dict[
 def _evaluate_on_benchmarks(
     method: Method, suite: Suite, held_out: HeldOutRecords | None, model: nn.Module, step: int
 ) -> dict[str, float]:
-    """Have the model judge the benchmarks and the held-out records, and return the figures."""
+    """Have the model judge the benchmarks and the held-out records, and return figures by name.
+
+    Args:
+        method: The method of the run.
+        suite: The benchmarks. They include the held-out records, if the model judges these.
+        held_out: The records on which the loss is computed. None if there are none.
+        model: The model, as the trainer has wrapped it.
+        step: The number of optimizer steps so far.
+    """
     recipe = method.recipe
     console = method.console
     judge = method.judge(model)
     assert judge is not None, f"{recipe.method.type} is evaluated on benchmarks"
     started = perf_counter()
-    with method.whole_weights(model) if judge.info.writes else nullcontext():
+    # Under ZeRO-3, weights are gathered once for a judge that writes, not again for every token.
+    weights = method.whole_weights(model) if judge.info.writes else nullcontext()
+    with weights:
         results, scores = suite.run(judge, evaluation_folder(method.folder, step), console)
     seconds = perf_counter() - started
     if rank() == 0 and results:
@@ -109,25 +124,27 @@ def _evaluate_on_benchmarks(
 
 
 def evaluation_folder(folder: Path, step: int) -> Path:
-    """Return the folder for the figures of the model after `step` steps.
+    """Return the folder for the results of the model after `step` optimizer steps.
 
-    Before the first step there is no checkpoint, so they are in `start`.
+    It is inside the checkpoint of that step. Before the first step there is no checkpoint, and it
+    is inside the folder `start`. `folder` is the run folder.
     """
-    of_step = f"checkpoint-{step}" if step else "start"
-    return folder / of_step / "eval"
+    folder_of_step = f"checkpoint-{step}" if step else "start"
+    return folder / folder_of_step / "eval"
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRecords:
-    """The records of data.validation that can be used."""
+    """The held-out records (`data.validation` in the recipe) that can be encoded."""
 
     records: Sequence[Preference]
 
     @classmethod
     def load(cls, method: Method) -> HeldOutRecords | None:
-        """Read the held-out records, None if there are none; all ranks call together.
+        """Return the held-out records of a run, None if the recipe withholds none.
 
-        Each rank tries to encode a share of them. Those that cannot be used are counted.
+        All ranks must call together. Each rank tries to encode a part of the records. Records that
+        cannot be encoded are left out, and their number is printed with the first error.
 
         Raises:
             UserError: If more of them cannot be used than `data.bad_records` allows.
@@ -137,14 +154,15 @@ class HeldOutRecords:
         if not num_records:
             return None
         encode = PairEncoder(method.encoder, method.recipe.head.read)
-        own_errors: dict[int, str] = {}
+        errors_on_this_rank: dict[int, str] = {}
         for index in range(rank(), num_records, world_size()):
             try:
+                # A record with two equal responses is also refused.
                 encode(require_distinct_responses(validation[index]))
             except RecordError as error:
-                own_errors[index] = str(error)
+                errors_on_this_rank[index] = str(error)
         errors: dict[int, str] = {}
-        for errors_of_rank in gather(own_errors):
+        for errors_of_rank in gather(errors_on_this_rank):
             errors |= errors_of_rank
 
         if errors:
@@ -155,23 +173,28 @@ class HeldOutRecords:
             bad_records = method.mixture.config.bad_records
             num_allowed = max(1, bad_records.limit * num_records)
             is_strict = bad_records.policy == "strict"
-            if is_strict or len(errors) == num_records or len(errors) > num_allowed:
+            is_none_left = len(errors) == num_records
+            if is_strict or is_none_left or len(errors) > num_allowed:
                 raise UserError(message)
             if rank() == 0:
                 method.console.print(message, markup=False, highlight=False)
-        return cls([validation[index] for index in range(num_records) if index not in errors])
+        usable = [validation[index] for index in range(num_records) if index not in errors]
+        return cls(usable)
 
     def write(self, folder: Path) -> None:
-        """Write the records into a run's folder."""
+        """Write the records as JSON lines into a run folder."""
         rows = (project_row(record, record.rationale) for record in self.records)
         write_json_lines(folder / HELD_OUT_RECORDS, rows)
 
     def benchmark(self) -> tuple[Benchmark, LoadedBenchmark]:
-        """Return the records as a benchmark whose groups are the sources."""
-        examples = [
-            example_from_record(replace(record, category=record.source)) for record in self.records
-        ]
-        rows = loaded_benchmark(
-            HELD_OUT, examples, Location(location="data.validation"), "data.validation"
-        )
+        """Return the records as a benchmark, and its rows.
+
+        The rows are grouped by the source of their record, so that each source has its own figures.
+        """
+        examples: list[Example] = []
+        for record in self.records:
+            # A benchmark groups its rows by the category of a record.
+            examples.append(example_from_record(replace(record, category=record.source)))
+        key = "data.validation"
+        rows = loaded_benchmark(HELD_OUT, examples, Location(location=key), key)
         return replace(PREFERENCE_FOLDER, name=HELD_OUT), rows

@@ -1,9 +1,8 @@
 """Checks and notes for a run that is continued with another number of steps.
 
-Everything continues from the checkpoint: weights, optimizer states, random numbers and the order of
-the data. The learning rate follows the schedule of the new length, warm-up included. From here on it
-is the learning rate of a run that had this length from the beginning. What was trained before is not
-trained again.
+Weights, optimizer states, random numbers and the order of the data continue from the checkpoint.
+The steps before it are not trained again. From the checkpoint on, the learning rate is that of a
+run that had the new number of steps from the beginning, also in the warm-up.
 """
 
 from pathlib import Path
@@ -16,18 +15,25 @@ from mmrm.data.storage.files import read_json
 from mmrm.train.recipe.sections import OptimConfig
 
 STATE = "trainer_state.json"
+"""The file in a checkpoint folder with the number of steps done and of the run."""
 
 
 def continuation(optim: OptimConfig, arguments: TrainingArguments, checkpoint: Path) -> str:
-    """Return a note on the length of a run that continues from `checkpoint`.
+    """Return a note on the number of steps of a run that continues from `checkpoint`.
 
-    It is empty if the length is unchanged and steps are left.
+    The note says that the run has more steps than before, or that no steps are left. In all other
+    cases the result is empty.
+
+    Args:
+        optim: The section `optim` of the recipe.
+        arguments: The arguments of the trainer, with the number of steps that the run now has.
+        checkpoint: The checkpoint folder.
 
     Raises:
-        UserError: If the run would be shorter than it was.
+        UserError: If the run would have fewer steps than before.
     """
     state = read_json(checkpoint / STATE)
-    step = int(state["global_step"])
+    steps_done = int(state["global_step"])
     steps_before = int(state["max_steps"])
     steps_now = int(arguments.max_steps)
     key = "optim.max_steps" if optim.max_steps is not None else "optim.epochs"
@@ -39,45 +45,59 @@ def continuation(optim: OptimConfig, arguments: TrainingArguments, checkpoint: P
             f"output.folder=NEW and, to begin from these weights, backbone.path={checkpoint}."
         )
     if steps_now == steps_before:
-        if step < steps_now:
+        if steps_done < steps_now:
             return ""
         return (
             f"{checkpoint} is the last of {steps_before:,} steps; for more, raise {key} and give "
             "--resume"
         )
-    return _note_on_more_steps(optim, arguments, checkpoint, step, steps_before, steps_now)
+    return _note_on_more_steps(optim, arguments, checkpoint, steps_done, steps_before, steps_now)
 
 
 def _note_on_more_steps(
     optim: OptimConfig,
     arguments: TrainingArguments,
     checkpoint: Path,
-    step: int,
+    steps_done: int,
     steps_before: int,
     steps_now: int,
 ) -> str:
-    """Return a note on the learning rate of a run that is continued with more steps."""
-    share_before = share(optim, arguments, steps_before, step)
-    share_now = share(optim, arguments, steps_now, step)
+    """Return a note on the learning rate of a run that is continued with more steps.
+
+    Args:
+        optim: The section `optim` of the recipe.
+        arguments: The arguments of the trainer, with the kind of schedule.
+        checkpoint: The checkpoint folder.
+        steps_done: The number of steps up to the checkpoint.
+        steps_before: The number of steps that the run had when the checkpoint was saved.
+        steps_now: The number of steps that the run has now.
+    """
+    share_before = share(optim, arguments, steps_before, steps_done)
+    share_now = share(optim, arguments, steps_now, steps_done)
     warmup_steps = optim.warmup_steps(steps_now)
-    course = [f"{share_now:.1%} at step {step + 1:,}"]
-    if step < warmup_steps:
-        course.append(f"100% at step {warmup_steps + 1:,}, after the warm-up")
+    rates = [f"{share_now:.1%} at step {steps_done + 1:,}"]
+    if steps_done < warmup_steps:
+        rates.append(f"100% at step {warmup_steps + 1:,}, after the warm-up")
     if optim.schedule != "constant":
-        course.append(f"0% after step {steps_now:,}")
+        rates.append(f"0% after step {steps_now:,}")
     return (
         f"{checkpoint}: {steps_now - steps_before:,} steps more for a run of {steps_before:,}. "
         "Optimizer states, random numbers and the order of the data go on; the first "
-        f"{step:,} steps stay as they are.\nlearning rate: the {optim.schedule} schedule over "
-        f"{steps_before:,} steps gave {share_before:.1%} of the highest for step {step + 1:,}; from "
-        f"here on it is computed over {steps_now:,} steps: {', '.join(course)}"
+        f"{steps_done:,} steps stay as they are.\n"
+        f"learning rate: the {optim.schedule} schedule over {steps_before:,} steps gave "
+        f"{share_before:.1%} of the highest for step {steps_done + 1:,}; from here on it is "
+        f"computed over {steps_now:,} steps: {', '.join(rates)}"
     )
 
 
-def share(optim: OptimConfig, arguments: TrainingArguments, steps: int, step: int) -> float:
-    """Return the learning rate after `step` of `steps` steps, as a share of the highest."""
+def share(
+    optim: OptimConfig, arguments: TrainingArguments, num_steps: int, steps_done: int
+) -> float:
+    """Return the learning rate after `steps_done` of `num_steps` steps, divided by the highest."""
+    # transformers makes a schedule only for an optimizer, so it gets one that is never used.
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     schedule = get_scheduler(
-        arguments.lr_scheduler_type, optimizer, optim.warmup_steps(steps), steps
+        arguments.lr_scheduler_type, optimizer, optim.warmup_steps(num_steps), num_steps
     )
-    return float(schedule.lr_lambdas[0](step))
+    share_of_highest = schedule.lr_lambdas[0]
+    return float(share_of_highest(steps_done))

@@ -1,4 +1,4 @@
-"""The model of a run, with number formats, adapters and activation checkpointing."""
+"""The model that a run trains, in its number format, with adapters and activation checkpointing."""
 
 from typing import Any
 
@@ -17,20 +17,21 @@ from mmrm.train.supervised.optimizer import compile_layers
 
 
 def make_model(recipe: Recipe) -> nn.Module:
-    """Load the recipe's backbone, with the heads that its method needs.
+    """Return the model that a recipe trains: its backbone, with a head if the method has one.
 
-    Optimizer steps are smaller than what bf16 can add to a weight. DeepSpeed keeps fp32 copies of
-    what it trains in bf16. Without DeepSpeed the trained weights themselves are fp32, and autocast
-    computes in bf16.
+    The updates of an optimizer step are too small to be added to a bf16 weight. DeepSpeed keeps
+    fp32 copies of the weights that it trains in bf16. Without DeepSpeed the trained weights
+    themselves are fp32, and the model computes in bf16 by autocast.
     """
     lora = recipe.optim.lora
-    keeps_masters = recipe.deepspeed != NONE
+    # "Master weights" are the fp32 copies of trained weights.
+    has_master_weights = recipe.deepspeed != NONE
     backbone = recipe.backbone
-    if not keeps_masters and lora is None:
+    if not has_master_weights and lora is None:
         backbone = backbone.model_copy(update={"dtype": "float32"})
-    nf4 = lora is not None and lora.quantise == "nf4"
-    model = load_model(recipe, backbone, nf4=nf4)
-    if not keeps_masters and recipe.backbone.dtype == "bfloat16":
+    is_4_bit = lora is not None and lora.quantise == "nf4"
+    model = load_model(recipe, backbone, nf4=is_4_bit)
+    if not has_master_weights and recipe.backbone.dtype == "bfloat16":
         compute_in_half(model, device())
     if recipe.optim.activation_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -38,11 +39,16 @@ def make_model(recipe: Recipe) -> nn.Module:
         compile_layers(model.model)
     if lora is None:
         return model  # type: ignore[no-any-return]
-    return add_adapters(model, lora, head=recipe.has_head, masters=keeps_masters)
+    return add_adapters(
+        model, lora, has_head=recipe.has_head, has_master_weights=has_master_weights
+    )
 
 
 def load_model(recipe: Recipe, backbone: BackboneConfig, *, nf4: bool) -> Any:
-    """Load the class of model that the recipe's method trains, from `backbone`."""
+    """Return a model of the class that the recipe's method trains, loaded from `backbone`.
+
+    With `nf4` the weights of the backbone are in 4 bits.
+    """
     method = recipe.method
     if method.model == "scalar":
         return load_scalar(backbone, recipe.head, nf4=nf4)
@@ -51,15 +57,23 @@ def load_model(recipe: Recipe, backbone: BackboneConfig, *, nf4: bool) -> Any:
     return load_language_model(backbone, nf4=nf4)
 
 
-def add_adapters(model: Any, lora: LoraSection, *, head: bool, masters: bool) -> nn.Module:
-    """Return `model` frozen, with trainable adapters and, with `head`, a trainable head.
+def add_adapters(
+    model: Any, lora: LoraSection, *, has_head: bool, has_master_weights: bool
+) -> nn.Module:
+    """Return the model with trainable adapters and otherwise frozen weights.
 
-    The trained weights are fp32, unless the optimizer keeps fp32 copies of them (`masters`).
+    The trained weights become fp32, unless the optimizer keeps fp32 copies of them.
+
+    Args:
+        model: The model.
+        lora: The section of the recipe on adapters.
+        has_head: The model has a reward head, which is trained in full.
+        has_master_weights: The optimizer keeps fp32 copies of trained weights.
     """
-    # peft goes by the ends of names, and `head` is also the end of `lm_head`. Therefore the layers
-    # of the head are named one by one.
+    # peft finds modules by the ends of their names, and `lm_head` also ends with `head`. Therefore
+    # the layers of the head are named one by one.
     trained_in_full: list[str] = []
-    if head:
+    if has_head:
         for name, layer in model.get_submodule("head").named_children():
             if list(layer.parameters()):
                 trained_in_full.append(f"head.{name}")
@@ -72,6 +86,6 @@ def add_adapters(model: Any, lora: LoraSection, *, head: bool, masters: bool) ->
     )
     adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)
     for parameter in adapted.parameters():
-        if parameter.requires_grad and not masters:
+        if parameter.requires_grad and not has_master_weights:
             parameter.data = parameter.data.to(torch.float32)
     return adapted

@@ -114,7 +114,10 @@ def adapters(world: Path, tmp_path: Path, *, masters: bool, **backbone: Any) -> 
     content = run_folders.recipe(world / "run" / "base", [], lora=True, **backbone)
     base = BackboneConfig.model_validate({**content["backbone"]})
     model: Any = add_adapters(
-        load_scalar(base, HeadConfig()), LoraSection(rank=4, alpha=8), head=True, masters=masters
+        load_scalar(base, HeadConfig()),
+        LoraSection(rank=4, alpha=8),
+        has_head=True,
+        has_master_weights=masters,
     )
     torch.manual_seed(5)
     for parameter in model.parameters():

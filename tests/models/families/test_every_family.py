@@ -187,7 +187,9 @@ def test_adapters_and_quantisation_take_the_language_models_projections_alone(
     assert {
         name for name in linear if should_convert_module(name, not_quantised(FAMILIES[family]))
     } == layers
-    adapted: Any = add_adapters(model, LoraConfig(rank=2, alpha=4), head=True, masters=False)
+    adapted: Any = add_adapters(
+        model, LoraConfig(rank=2, alpha=4), has_head=True, has_master_weights=False
+    )
     learned = {name: one.numel() for name, one in adapted.named_parameters() if one.requires_grad}
     assert {
         name.split(".lora_")[0].removeprefix("base_model.model.")

@@ -269,7 +269,9 @@ def test_adapters_keep_both_heads(tmp_path: Path) -> None:
 
     model = critic(tmp_path / "start")
     backbone = BackboneConfig(path=str(tmp_path / "start"), dtype="float32")
-    adapted = add_adapters(model, LoraConfig(rank=4, alpha=8), head=True, masters=False)
+    adapted = add_adapters(
+        model, LoraConfig(rank=4, alpha=8), has_head=True, has_master_weights=False
+    )
     trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
     assert all("lora_" in name or ".modules_to_save." in name for name in trained), trained
     for name, parameter in adapted.named_parameters():

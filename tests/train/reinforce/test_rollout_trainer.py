@@ -301,7 +301,7 @@ class Double:
 
 def trainer(mode: str, asked: list[Prompt]) -> Any:
     return SimpleNamespace(
-        _asked=asked,
+        batch_prompts=asked,
         num_generations=2,
         use_vllm=True,
         vllm_mode=mode,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mmrm.train.runs.environment import (
-    FILES,
+    MAX_OPEN_FILES,
     SINGLE_PROCESS,
     free_port,
     prepare_environment,
@@ -100,7 +100,7 @@ def test_as_many_files_may_be_open_as_the_machine_allows() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         raise_file_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (
-            min(FILES, hard) if hard > 0 else FILES,
+            min(MAX_OPEN_FILES, hard) if hard > 0 else MAX_OPEN_FILES,
             hard,
         )
         raise_file_limit()

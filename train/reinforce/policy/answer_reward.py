@@ -1,4 +1,4 @@
-"""The reward of a policy's answers: the weighted sum of the parts that the recipe lists."""
+"""The reward of a policy's answers: the weighted sum of the terms that the recipe lists."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,9 +25,13 @@ def reward_terms(config: PolicyConfig, judges: Mapping[int, Judge]) -> list[Rewa
             states no mean and standard deviation of its scores.
     """
     terms: list[RewardTerm] = []
-    first_judge = min(judges, default=None)
+    first_judge_index = min(judges, default=None)
     for index, term in enumerate(config.rewards):
-        judge_column = "judge" if index == first_judge else f"judge_{index}"
+        # The name of the log column with the judge's scores. The first judge, which is often the
+        # only one, has no number.
+        judge_column = f"judge_{index}"
+        if index == first_judge_index:
+            judge_column = "judge"
         setting = TermSetting(
             key=f"method.rewards.{index}",
             max_new_tokens=config.max_new_tokens,
@@ -39,12 +43,12 @@ def reward_terms(config: PolicyConfig, judges: Mapping[int, Judge]) -> list[Rewa
 
 
 class AnswerReward:
-    """The reward of a rollout batch as trl calls it.
+    """The function that trl calls for the rewards of a policy's answers.
 
-    Its parts are logged as means, and as columns of the table of rollouts.
+    It logs every term of the reward: its mean, and a column in trl's table of rollouts.
     """
 
-    __name__ = "answer"
+    __name__ = "answer"  # trl logs the rewards under the name of the function
 
     def __init__(self, config: PolicyConfig, judges: Mapping[int, Judge], encoder: Encoder) -> None:
         """Make the terms of the reward. Arguments are as in `reward_terms`."""
@@ -60,23 +64,25 @@ class AnswerReward:
         log_extra: Callable[[str, list[Any]], None],
         **rest: Any,
     ) -> list[float]:
-        """Return the rewards of answers, `num_generations` after one another to each question.
+        """Return the reward of every answer. The answers to one question follow one another.
 
         Args:
             completion_ids: The tokens of every answer.
-            asked: The prompt of every answer. It has trl's name for this column.
-            log_metric: Logs a number by its name.
-            log_extra: Adds a column to the table of rollouts.
-            rest: Further columns that trl hands over.
+            asked: The prompt of every answer. trl passes each column of its rows by the column's
+                name, and `asked` is the column that the trainer adds.
+            log_metric: A function that logs a number, given its name and its value.
+            log_extra: A function that adds a column to the table of rollouts, given its name and
+                its values.
+            rest: Further columns and values that trl passes.
         """
         answers = self._read(completion_ids, asked)
         totals = [0.0] * len(answers.texts)
         columns: dict[str, list[float]] = {}
         for term in self.terms:
-            scores = term(answers)
-            for index, reward in enumerate(scores.rewards):
+            term_scores = term(answers)
+            for index, reward in enumerate(term_scores.rewards):
                 totals[index] += term.config.weight * reward
-            columns.update(scores.columns)
+            columns.update(term_scores.columns)
         columns["right"] = [float(is_right) for is_right in answers.is_right]
 
         for name, values in columns.items():
@@ -88,17 +94,18 @@ class AnswerReward:
         return totals
 
     def _read(self, completion_ids: Sequence[list[int]], prompts: Sequence[Prompt]) -> AnswerBatch:
-        """Return the answers as text, and which of them are complete and right."""
-        end = self.encoder.end_of_turn
+        """Return the answers with their texts, and flags for complete and for right answers."""
+        end_of_turn = self.encoder.end_of_turn
         texts: list[str] = []
         is_whole: list[bool] = []
         is_right: list[bool] = []
         for ids, prompt in zip(completion_ids, prompts, strict=True):
-            has_end = ids[-1] == end
-            own_ids = ids[:-1] if has_end else ids
-            text, whole = readable_text(self.encoder, own_ids, ended=has_end)
+            has_end = ids[-1] == end_of_turn
+            text_ids = ids[:-1] if has_end else ids
+            text, is_complete = readable_text(self.encoder, text_ids, ended=has_end)
+            # A record without a known answer has no truth, and no answer to it counts as right.
             truth = None if prompt.question is None else prompt.question.truth
             texts.append(text)
-            is_whole.append(whole)
-            is_right.append(whole and truth is not None and is_right_answer(text, truth))
+            is_whole.append(is_complete)
+            is_right.append(is_complete and truth is not None and is_right_answer(text, truth))
         return AnswerBatch(prompts, completion_ids, texts, is_whole, is_right, self.group_size)

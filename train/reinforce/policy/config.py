@@ -25,7 +25,7 @@ from mmrm.train.reinforce.policy.term_config import TermConfig
 
 
 class PolicyConfig(RolloutConfig):
-    """Reinforcement learning of a policy by reward models (GRPO, as in BaseReward, arXiv 2509.16127)."""
+    """Reinforcement learning of a policy by reward models, as in BaseReward (arXiv 2509.16127)."""
 
     implementation = "mmrm.train.reinforce.policy.method:PolicyMethod"
     judge_type = None
@@ -47,12 +47,16 @@ class PolicyConfig(RolloutConfig):
 
     @property
     def summary(self) -> str:
-        """The reward and the loss in words."""
+        """A description of the reward and the loss, for the plan and the model card."""
         terms = " + ".join(f"{term.weight:g} x {term.type}" for term in self.rewards)
         return f"policy: {self.num_generations} answers a question {self.update}; reward {terms}"
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the figures on all sets of questions, the records of data.validation included."""
+        """Return the names of the figures on all sets of questions, such as `SET/greedy`.
+
+        The records of data.validation are one of the sets. The figure `best` is left out if the
+        reward has no judge.
+        """
         has_judge = any(term.judge_path is not None for term in self.rewards)
         figures = [figure for figure in QUESTION_FIGURES if figure != "best" or has_judge]
         return tuple(f"{name}/{figure}" for name in run.question_sets for figure in figures)
@@ -64,12 +68,13 @@ class PolicyConfig(RolloutConfig):
                 yield f"method.rewards.{index}.path", term.judge_path
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
-        """Yield the rules on the reward, and on what a policy is evaluated on."""
+        """Yield the rules that `run` breaks on sampling, the reward and the evaluation."""
         yield from super().rules(run)
         yield from self._reward_rules(run)
         yield from self._evaluation_rules(run)
 
     def _reward_rules(self, run: RunConfig) -> Iterator[Broken]:
+        """Check that the terms of the reward can be computed, and that one of them counts."""
         without_answers = {source.type for source in run.data.sources if not source.has_answers}
         if without_answers and any(term.needs_answers for term in self.rewards):
             message = (
@@ -85,6 +90,7 @@ class PolicyConfig(RolloutConfig):
             yield Broken(message, ("method.rewards",))
 
     def _evaluation_rules(self, run: RunConfig) -> Iterator[Broken]:
+        """Check that a policy is evaluated on questions with known answers, and nothing else."""
         for key in ("benchmarks", "protocol", "judging"):
             if dict(run.evaluation)[key] != EvaluationConfig.model_fields[key].get_default():
                 message = (
@@ -93,13 +99,14 @@ class PolicyConfig(RolloutConfig):
                 )
                 yield Broken(message, (f"evaluation.{key}", "method.type"))
 
-        source_by_key = [
+        keys_and_sources = [
             (f"evaluation.questions.{index}", source)
             for index, source in enumerate(run.evaluation.questions)
         ]
         if run.data.validation:
-            source_by_key += [("data.sources", source) for source in run.data.sources]
-        for key, source in source_by_key:
+            # The records that are withheld from training are questions of the evaluation, too.
+            keys_and_sources += [("data.sources", source) for source in run.data.sources]
+        for key, source in keys_and_sources:
             if not source.has_answers:
                 message = (
                     f"records of {source.type} hold no known answer to compare with; take a source "
@@ -111,8 +118,8 @@ class PolicyConfig(RolloutConfig):
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             message = (
-                f"the name {repeated[0]} occurs more than once and would overwrite its own figures; "
-                "give each source a `name`"
+                f"the name {repeated[0]} occurs more than once and would overwrite its own "
+                "figures; give each source a `name`"
             )
             yield Broken(message, ("evaluation.questions",))
 

@@ -1,4 +1,7 @@
-"""A policy that answers questions, trained by reward models and verifiers (BaseReward, arXiv 2509.16127)."""
+"""A policy that answers questions, trained by reward models and verifiers.
+
+The method is that of BaseReward (arXiv 2509.16127).
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,10 +39,9 @@ class PolicyMethod(ReinforceMethod):
     """Reinforcement learning of a policy by reward models and verifiers."""
 
     columns: ClassVar[Mapping[str, str]] = {
+        # All columns but "rewards/result", which only the reward of a judgement has.
         **{
-            name: ReinforceMethod.columns[name]
-            for name in ReinforceMethod.columns
-            if name != "rewards/result"
+            name: form for name, form in ReinforceMethod.columns.items() if name != "rewards/result"
         },
         "rewards/judge": "{:+.3f}",
         "rewards/right": "{:.3f}",
@@ -48,13 +50,12 @@ class PolicyMethod(ReinforceMethod):
     config: PolicyConfig
 
     def prepare(self) -> None:
-        """Make prompts of the records, and load the judges and the questions of the evaluation.
-
-        The judges are loaded now, before ZeRO-3 is on, which would divide their weights.
-        """
+        """Make the prompts, and load the judges of the reward and the evaluation's questions."""
         self.prompts = PolicyQuestions(self.mixture, self.encoder, self.config.max_prompt_tokens)
         runtime = Runtime(device(), self.packed().token_budget)
         self.judges: dict[int, Judge] = {}
+        """The judges, by the index of their term in the reward."""
+        # They are loaded before ZeRO-3 is switched on, which would divide their weights.
         for index, term in enumerate(self.config.rewards):
             if term.judge_path is not None:
                 self.judges[index] = load_judge(term.judge_path, runtime).judge
@@ -63,17 +64,23 @@ class PolicyMethod(ReinforceMethod):
             source.label: load_questions(source, cache)
             for source in self.recipe.evaluation.questions
         }
+        """The questions of the evaluation, by the name of their set."""
         if len(self.mixture.validation):
             self.questions[HELD_OUT] = list(self.mixture.validation)
 
     def reward(self) -> tuple[AnswerReward, None]:
-        """Return the reward of answers, and None: it needs no model that trl has to place on the device."""
+        """Return the function that trl calls for the rewards of answers, and None.
+
+        None means that the trainer has no model to place on the device: judges place their own.
+        """
         return AnswerReward(self.config, self.judges, self.encoder), None
 
     def examine(self, model: nn.Module, folder: Path) -> dict[str, float]:
-        """Have the policy answer every set of questions, and write its answers into `folder`.
+        """Have the policy answer every set of questions, and return the mean of every figure.
 
-        Return the means of the figures. The first judge of the reward scores the answers.
+        The answers are written into `folder`. The first judge of the reward, if there is one,
+        scores them. The first rank prints a line for every set of questions. All ranks must call
+        together.
         """
         figures: dict[str, float] = {}
         for name, questions in self.questions.items():
@@ -100,7 +107,10 @@ class PolicyMethod(ReinforceMethod):
     def _answer(
         self, model: nn.Module, name: str, questions: Sequence[Preference]
     ) -> Sequence[Answers]:
-        """Return a greedy answer and sampled answers to each question, with scores if there is a judge."""
+        """Return a greedy answer and sampled answers to each question.
+
+        They have scores if the reward has a judge. `name` is the name of the set of questions.
+        """
         sampling = SamplingConfig(
             temperature=self.config.temperature, max_new_tokens=self.config.max_new_tokens
         )

@@ -1,4 +1,7 @@
-"""The parts of a policy's reward by the `type` in a recipe. A new one is two classes and a row here."""
+"""The terms of a policy's reward, by the `type` in a recipe.
+
+A new term is a subclass of `TermConfig`, a subclass of `RewardTerm`, and a row here.
+"""
 
 from mmrm.train.reinforce.policy.term_config import (
     FormatTerm,
@@ -14,4 +17,4 @@ TERMS: dict[str, type[TermConfig] | str] = {
     "length": LengthTerm,
     "format": FormatTerm,
 }
-"""A term's `type` to its section."""
+"""The class of the section of each `type` of term."""

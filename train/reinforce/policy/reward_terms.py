@@ -41,9 +41,9 @@ class AnswerBatch:
     texts: Sequence[str]
     """The text of each answer without control tokens."""
     is_whole: Sequence[bool]
-    """False for an answer that the limit cut off, or that held a control token."""
+    """False for an answer that the length limit cut off, or that held a control token."""
     is_right: Sequence[bool]
-    """True for a whole answer that states the known one."""
+    """True for a whole answer that states the known answer to its question."""
     group_size: int
     """The number of answers to each question."""
 
@@ -55,16 +55,17 @@ class AnswerBatch:
 
 @dataclass(frozen=True, slots=True)
 class TermScores:
-    """One part of the reward of every answer, and the columns that it adds to the table of rollouts."""
+    """The values of one term of the reward for a batch of answers."""
 
     rewards: list[float]
-    """The rewards before they are multiplied by the weight of the term."""
+    """The value for every answer, before it is multiplied by the weight of the term."""
     columns: Mapping[str, list[float]] = field(default_factory=dict)
+    """Columns with one value for every answer, which the term adds to the table of rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermSetting:
-    """The values that a term of the reward needs in addition to its section of the recipe."""
+    """The values that a term of the reward needs in addition to its own section of the recipe."""
 
     key: str
     """The key of its section, such as `method.rewards.0`."""
@@ -73,11 +74,11 @@ class TermSetting:
     judge: Judge | None
     """The judge at `judge_path` of its section. None if it asks no judge."""
     judge_column: str
-    """The name of the column of the judge's scores."""
+    """The name of the column of the judge's scores in the table of rollouts."""
 
 
 class RewardTerm(ABC):
-    """One part of a policy's reward."""
+    """One term of a policy's reward, which is the weighted sum of its terms."""
 
     def __init__(self, config: TermConfig, setting: TermSetting) -> None:
         self.config = config
@@ -85,11 +86,11 @@ class RewardTerm(ABC):
 
     @abstractmethod
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return this part of the reward of every answer; all ranks must call together."""
+        """Return the value of the term for every answer; all ranks must call together."""
 
 
 class JudgeReward(RewardTerm):
-    """The scores of a judge, transformed by a function of `FORMS`.
+    """The scores of a judge, transformed into rewards by the function that `config.form` names.
 
     Each rank scores its own answers.
     """
@@ -97,6 +98,12 @@ class JudgeReward(RewardTerm):
     config: JudgeTerm
 
     def __init__(self, config: JudgeTerm, setting: TermSetting) -> None:
+        """Take the loaded judge of the setting.
+
+        Raises:
+            UserError: If the form needs the mean and the standard deviation of the judge's scores,
+                and the judge's checkpoint states none.
+        """
         super().__init__(config, setting)
         assert setting.judge is not None, f"{setting.key}: the judge is loaded before the reward"
         self.judge = setting.judge
@@ -109,15 +116,18 @@ class JudgeReward(RewardTerm):
                 "checkpoint that was evaluated when it was saved."
             )
         self.reference: Mapping[str, Any] = reference or {}
+        """`mean` and `std` of the judge's scores; empty if its checkpoint states none."""
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
         """Return the transformed scores of the judge, and the scores themselves as a column."""
         groups = answers.groups()
         requests = []
         for group in groups:
+            # All answers of a group have the same question.
             question = answers.prompts[group.start].question
             assert question is not None, "a policy's prompt holds the question"
             requests.append(candidates(question, answers.texts[group]))
+        # Other ranks score their own answers, so that the judge must not wait for them.
         with alone():
             scores_by_group = self.judge.score_batch(requests)
 
@@ -128,51 +138,55 @@ class JudgeReward(RewardTerm):
             if self.config.shuffled:
                 place = answers.prompts[group.start].place
                 random.Random(f"shuffled/{place}").shuffle(group_scores)
-            context: dict[str, Any] = {
+            arguments: dict[str, Any] = {
                 "right": answers.is_right[group],
                 "mean": self.reference.get("mean"),
                 "std": self.reference.get("std"),
                 "clip": None,
             }
-            needed = {name: context[name] for name in self.form.needs}
+            needed_arguments = {name: arguments[name] for name in self.form.needs}
             scores += group_scores
-            rewards += self.form.rewards(group_scores, **needed)
+            rewards += self.form.rewards(group_scores, **needed_arguments)
         return TermScores(rewards, {self.setting.judge_column: scores})
 
 
 class VerifierReward(RewardTerm):
-    """1 for an answer that states the known one, 0 for any other."""
+    """A term that is 1 for an answer that states the known answer, and 0 for any other."""
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return 1 for every right answer."""
+        """Return 1 for every right answer, and 0 for every other."""
         return TermScores([float(is_right) for is_right in answers.is_right])
 
 
 class LengthReward(RewardTerm):
-    """A price on length: 0 up to `free_tokens`, from there linear to -1 at the limit."""
+    """A term that is negative for long answers.
+
+    It is 0 up to `free_tokens` tokens, and from there falls linearly to -1 at the length limit.
+    """
 
     config: LengthTerm
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return the price of every answer; -1 for an answer that is not complete."""
-        free = self.config.free_tokens
-        num_paid = self.setting.max_new_tokens - free
+        """Return the value of the term for every answer, -1 for an answer that is not complete."""
+        free_tokens = self.config.free_tokens
+        most_excess_tokens = self.setting.max_new_tokens - free_tokens
         rewards: list[float] = []
         for ids, is_whole in zip(answers.token_ids, answers.is_whole, strict=True):
-            if is_whole:
-                rewards.append(-min(max(len(ids) - free, 0) / num_paid, 1.0))
-            else:
+            if not is_whole:
                 rewards.append(-1.0)
+                continue
+            num_excess_tokens = max(len(ids) - free_tokens, 0)
+            rewards.append(-min(num_excess_tokens / most_excess_tokens, 1.0))
         return TermScores(rewards)
 
 
 class FormatReward(RewardTerm):
-    """1 for an answer that matches a pattern as a whole, 0 for any other."""
+    """A term that is 1 for an answer that matches a pattern as a whole, and 0 for any other."""
 
     config: FormatTerm
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
-        """Return 1 for every complete answer that the pattern matches, and the same as a column."""
+        """Return 1 for every complete answer that matches, else 0, and the same as a column."""
         pattern = re.compile(self.config.pattern, re.DOTALL)
         rewards: list[float] = []
         for text, is_whole in zip(answers.texts, answers.is_whole, strict=True):

@@ -25,7 +25,10 @@ recipe imports this module, and that package may be absent.
 
 
 class TermConfig(Section, ABC):
-    """The section of a term of a policy's reward, with what the plan and the checks must know of it."""
+    """The section of a recipe on one term of a policy's reward.
+
+    The properties of the term are read by the plan of a run and by the checks of a recipe.
+    """
 
     if TYPE_CHECKING:
         # Every term declares these itself. Declared here, they would be the first of all keys.
@@ -46,7 +49,7 @@ class TermConfig(Section, ABC):
         return None
 
     def rules(self, key: str, max_new_tokens: int) -> Iterator[Broken]:
-        """Yield the rules that the term breaks.
+        """Yield the rules that the values of this section break.
 
         Args:
             key: The key of the term in the recipe, such as `method.rewards.0`.
@@ -65,13 +68,13 @@ class JudgeTerm(TermConfig):
     """A checkpoint of any kind, or the YAML file of a judge (`type: server` for one behind
     eval/serve.py). A judge in this process is loaded whole on every rank."""
     form: Literal["raw", "standardised", "sigmoid", "rank", "hybrid", "stratified"] = "raw"
-    """The transformation of a judge's scores into rewards (eval/selection/score_forms.py). `hybrid` is
-    BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
+    """The transformation of a judge's scores into rewards (eval/selection/score_forms.py). `hybrid`
+    is BaseReward's: 1 for an answer that the verifier finds right, else sigmoid(score) [Q]."""
     weight: Weight = 1.0
     """The weight of this term in the sum."""
     shuffled: bool = False
-    """Shuffle the scores among the answers to the same question. This is a control: the rewards then
-    carry no information about the answers."""
+    """Shuffle the scores among the answers to the same question. This is a control: the rewards
+    then carry no information about the answers."""
 
     @property
     def needs_answers(self) -> bool:
@@ -85,7 +88,7 @@ class JudgeTerm(TermConfig):
 
 
 class VerifierTerm(TermConfig):
-    """1 for an answer that states the known one, 0 for any other."""
+    """A term that is 1 for an answer that states the known answer, and 0 for any other."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:VerifierReward"
 
@@ -95,12 +98,12 @@ class VerifierTerm(TermConfig):
 
     @property
     def needs_answers(self) -> bool:
-        """True: an answer is compared with the known one."""
+        """True, because every answer is compared with the known answer."""
         return True
 
 
 class LengthTerm(TermConfig):
-    """A price on length (DAPO, arXiv 2503.14476): 0 up to `free_tokens`, then linear to -1."""
+    """A term that is 0 up to `free_tokens`, then falls linearly to -1 (DAPO, arXiv 2503.14476)."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:LengthReward"
 
@@ -114,15 +117,15 @@ class LengthTerm(TermConfig):
         """Yield the rule that some answers must cost something."""
         if self.free_tokens >= max_new_tokens:
             message = (
-                f"{self.free_tokens} tokens are free and no answer is longer than {max_new_tokens}: "
-                "the term never costs anything; lower free_tokens"
+                f"{self.free_tokens} tokens are free and no answer is longer than "
+                f"{max_new_tokens}: the term never costs anything; lower free_tokens"
             )
             keys = (f"{key}.free_tokens", "method.rewards", "method.max_new_tokens")
             yield Broken(message, keys)
 
 
 class FormatTerm(TermConfig):
-    """1 for an answer that matches a pattern as a whole, 0 for any other."""
+    """A term that is 1 for an answer that matches a pattern as a whole, and 0 for any other."""
 
     implementation = "mmrm.train.reinforce.policy.reward_terms:FormatReward"
 

@@ -61,7 +61,7 @@ class RewardsConfig(Section):
 
 
 class StableReinforceConfig(RolloutConfig):
-    """Reinforcement learning of a generative judge (StableReinforce, arXiv 2505.02835, section 4)."""
+    """StableReinforce (arXiv 2505.02835, section 4): reinforcement learning of a judge."""
 
     implementation = "mmrm.train.reinforce.stable_reinforce.method:StableReinforceMethod"
     judge_type = "generative"
@@ -69,27 +69,31 @@ class StableReinforceConfig(RolloutConfig):
 
     type: Literal["stable_reinforce"]
     template: JudgeTemplate = "r1_reward"
-    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded backbone."""
+    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded
+    backbone."""
     rewards: RewardsConfig = RewardsConfig()
 
     @property
     def summary(self) -> str:
-        """The loss in words."""
+        """A description of the sampling and the loss, for the plan and the model card."""
         return f"stable_reinforce: {self.num_generations} judgements a pair {self.update}"
 
     @property
     def judge_template(self) -> JudgeTemplate:
-        """The prompt of the judge."""
+        """The name of the prompt in which the judge sees two responses."""
         return self.template
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the accuracy alone: reinforcement learning has no loss on pairs."""
+        """Return the name of the accuracy on the records of data.validation, empty without records.
+
+        Reinforcement learning computes no loss on pairs.
+        """
         if not run.data.validation:
             return ()
         return (HELD_OUT_ACCURACY,)
 
     def model_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield the checkpoint that says whether a reasoning agrees with its answer, if any."""
+        """Yield the key and the path of the model that checks if reasoning and answer agree."""
         consistency = self.rewards.consistency
         if isinstance(consistency, CheckpointJudge):
             yield "method.rewards.consistency.path", consistency.path

@@ -1,9 +1,11 @@
 """The reward of a judgement: result x (1 + 0.5 x consistency) + 0.5 x format.
 
-The source is R1-Reward (arXiv 2505.02835, section 4.3). `earned` is a pure function. The readers of
-consistency feed it: a rule, a server, or a frozen model in this process that reads the last lines of
-a reasoning. No error earns a reward: a text that cannot be read, a judge that cannot be reached or
-understood, and a judgement that the limit cut off earn nothing.
+The source is R1-Reward (arXiv 2505.02835, section 4.3). Consistency says if the reasoning of a
+judgement agrees with its answer. It is decided by a rule, by a server, or by a frozen model in this
+process, and models read the last lines of the reasoning.
+
+No error earns a reward. A judgement that cannot be read or that the length limit cut off earns
+nothing. A consistency that could not be found out, or a reply that is not clear, counts as 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,27 +21,37 @@ from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.models.config import SamplingConfig
 from mmrm.models.encoder import Encoder
 from mmrm.models.packed_generation import generate_packed
+from mmrm.models.packing.groups import Group
 from mmrm.train.reinforce.rollouts import Prompt
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
 
 Consistency = Literal[-1, 0, 1]
-"""The reasoning's conclusion disagrees with the answer (-1), is not clear or unreadable, or agrees."""
-Consistencies = Callable[[Sequence[Judgement]], list[Consistency]]
+"""1 if a reasoning agrees with its answer, -1 if it disagrees, and 0 if this is not clear."""
+
+ConsistencyCheck = Callable[[Sequence[Judgement]], list[Consistency]]
+"""A function that returns the consistency of every judgement."""
 
 RETRIES = 2
+"""The number of times that a server is asked again after an error."""
+
 REPLY_TOKENS = 4
+"""The maximum length of a model's reply, which should be one digit."""
+
 LAST_LINES = 3
-"""Lines of the reasoning that a consistency judge reads, as in the released code."""
+"""The number of lines of the reasoning that a model reads, as in the released code."""
+
 QUESTION = (
-    "Below are the last lines of a comparison of two responses, and the choice that its author then stated.\n\n"
+    "Below are the last lines of a comparison of two responses, and the choice that its author "
+    "then stated.\n\n"
     "[Comparison]\n{reasoning}\n\n[Choice]\nResponse {answer} is better.\n\n"
-    "Does the comparison conclude with that very choice? Say 1 if it does. Say 0 if it names the other response, both, or "
-    "none. Reply with the digit alone."
+    "Does the comparison conclude with that very choice? Say 1 if it does. Say 0 if it names the "
+    "other response, both, or none. Reply with the digit alone."
 )
+"""The question to a model about the consistency of a judgement."""
 
 
 class RewardParts(NamedTuple):
-    """A reward and its parts, with the values that enter the formula."""
+    """The reward of a judgement (`total`), and the values from which its formula computes it."""
 
     result: float
     consistency: float
@@ -47,7 +59,8 @@ class RewardParts(NamedTuple):
     total: float
 
 
-NOTHING = RewardParts(0.0, 0.0, 0.0, 0.0)
+NO_REWARD = RewardParts(0.0, 0.0, 0.0, 0.0)
+"""The reward of a judgement that the length limit cut off."""
 
 
 def earned(
@@ -55,29 +68,34 @@ def earned(
 ) -> RewardParts:
     """Return the reward of a judgement of a pair whose better response is `winner`.
 
-    With `variant: paper` consistency counts 1 or 0. With `r1_released` it counts +1, 0 or -1, as the
-    released code scores it. That code also pays a full result for any exception of its checker,
-    which is not reproduced.
+    A consistency of -1 counts as 0 with `variant: paper`, and as -1 with `r1_released`, as in the
+    released code. The released code also gives the full reward of a right answer if its check
+    raises an exception. This is not reproduced.
     """
     result = float(judgement.answer == winner)
-    counted = float(max(consistency, 0))
+    consistency_value = float(max(consistency, 0))
     if config.variant == "r1_released":
-        counted = float(consistency)
-    form = float(judgement.formatted)
-    total = result * (1 + config.consistency_weight * counted) + config.format_weight * form
-    return RewardParts(result, counted, form, total)
+        consistency_value = float(consistency)
+    format_value = float(judgement.formatted)
+    consistency_factor = 1 + config.consistency_weight * consistency_value
+    total = result * consistency_factor + config.format_weight * format_value
+    return RewardParts(result, consistency_value, format_value, total)
 
 
-def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
-    """Check consistency by a rule: the last choice that a reasoning names must be its answer."""
+def consistency_by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
+    """Return the consistency of judgements by a rule, without a model.
+
+    It is 1 if the last choice that the reasoning names is the answer, -1 if it is another one, and
+    0 if the reasoning names no choice or the judgement has no answer.
+    """
     consistencies: list[Consistency] = []
     for judgement in judgements:
-        concluded = None
+        last_choice = None
         if judgement.reasoning is not None:
-            concluded = conclusion(judgement.reasoning)
-        if concluded is None or judgement.answer is None:
+            last_choice = conclusion(judgement.reasoning)
+        if last_choice is None or judgement.answer is None:
             consistencies.append(0)
-        elif concluded == judgement.answer:
+        elif last_choice == judgement.answer:
             consistencies.append(1)
         else:
             consistencies.append(-1)
@@ -87,42 +105,62 @@ def by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
 def consistency_question(judgement: Judgement) -> str | None:
     """Return the question to a model about the consistency of a judgement.
 
-    The result is None for a judgement without reasoning or answer, which earns nothing anyway.
+    The result is None for a judgement without reasoning or without answer, which has no
+    consistency.
     """
     if judgement.reasoning is None or judgement.answer is None:
         return None
-    lines = [line for line in judgement.reasoning.splitlines() if line.strip()][-LAST_LINES:]
-    return QUESTION.format(reasoning="\n".join(lines), answer=judgement.answer)
+    lines = [line for line in judgement.reasoning.splitlines() if line.strip()]
+    return QUESTION.format(reasoning="\n".join(lines[-LAST_LINES:]), answer=judgement.answer)
 
 
-def reply(text: str) -> Consistency:
-    """Parse a model's reply to `consistency_question`; only a lone 0 or 1 is a clear reply."""
-    return {"1": 1, "0": -1}.get(text.strip().rstrip("."), 0)  # type: ignore[return-value]
+def consistency_of_reply(reply: str) -> Consistency:
+    """Return the consistency that a model's reply to `QUESTION` states.
+
+    A reply other than a single 0 or 1 is not clear, and the result is 0.
+    """
+    digit = reply.strip().rstrip(".")
+    if digit == "1":
+        return 1
+    if digit == "0":
+        return -1
+    return 0
 
 
-def by_model(
+def consistency_by_model(
     replies: Callable[[Sequence[str]], Sequence[str]], judgements: Sequence[Judgement]
 ) -> list[Consistency]:
-    """Ask a model about every judgement with a reasoning and an answer.
+    """Return the consistency of judgements as a model decides it.
 
-    `replies` takes questions and returns the model's replies in the same order.
+    The consistency of a judgement without a reasoning or an answer is 0, and the model is not
+    asked.
+
+    Args:
+        replies: A function that takes questions and returns the model's replies in the same order.
+        judgements: The judgements.
     """
-    questions = [consistency_question(judgement) for judgement in judgements]
-    remaining_replies = iter(replies([question for question in questions if question is not None]))
-    consistencies: list[Consistency] = []
-    for question in questions:
-        if question is None:
-            consistencies.append(0)
-        else:
-            consistencies.append(reply(next(remaining_replies)))
+    questions: list[str] = []
+    question_indices: list[int] = []
+    for index, judgement in enumerate(judgements):
+        question = consistency_question(judgement)
+        if question is not None:
+            questions.append(question)
+            question_indices.append(index)
+    consistencies: list[Consistency] = [0] * len(judgements)
+    for index, reply in zip(question_indices, replies(questions), strict=True):
+        consistencies[index] = consistency_of_reply(reply)
     return consistencies
 
 
 def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) -> list[str]:
-    """Return the replies of a server, which is asked several questions at a time.
+    """Return the replies of a server to questions, an empty text for a question that failed.
 
-    A question without a reply has an empty one. The folder `cache` keeps the replies, so that a
-    resumed run gets the same ones.
+    Several questions are asked at a time.
+
+    Args:
+        judge: The section of the recipe on the server.
+        cache: The folder in which replies are kept, so that a resumed run gets the same ones.
+        questions: The questions.
     """
     settings = judge.model_dump(include={"url", "model", "timeout_seconds"})
     config = EndpointConfig(type="endpoint", **settings, retries=RETRIES, cache=str(cache))
@@ -147,30 +185,35 @@ def server_replies(judge: ServerJudge, cache: Path, questions: Sequence[str]) ->
 def model_replies(
     model: Any, encoder: Encoder, token_budget: int, questions: Sequence[str]
 ) -> list[str]:
-    """Return a language model's greedy replies; all ranks must call together."""
-    groups = [
-        encoder.encode_conversations((), [(text("user", question),)], None, "")
-        for question in questions
-    ]
+    """Return a language model's greedy replies to questions; all ranks must call together.
+
+    `token_budget` is the largest size of a packed row, in tokens.
+    """
+    groups: list[Group] = []
+    for question in questions:
+        # A single turn, without images, without scores to read, and of no record.
+        conversation = (text("user", question),)
+        groups.append(encoder.encode_conversations((), [conversation], None, ""))
     greedy = SamplingConfig(max_new_tokens=REPLY_TOKENS)
-    seeds = [[""]] * len(groups)
+    seeds = [[""]] * len(groups)  # greedy texts do not depend on a seed
     replies_by_question = generate_packed(model, encoder, groups, seeds, greedy, token_budget)
+    # Each question has a single reply.
     return [encoder.tokenizer.decode(reply.ids) for (reply,) in replies_by_question]
 
 
 class JudgementReward:
-    """The reward of a rollout batch as trl calls it.
+    """The function that trl calls for the rewards of judgements.
 
-    Its parts are logged as means, and as columns of the table of rollouts.
+    It logs every part of the reward: its mean, and a column in trl's table of rollouts.
     """
 
-    __name__ = "judgement"
+    __name__ = "judgement"  # trl logs the rewards under the name of the function
 
     def __init__(
-        self, config: RewardsConfig, consistencies: Consistencies, encoder: Encoder
+        self, config: RewardsConfig, check_consistency: ConsistencyCheck, encoder: Encoder
     ) -> None:
         self.config = config
-        self.consistencies = consistencies
+        self.check_consistency = check_consistency
         self.encoder = encoder
 
     def __call__(
@@ -181,21 +224,25 @@ class JudgementReward:
         log_extra: Callable[[str, list[Any]], None],
         **rest: Any,
     ) -> list[float]:
-        """Return the rewards of judgements.
+        """Return the reward of every judgement.
 
-        A judgement that does not end by itself was cut off by the limit, and earns nothing.
+        A judgement without the token that ends a turn was cut off by the length limit. It earns
+        nothing.
 
         Args:
             completion_ids: The tokens of every judgement.
-            asked: The prompt of every judgement. It has trl's name for this column.
-            log_metric: Logs a number by its name.
-            log_extra: Adds a column to the table of rollouts.
-            rest: Further columns that trl hands over.
+            asked: The prompt of every judgement. trl passes each column of its rows by the column's
+                name, and `asked` is the column that the trainer adds.
+            log_metric: A function that logs a number, given its name and its value.
+            log_extra: A function that adds a column to the table of rollouts, given its name and
+                its values.
+            rest: Further columns and values that trl passes.
         """
+        # The last token ends the turn, and is no part of the text.
         judgements = [
             read_judgement(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
         ]
-        consistencies = self.consistencies(judgements)
+        consistencies = self.check_consistency(judgements)
         winners = [cast(Answer, prompt.winner) for prompt in asked]
         is_whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]
         rewards: list[RewardParts] = []
@@ -205,7 +252,7 @@ class JudgementReward:
             if whole:
                 rewards.append(earned(judgement, winner, consistency, self.config))
             else:
-                rewards.append(NOTHING)
+                rewards.append(NO_REWARD)
 
         columns: dict[str, list[Any]] = {
             "result": [reward.result for reward in rewards],

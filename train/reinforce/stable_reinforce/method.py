@@ -14,10 +14,10 @@ from mmrm.train.reinforce.stable_reinforce.config import (
     StableReinforceConfig,
 )
 from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
-    Consistencies,
+    ConsistencyCheck,
     JudgementReward,
-    by_model,
-    by_rule,
+    consistency_by_model,
+    consistency_by_rule,
     model_replies,
     server_replies,
 )
@@ -30,43 +30,43 @@ class StableReinforceMethod(ReinforceMethod):
     config: StableReinforceConfig
 
     def prepare(self) -> None:
-        """Make the prompts of the run from the records of the mixture."""
+        """Make the prompts of the run: requests to compare the responses of its records."""
         self.prompts = PairPrompts(
             self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
         )
 
     def judge(self, model: Any) -> GenerativeJudge:
-        """Return `model` as a judge, which writes judgements with the prompt of the training."""
+        """Return `model` as a judge that gets the same prompt as in training."""
         return generative_judge(self, self.config.template, model)
 
     @property
     def largest_reward(self) -> float:
-        """The largest reward of a judgement."""
+        """The reward of a judgement that is right, consistent and in the required format."""
         return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
 
     def reward(self) -> tuple[JudgementReward, Any]:
-        """Return the reward of judgements, and the model that checks their consistency.
+        """Return the function that trl calls for the rewards of judgements, and its model.
 
-        The model is None if the check loads no model into this process.
+        The model checks if reasoning and answer agree. It is None if a server or a rule does so.
         """
         check, checking_model = self.consistency_check()
         return JudgementReward(self.config.rewards, check, self.encoder), checking_model
 
-    def consistency_check(self) -> tuple[Consistencies, Any]:
-        """Return the function that checks if reasoning and answer of a judgement agree.
+    def consistency_check(self) -> tuple[ConsistencyCheck, Any]:
+        """Return the function that checks if reasoning and answer agree, and a model.
 
-        The second value is the model that this function runs. It is None if a server or a rule
-        makes the check, so that no model is loaded into this process.
+        The model is the one that the function runs. It is None if a server or a rule makes the
+        check, so that no model is loaded into this process.
         """
-        judge = self.config.rewards.consistency
-        if isinstance(judge, ServerJudge):
-            replies = partial(server_replies, judge, self.folder / "consistency")
-            return partial(by_model, replies), None
-        if isinstance(judge, CheckpointJudge):
-            backbone = BackboneConfig(path=judge.path, dtype=self.recipe.backbone.dtype)
+        section = self.config.rewards.consistency
+        if isinstance(section, ServerJudge):
+            ask_server = partial(server_replies, section, self.folder / "consistency")
+            return partial(consistency_by_model, ask_server), None
+        if isinstance(section, CheckpointJudge):
+            backbone = BackboneConfig(path=section.path, dtype=self.recipe.backbone.dtype)
             model = load_language_model(backbone)
             encoder = load_encoder(backbone)
             token_budget = self.packed().token_budget
-            local_replies = partial(model_replies, model, encoder, token_budget)
-            return partial(by_model, local_replies), model
-        return by_rule, None
+            ask_model = partial(model_replies, model, encoder, token_budget)
+            return partial(consistency_by_model, ask_model), model
+        return consistency_by_rule, None

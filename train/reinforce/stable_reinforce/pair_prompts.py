@@ -10,19 +10,25 @@ from mmrm.train.reinforce.rollouts import Prompt, RunPrompts
 
 @dataclass
 class PairPrompts(RunPrompts):
-    """Requests to compare pairs, with the winner first in exactly half of each epoch."""
+    """Requests to compare the responses of pairs, with the better one first in half of each epoch.
+
+    The index of a prompt is 2 * (index of its record) + side. The better response is shown first if
+    the side is 0, and second if it is 1.
+    """
 
     template: JudgeTemplate
+    """The name of the prompt in which the pair is shown."""
 
     def order(self, epoch: int) -> Indices:
-        """Return the indices of the prompts of an epoch: 2 * (index of the record) + side."""
+        """Return the indices of the prompts of an epoch, in the order of their records."""
         return indices_with_sides(self.mixture.order(epoch), self.mixture.config.seed, epoch)
 
     def load(self, index: int, place: int) -> Prompt:
-        """Return a prompt: the winner is the first response for an even `index`, else the second."""
-        record, side = divmod(index, 2)
-        return self.mixture.load(record, lambda pair: self._encode(pair, side, place))
+        """Return the prompt of `index`, with its record or the next usable one of its source."""
+        record_index, side = divmod(index, 2)
+        return self.mixture.load(record_index, lambda record: self._encode(record, side, place))
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
+        """Return the prompt that compares a record's responses, the better one first on side 0."""
         request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
         return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)

@@ -21,12 +21,12 @@ from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJu
 from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
     Consistency,
     JudgementReward,
-    by_model,
-    by_rule,
+    consistency_by_model,
+    consistency_by_rule,
+    consistency_of_reply,
     consistency_question,
     earned,
     model_replies,
-    reply,
     server_replies,
 )
 from tests.data.test_prompts import UNREADABLE
@@ -65,14 +65,14 @@ def test_a_right_answer_in_the_wrong_form_earns_its_result_only() -> None:
 def test_no_unclear_judgement_earns_a_result(written: str, config: RewardsConfig) -> None:
     judgement = read_judgement(written)
     for winner in (1, 2):
-        found = earned(judgement, winner, by_rule([judgement])[0], config)
+        found = earned(judgement, winner, consistency_by_rule([judgement])[0], config)
         assert found.result == 0
         assert found.total <= config.format_weight
 
 
 def test_the_rule_compares_conclusion_and_answer() -> None:
     said = "Response 1 is better."
-    assert by_rule(
+    assert consistency_by_rule(
         [
             read_judgement(write_judgement(said, 1)),
             read_judgement(write_judgement(said, 2)),
@@ -85,7 +85,7 @@ def test_the_rule_compares_conclusion_and_answer() -> None:
     ("said", "meant"), [("1", 1), (" 0.\n", -1), ("", 0), ("10", 0), ("Output: 1", 0), ("yes", 0)]
 )
 def test_only_a_lone_digit_is_a_reply(said: str, meant: int) -> None:
-    assert reply(said) == meant
+    assert consistency_of_reply(said) == meant
 
 
 def test_the_question_shows_the_last_lines_and_is_not_asked_without_an_answer() -> None:
@@ -102,7 +102,7 @@ def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> No
     columns: dict[str, list[Any]] = {}
     tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]])
     encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=0)
-    reward = JudgementReward(PAPER, by_rule, encoder)
+    reward = JudgementReward(PAPER, consistency_by_rule, encoder)
     ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
     asked: list[Any] = [
         SimpleNamespace(winner=winner, record=record)
@@ -165,7 +165,10 @@ def test_a_server_that_gives_no_clear_answer_never_pays(
             read_judgement(write_judgement("Response 1 is better.", 1)),
             read_judgement("nothing"),
         ]
-        assert by_model(partial(server_replies, judge, tmp_path), judgements) == [opinion, 0]
+        assert consistency_by_model(partial(server_replies, judge, tmp_path), judgements) == [
+            opinion,
+            0,
+        ]
 
 
 def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
@@ -178,12 +181,14 @@ def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
     ).eval()
     for budget in (4096, 1):
-        assert by_model(partial(model_replies, model, tiny.encoder(), budget), judgements) == [
+        assert consistency_by_model(
+            partial(model_replies, model, tiny.encoder(), budget), judgements
+        ) == [
             0,
             0,
             0,
         ]
-    assert by_model(partial(model_replies, model, tiny.encoder(), 4096), []) == []
+    assert consistency_by_model(partial(model_replies, model, tiny.encoder(), 4096), []) == []
 
 
 def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
@@ -198,5 +203,5 @@ def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
         read_judgement(write_judgement("first", 1)),
         read_judgement(write_judgement("second", 2)),
     ]
-    assert by_model(replies, judgements) == [0, 1, -1]
+    assert consistency_by_model(replies, judgements) == [0, 1, -1]
     assert len(asked) == 2
