@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -86,7 +87,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """Build the wheel, install it, and write a project whose own modules must not be imported."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    build = [*pip, "wheel", str(CLONE), "--no-deps", "--no-build-isolation", "--wheel-dir", "."]
+    # A copy, because setuptools leaves a folder `build` in the tree that it builds.
+    source = folder / "source"
+    source.mkdir()
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=CLONE,
+        capture_output=True,
+        check=True,
+    )
+    for name in listed.stdout.decode().rstrip("\0").split("\0"):
+        if not (CLONE / name).exists():
+            continue  # removed, and not committed yet
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CLONE / name, source / name, follow_symlinks=False)
+    build = [*pip, "wheel", str(source), "--no-deps", "--no-build-isolation", "--wheel-dir", "."]
     subprocess.run(build, cwd=folder, check=True)
     (wheel,) = folder.glob("*.whl")
 
@@ -199,10 +214,15 @@ def test_launchers_start_it_on_several_ranks(installed: Installation) -> None:
 
 
 def test_a_list_of_runs_starts_its_runs(installed: Installation) -> None:
-    recipe = "recipes/ablations/shapes_head.yaml"
-    options = [*SHORT_RUN[:-1], "output.folder=runs/list", "--seeds", "1", "--dry-run"]
-    printed = installed.run(installed.command, "ablate", recipe, *options)
-    assert "head" in printed
+    variants = "variants: {layers-2: {}, layers-1: {head.layers: 1}}"
+    (installed.project / "list.yaml").write_text(
+        f"extends: recipes/shapes/naive.yaml\n{variants}\n"
+    )
+    benchmarks = "evaluation.benchmarks=[{name: vl_rewardbench, location: embedded, limit: 4}]"
+    options = [*SHORT_RUN[:5], benchmarks, "evaluation.at_start=false", "output.folder=runs/list"]
+    printed = installed.run(installed.command, "ablate", "list.yaml", *options)
+    assert "layers-1" in printed
+    assert (installed.project / "runs/list/ablation.md").is_file()
 
 
 def test_help_names_the_commands_as_they_are_started(installed: Installation) -> None:

@@ -55,11 +55,11 @@ from mmrm.eval.results.predictions import item_codes
 from mmrm.eval.results.result import read_result
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.cached_steps import (
-    REPOSITORY,
     checkpoint_of,
     keep_settings,
     model_digest,
     run_step,
+    script_path,
     trained_checkpoint,
 )
 from mmrm.train.studies.ablation.comparison import (
@@ -222,7 +222,7 @@ def train_list(options: argparse.Namespace) -> None:
     arguments = [str(options.list), *options.overrides]
     arguments += ["--seeds", *(str(seed) for seed in options.seeds)]
     arguments += ["--launcher", shlex.join(options.launcher)]
-    script = str(REPOSITORY / "train" / "ablate.py")
+    script = script_path("train/ablate.py")
     subprocess.run([sys.executable, script, *arguments], check=False)
 
 

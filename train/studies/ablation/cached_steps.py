@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmrm.data.errors import UserError
+from mmrm.data.package import PACKAGE
 from mmrm.data.storage.files import content_digest, read_json, write_json
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.variants import (
@@ -23,8 +24,10 @@ from mmrm.train.studies.ablation.variants import (
     train,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-"""The root of this repository."""
+
+def script_path(script: str) -> str:
+    """Return the path of a command of this project, such as `eval/sample.py`, in a clone or wheel."""
+    return str((PACKAGE / script).resolve())
 
 
 def digests_file(output: Path) -> Path:
@@ -61,9 +64,7 @@ def run_step(
         output.unlink(missing_ok=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(digests, dict(made_from))
-    status = subprocess.run(
-        [*launcher, str(REPOSITORY / script), *arguments], check=False
-    ).returncode
+    status = subprocess.run([*launcher, script_path(script), *arguments], check=False).returncode
     if status:
         raise UserError(
             f"{script} {shlex.join(arguments)} ended with status {status}; what it printed says "
