@@ -44,7 +44,7 @@ def main() -> None:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-        from mmrm.train.runs.export import export, upload
+        from mmrm.train.runs.exporting import export, upload
         from mmrm.train.runs.merging import merge
 
         if options.merge:

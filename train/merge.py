@@ -1,7 +1,7 @@
 """Merge LoRA adapters into their base model, as one checkpoint that plain transformers loads.
 
-    python train/merge.py runs/lora/best merged
-    python eval/run.py merged
+python train/merge.py runs/lora/best merged
+python eval/run.py merged
 
 The merged checkpoint gives the scores of the adapters, except for rounding.
 """

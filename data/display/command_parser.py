@@ -34,6 +34,10 @@ class CommandParser(ArgumentParser):
         settings.setdefault("formatter_class", RawDescriptionHelpFormatter)
         super().__init__(program, description=description, **settings)
 
+    def add_subparsers(self, **settings: Any) -> Any:
+        """Add subcommands, whose parsers are plain ones."""
+        return super().add_subparsers(parser_class=ArgumentParser, **settings)
+
     def format_help(self) -> str:
         """Return the help, in which all commands are written as this one was started."""
         text = super().format_help()

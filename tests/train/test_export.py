@@ -15,7 +15,7 @@ import mmrm
 from mmrm.data.errors import UserError
 from mmrm.eval.judges.loading import load_judge
 from mmrm.train.checkpoints.integrity import damage
-from mmrm.train.runs.export import export, recorded_origin
+from mmrm.train.runs.exporting import export, recorded_origin
 from tests.train.hub_stand_in import TOKEN, running_hub
 from tests.train.worker import ended
 

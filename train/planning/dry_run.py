@@ -18,7 +18,7 @@ from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
 from mmrm.models.families.hub_names import similar_hub_id
-from mmrm.train.planning.machines import FILLED, RESERVE, Fit, fit, need
+from mmrm.train.planning.machines import FILLED, RESERVE, MachineFit, fit, need
 from mmrm.train.planning.machines import GPUS as SIZES
 from mmrm.train.planning.memory import (
     GIB,
@@ -155,7 +155,7 @@ def show_machines(recipe: Recipe, shape: Shape, nums_of_gpus: list[int], console
         console.print(f"{', '.join(machines)}: {text}", soft_wrap=True)
 
 
-def advice(answer: Fit) -> str:
+def advice(answer: MachineFit) -> str:
     """Return what to change in a recipe so that it fits, as text."""
     if not answer.fits:
         return "no change known here makes it fit; take a smaller backbone or more GPUs"

@@ -66,7 +66,7 @@ MACHINES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MachineFit:
     """The answer to whether a recipe fits on GPUs of one size."""
 
     need: Need
@@ -102,7 +102,7 @@ def need(recipe: Recipe, shape: Shape, num_gpus: int) -> Need:
     return Need(parts, memory.host)
 
 
-def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> Fit:
+def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> MachineFit:
     """Return whether a recipe fits on GPUs of one size, and if not the least change that helps.
 
     Changes that train the same weights come first, then LoRA, then LoRA on 4-bit weights, and
@@ -110,12 +110,12 @@ def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> Fit:
     """
     as_it_is = need(recipe, shape, num_gpus)
     if gpu.holds(as_it_is):
-        return Fit(as_it_is, (), fits=True)
+        return MachineFit(as_it_is, (), fits=True)
     for changes in possible_changes(recipe, num_gpus):
         changed_need = need(changed(recipe, changes), shape, num_gpus)
         if gpu.holds(changed_need):
-            return Fit(changed_need, tuple(as_overrides(changes)), fits=True)
-    return Fit(as_it_is, (), fits=False)
+            return MachineFit(changed_need, tuple(as_overrides(changes)), fits=True)
+    return MachineFit(as_it_is, (), fits=False)
 
 
 def possible_changes(recipe: Recipe, num_gpus: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from mmrm.eval.results.run_folder import CARD
 from mmrm.models.backbone import load_critic, load_encoder, load_language_model, load_scalar
 from mmrm.models.lora import is_adapter, with_adapters
 from mmrm.train.checkpoints.integrity import mark_complete
-from mmrm.train.runs.export import write_card
+from mmrm.train.runs.exporting import write_card
 from mmrm.train.runs.model_card import reference_scores, write_reference
 
 
