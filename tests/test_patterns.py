@@ -490,6 +490,7 @@ COVERED = {
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
+    "mmrm.data.display.command_parser.STARTED_BY": "the help texts of this project",
     "mmrm.train.methods.critic.own_critiques.CONTENT_KEY": "keys of a file that the run itself wrote",
     "mmrm.data.config.layers.NOT_TEXT": "a recipe's value",
     "mmrm.data.config.validation._requirement": "a message of pydantic about a recipe",

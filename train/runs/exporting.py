@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.errors import UserError
+from mmrm.data.errors import RecipeError, UserError
 from mmrm.data.storage.files import read_json, write_whole
 from mmrm.data.storage.manifest import COMPLETE
 from mmrm.train.checkpoints.integrity import mark_complete
@@ -55,8 +55,9 @@ def write_card(checkpoint: Path, folder: Path, *, merged: bool) -> None:
     """Write the model card of an exported or merged checkpoint.
 
     The card is made again from the record of the run, so that checkpoints of earlier versions also
-    get licences and versions. Away from its run folder, an exported checkpoint keeps the card that
-    it was saved with, and a merged one gets none.
+    get licences and versions. If there is no record that this version can read, as for a checkpoint
+    that was moved out of its run folder, an exported checkpoint keeps the card that it was saved
+    with, and a merged one gets none.
 
     Args:
         checkpoint: The checkpoint in its run folder.
@@ -65,12 +66,11 @@ def write_card(checkpoint: Path, folder: Path, *, merged: bool) -> None:
     """
     # `best` is a link to a checkpoint of the run.
     run = checkpoint.resolve().parent
-    recipe_file = run / "recipe.yaml"
-    provenance_file = run / "provenance.json"
-    if not recipe_file.is_file() or not provenance_file.is_file():
+    try:
+        recipe = read_recipe(run / "recipe.yaml")
+        entry: dict[str, Any] = read_json(run / "provenance.json")[-1]
+    except (RecipeError, OSError, ValueError):
         return
-    recipe = read_recipe(recipe_file)
-    entry: dict[str, Any] = read_json(provenance_file)[-1]
     reference = reference_scores(checkpoint) if recipe.has_head else None
     card = model_card(
         recipe,
