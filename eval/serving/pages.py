@@ -1,0 +1,91 @@
+"""The server's pages for browsers: `/`, where one tries the model, and `/docs`, the routes.
+
+Each is one HTML file that loads nothing. The pages are loaded without the server's key, because a
+browser sends none, so they hold nothing of the served model. The script of `/` sends the key that a
+person types in with its requests.
+"""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from mmrm.data.display.html import render
+from mmrm.data.synthetic.world import ShapesWorld
+from mmrm.eval.serving.api_description import ROUTES, Json, curl_command
+
+FOLDER = Path(__file__).parent
+EXAMPLE_KINDS = ("attribute", "counting", "reading", "spatial", "description", "text_fact")
+"""Question types of the examples on the page, each once."""
+MIN_ANSWERS = 2
+"""Fewest answers that the page sends."""
+MAX_ANSWERS = 8
+"""Most answers that the page sends. A model that compares then writes 8 * 7 judgements."""
+
+
+def try_page(needs_key: bool) -> str:
+    """Return the page on which one scores answers to questions about photos.
+
+    Args:
+        needs_key: True if the page asks for the server's key.
+    """
+    settings = {
+        "needs_key": needs_key,
+        "examples": examples(),
+        "min_answers": MIN_ANSWERS,
+        "max_answers": MAX_ANSWERS,
+    }
+    script = (FOLDER / "try.js").read_text(encoding="utf-8")
+    return render(FOLDER / "try.html", script, settings=settings)
+
+
+def examples() -> list[Json]:
+    """Return questions of the embedded world with their images, answers, and the right answer.
+
+    They are of the split that is held out for validation, so that no model was trained on them.
+    """
+    world = ShapesWorld("demo", seed=0, split="validation")
+    shown: list[Json] = []
+    for index, kind in enumerate(EXAMPLE_KINDS):
+        item = world.item(index, (kind,))
+        photos = []
+        for number, png in enumerate(item.preference().images):
+            assert isinstance(png, bytes), "images of the embedded world are in memory"
+            uri = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            photos.append({"name": f"{kind}-{number + 1}.png", "uri": uri})
+        answers = [item.chosen, item.rejected]
+        right = index % 2  # the right answer is not always the first one
+        if right == 1:
+            answers.reverse()
+        shown.append(
+            {"question": item.question, "photos": photos, "answers": answers, "right": right}
+        )
+    return shown
+
+
+def reference_page(document: Json) -> str:
+    """Return the page that describes the routes.
+
+    Args:
+        document: The description of the routes, from `openapi_document`.
+    """
+    operations: list[dict[str, Any]] = []
+    for path, route in ROUTES.items():
+        operation = document["paths"][path][route.method]
+        operations.append(
+            {
+                "path": path,
+                "anchor": path.strip("/").replace("/", "-"),
+                "method": route.method.upper(),
+                "summary": operation["summary"],
+                "needs_key": "security" in document and "security" not in operation,
+                "curl": curl_command(path, route),
+                "request": route.request.__name__ if route.request is not None else None,
+                "answer": route.answer.__name__ if route.answer is not None else None,
+            }
+        )
+    return render(
+        FOLDER / "reference.html",
+        document=document,
+        operations=operations,
+        schemas=document["components"]["schemas"],
+    )
