@@ -1,6 +1,5 @@
 """The description of the server's routes for `/openapi.json` (OpenAPI 3.1), and for `/docs`."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -85,9 +84,7 @@ ROUTES: Mapping[str, Route] = {
     ),
     "/v1/models": Route(summary="Name, kind, fingerprint and limits", answer=ModelsAnswer),
     "/metrics": Route(summary="Counters and gauges for Prometheus"),
-    "/health": Route(
-        summary="Whether the process is alive", answer=HealthAnswer, needs_key=False
-    ),
+    "/health": Route(summary="Whether the process is alive", answer=HealthAnswer, needs_key=False),
     "/ready": Route(
         summary="Whether the model is loaded. The status is 503 while it loads or drains",
         answer=ReadyAnswer,
@@ -176,11 +173,3 @@ def _schemas() -> Json:
     _, schemas = models_json_schema(models, ref_template=f"{SCHEMAS}/{{model}}")
     definitions: Json = schemas["$defs"]
     return definitions
-
-
-def curl_command(path: str, route: Route) -> str:
-    """Return a shell command that sends a route's example to a server on this machine."""
-    command = f"curl localhost:8000{path}"
-    if route.example is not None:
-        command += f" -d '{json.dumps(route.example)}'"
-    return command

@@ -146,9 +146,9 @@ class ClassifyRequest(Request):
         description="One or several such conversations, each as a text of the chat template.",
     )
     use_activation: bool | None = Field(
-        default=None, description="False or null, because scores are raw."
+        default=None, description="Must be false or null, because scores are raw."
     )
-    add_generation_prompt: bool = Field(default=False, description="False.")
+    add_generation_prompt: bool = Field(default=False, description="Must be false.")
 
 
 class RerankRequest(Request):

@@ -6,12 +6,15 @@ person types in with its requests.
 """
 
 import base64
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mmrm.data.display.html import render
 from mmrm.data.synthetic.world import ShapesWorld
-from mmrm.eval.serving.api_description import ROUTES, Json, curl_command
+from mmrm.eval.serving.api_description import ROUTES, Json
+from mmrm.eval.serving.api_models import SCHEMAS
 
 FOLDER = Path(__file__).parent
 EXAMPLE_KINDS = ("attribute", "counting", "reading", "spatial", "description", "text_fact")
@@ -68,9 +71,16 @@ def reference_page(document: Json) -> str:
     Args:
         document: The description of the routes, from `openapi_document`.
     """
+    schemas = document["components"]["schemas"]
     operations: list[dict[str, Any]] = []
+    names: list[str] = []
     for path, route in ROUTES.items():
         operation = document["paths"][path][route.method]
+        request = route.request.__name__ if route.request is not None else None
+        answer = route.answer.__name__ if route.answer is not None else None
+        for name in (request, answer):
+            if name is not None:
+                names += _names_of_schemas(name, schemas)
         operations.append(
             {
                 "path": path,
@@ -78,14 +88,37 @@ def reference_page(document: Json) -> str:
                 "method": route.method.upper(),
                 "summary": operation["summary"],
                 "needs_key": "security" in document and "security" not in operation,
-                "curl": curl_command(path, route),
-                "request": route.request.__name__ if route.request is not None else None,
-                "answer": route.answer.__name__ if route.answer is not None else None,
+                "body": json.dumps(route.example) if route.example is not None else None,
+                "request": request,
+                "answer": answer,
             }
         )
+    names += _names_of_schemas("ErrorAnswer", schemas)
+    script = (FOLDER / "reference.js").read_text(encoding="utf-8")
     return render(
         FOLDER / "reference.html",
+        script,
         document=document,
         operations=operations,
-        schemas=document["components"]["schemas"],
+        schemas={name: schemas[name] for name in dict.fromkeys(names)},
     )
+
+
+def _names_of_schemas(name: str, schemas: Json) -> Iterator[str]:
+    """Yield the name of a schema and of all schemas that it refers to, as they are first met."""
+    yield name
+    for reference in _references(schemas[name]):
+        yield from _names_of_schemas(reference.removeprefix(f"{SCHEMAS}/"), schemas)
+
+
+def _references(schema: Any) -> Iterator[str]:
+    """Yield the references that a schema contains at any depth."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _references(part)
+    elif isinstance(schema, dict):
+        for key, part in schema.items():
+            if key == "$ref":
+                yield part
+            else:
+                yield from _references(part)

@@ -318,12 +318,14 @@ function showScores(group, scored, seconds) {
   const start = isCompared ? 0 : lowest;
   const whole = Math.max(1, Math.max(...group.scores) - start);
   $("results").replaceChildren(...group.order.map((index, place) => result(group, scored.answers, index, place, (group.scores[index] - start) / whole)));
+  const unshared = group.tokens_unshared > group.tokens ? ` (${group.tokens_unshared.toLocaleString("en")} if each answer had its own prompt)` : "";
+  const unread = group.unread ? `, of which ${group.unread} cannot be read` : "";
   const facts = [
     ["Margin of the best", rounded(group.margin, 3)],
-    ["Tokens computed", `${group.tokens.toLocaleString("en")} (${group.tokens_unshared.toLocaleString("en")} if each answer had its own prompt)`],
+    ["Tokens computed", `${group.tokens.toLocaleString("en")}${unshared}`],
     ["Seconds", rounded(seconds, 2)],
   ];
-  if (group.judgements) facts.push(["Judgements", `${group.judgements}, of which ${group.unread} cannot be read`]);
+  if (group.judgements) facts.push(["Judgements", `${group.judgements}${unread}`]);
   if (scored.example) facts.push(["Right answer in the data", `Answer ${scored.example.right + 1}`]);
   $("facts").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }))));
   $("votes").replaceChildren(...group.votes.map(vote));
