@@ -23,8 +23,8 @@ from mmrm.eval.serving.api_models import (
     RewardsAnswer,
     RewardsRequest,
     StoredImage,
-    Turn,
     WrittenGroup,
+    WrittenTurn,
 )
 
 Json = dict[str, Any]
@@ -160,7 +160,7 @@ def _json_content(model: type[BaseModel]) -> Json:
 def _schemas() -> Json:
     """Return the schemas of all models by their names, those of requests first."""
     # The last four are referred to by annotations alone, see `described_as`.
-    requests: list[type[BaseModel]] = [WrittenGroup, Turn, RerankQuery, StoredImage]
+    requests: list[type[BaseModel]] = [WrittenGroup, WrittenTurn, RerankQuery, StoredImage]
     answers: list[type[BaseModel]] = [ErrorAnswer]
     for route in ROUTES.values():
         if route.request is not None:

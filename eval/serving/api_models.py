@@ -25,7 +25,7 @@ def described_as(model: type[BaseModel]) -> WithJsonSchema:
 # Requests
 
 
-class TextPart(BaseModel):
+class WrittenText(BaseModel):
     """A text of a turn."""
 
     type: Literal["text", "input_text"]
@@ -39,7 +39,7 @@ class StoredImage(BaseModel):
     path: str | None = Field(default=None, description="A path below the server's --media-root.")
 
 
-class ImagePart(BaseModel):
+class WrittenImage(BaseModel):
     """An image of a turn, in transformers' form.
 
     A part without an image is the place of an image of the group's `images`.
@@ -62,20 +62,20 @@ class ImageAddress(BaseModel):
     )
 
 
-class ImageAddressPart(BaseModel):
+class WrittenImageAddress(BaseModel):
     """An image of a turn, in OpenAI's form."""
 
     type: Literal["image_url", "input_image"]
     image_url: str | ImageAddress | None = None
 
 
-class Turn(BaseModel):
+class WrittenTurn(BaseModel):
     """A turn of a conversation."""
 
     role: Literal["system", "user", "assistant"] = Field(
         description="At most one system turn comes first. Then user and assistant alternate."
     )
-    content: str | list[TextPart | ImagePart | ImageAddressPart] = Field(
+    content: str | list[WrittenText | WrittenImage | WrittenImageAddress] = Field(
         description="A text, or a list of texts and images. A turn of the assistant has no image."
     )
 
@@ -83,10 +83,10 @@ class Turn(BaseModel):
 class RerankQuery(BaseModel):
     """A prompt that is a list of texts and images."""
 
-    content: str | list[TextPart | ImagePart | ImageAddressPart]
+    content: str | list[WrittenText | WrittenImage | WrittenImageAddress]
 
 
-AnyTurn = Annotated[Any, described_as(Turn)]
+AnyTurn = Annotated[Any, described_as(WrittenTurn)]
 AnyImage = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": f"{SCHEMAS}/StoredImage"}]})
 ]
@@ -323,7 +323,7 @@ class GetRewardAnswer(BaseModel):
     extra_logs: dict[str, Any] = Field(default={}, description="Empty.")
 
 
-class ServedModel(BaseModel):
+class ModelEntry(BaseModel):
     """The served model."""
 
     id: str
@@ -341,7 +341,7 @@ class ModelsAnswer(BaseModel):
     """The answer of `/v1/models`, in OpenAI's form."""
 
     object: Literal["list"] = "list"
-    data: list[ServedModel]
+    data: list[ModelEntry]
 
 
 class HealthAnswer(BaseModel):

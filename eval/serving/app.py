@@ -24,8 +24,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mmrm.eval.serving.api_description import openapi_document
 from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
-from mmrm.eval.serving.pages import reference_page, try_page
 from mmrm.eval.serving.service import LOGGER, RequestError, Service
+from mmrm.eval.serving.web_pages import reference_page, try_page
 
 PROBE_PATHS = ("/health", "/ready")
 """Paths that load balancers request. They need no key, and are neither counted nor logged."""

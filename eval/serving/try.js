@@ -234,9 +234,18 @@ function isCopiedBySelection(text) {
 
 // Sending
 
+// Returns why there can be no request with this key, or an empty text.
+function problemOfKey() {
+  if (!settings.needs_key) return "";
+  const key = $("key").value.trim();
+  if (!key) return "This server needs its key.";
+  return /^[!-~]+$/.test(key) ? "" : "This is no key: it holds a blank or a letter outside of ASCII.";
+}
+
 // Returns what is missing in the form, as [message] or [message, field], or null.
 function problemOf(body) {
-  if (settings.needs_key && !$("key").value.trim()) return ["This server needs its key.", $("key")];
+  const keyProblem = problemOfKey();
+  if (keyProblem) return [keyProblem, $("key")];
   if (!$("question").value.trim()) return ["There is no question.", $("question")];
   const areas = answerTexts();
   const empty = areas.findIndex((area) => !area.value.trim());
@@ -361,8 +370,9 @@ function vote(one, index) {
 // The model
 
 async function showModel() {
-  if (settings.needs_key && !$("key").value.trim()) {
-    $("model").textContent = "This server needs its key.";
+  const keyProblem = problemOfKey();
+  if (keyProblem) {
+    $("model").textContent = keyProblem;
     return;
   }
   let reply;

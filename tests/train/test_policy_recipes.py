@@ -75,7 +75,11 @@ TRL = "data.sources=[{type: trl, hub: trl-lib/rlaif-v}]"
             ["evaluation.questions=[{type: trl, hub: trl-lib/rlaif-v}]"],
             "records of trl hold no known answer",
         ),
-        ("shapes/policy", ["method.rewards=[{type: length, free_tokens: 48}]"], "the term never costs"),
+        (
+            "shapes/policy",
+            ["method.rewards=[{type: length, free_tokens: 48}]"],
+            "the term never costs",
+        ),
         ("shapes/policy", ["method.rewards=[{type: verifier, weight: 0.0}]"], "all weights are 0"),
         (
             "shapes/policy",

@@ -19,8 +19,8 @@ from mmrm.eval.serving.api_models import (
     ErrorAnswer,
     GroupScores,
     RewardsAnswer,
-    Turn,
     WrittenGroup,
+    WrittenTurn,
 )
 from mmrm.eval.serving.app import PAGE_PATHS, application
 from mmrm.eval.serving.service import JudgeToServe, Service
@@ -28,7 +28,7 @@ from mmrm.models.portable.conversations import ConversationError, read_conversat
 from tests.eval.serving.client import data_uri, group, serving
 from tests.eval.serving.malformed import SOUND
 
-CONVERSATION = TypeAdapter(str | list[Turn])
+CONVERSATION = TypeAdapter(str | list[WrittenTurn])
 IMAGES = ["data:image/png;base64,AAAA", "a.png", {"path": "a.png"}, {"bytes": "a.png"}, None]
 ADDRESSES = [*IMAGES[:2], {"url": "data:image/png;base64,AAAA"}, None]
 PARTS = st.one_of(
@@ -87,8 +87,8 @@ def test_it_is_openapi_and_all_its_references_lead_somewhere(needs_key: bool) ->
 
 def test_all_routes_of_the_app_are_described(judges: dict[str, JudgeToServe]) -> None:
     app = application(Service(lambda: judges["scalar"]))
-    methods: dict[str, set[str]] = {
-        route.path: route.methods for route in app.routes if isinstance(route, APIRoute)
+    methods = {
+        route.path: set(route.methods or ()) for route in app.routes if isinstance(route, APIRoute)
     }
     assert methods.keys() == {*ROUTES, *PAGE_PATHS}
     assert {path: {route.method.upper()} for path, route in ROUTES.items()} == {
@@ -174,7 +174,7 @@ def test_sound_requests_have_the_described_form(path: str) -> None:
         WrittenGroup.model_validate(one)
         CONVERSATION.validate_python(one["messages"])
     for turn in getattr(read, "messages", []):
-        Turn.model_validate(turn)
+        WrittenTurn.model_validate(turn)
 
 
 @given(CONVERSATIONS)

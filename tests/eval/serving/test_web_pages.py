@@ -15,8 +15,8 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 from mmrm.data.synthetic.world import ShapesWorld
 from mmrm.eval.serving.api_description import ROUTES, openapi_document
 from mmrm.eval.serving.app import PAGE_PATHS
-from mmrm.eval.serving.pages import EXAMPLE_KINDS, examples, reference_page, try_page
 from mmrm.eval.serving.service import JudgeToServe, Service
+from mmrm.eval.serving.web_pages import EXAMPLE_KINDS, examples, reference_page, try_page
 from tests.eval.serving.client import group, serving
 
 KEY = "sk-a-key-that-nobody-may-see"
@@ -68,7 +68,7 @@ def test_pages_load_nothing_and_run_their_own_script_only(needs_key: bool) -> No
         assert rules["script-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
     rules = policy(try_page(needs_key))
     assert (rules["connect-src"], rules["form-action"]) == ("'self'", "'none'")
-    assert ('type="password"' in try_page(needs_key)) == needs_key
+    assert ('<input id="key" type="password"' in try_page(needs_key)) == needs_key
 
 
 def test_examples_are_of_the_generated_data() -> None:
