@@ -357,7 +357,8 @@ def test_the_key_is_sent_and_kept_nowhere(
         kept = {
             "address": chromium.run("location.href"),
             "storage": chromium.run(
-                "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, history.state])"
+                "JSON.stringify([[localStorage, sessionStorage].map(storage => Array.from(storage, (_, index) => "
+                "storage.getItem(storage.key(index)))), document.cookie, history.state])"
             ),
             "databases": chromium.run("indexedDB.databases().then(JSON.stringify)"),
             "page": chromium.run("document.documentElement.outerHTML"),
@@ -366,7 +367,7 @@ def test_the_key_is_sent_and_kept_nowhere(
             "log": caplog.text,
             "metrics": server.service.metrics.text().decode(),
         }
-        assert kept["storage"] == '[{},{},"",null]'
+        assert kept["storage"] == '[[[],[]],"",null]'
         assert kept["databases"] == "[]"
         assert kept["address"] == address
         assert {name for name, content in kept.items() if KEY in content} == set()
