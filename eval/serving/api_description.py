@@ -158,8 +158,8 @@ def _json_content(model: type[BaseModel]) -> Json:
 
 
 def _schemas() -> Json:
-    """Return the schemas of all models by their names, those of requests first."""
-    # The last four are referred to by annotations alone, see `described_as`.
+    """Return the schemas of all models by their names."""
+    # Only annotations refer to these four, see `described_as`, so they are named here.
     requests: list[type[BaseModel]] = [WrittenGroup, WrittenTurn, RerankQuery, StoredImage]
     answers: list[type[BaseModel]] = [ErrorAnswer]
     for route in ROUTES.values():

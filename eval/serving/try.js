@@ -13,6 +13,7 @@ const LONG_COPY = 200000; // characters
 let photos = []; // {name, uri}, in the order in which they are sent
 let example = null; // the example that is in the form, as long as it is unchanged
 let model = null; // the entry of /v1/models, once the server has sent it
+let revision = 0; // the number of changes of the form
 let running = null; // the AbortController of the request that is being answered
 
 function make(tag, properties, ...children) {
@@ -136,6 +137,7 @@ function clearProblem() {
 // Notes that the form differs from what was scored.
 function changed() {
   example = null;
+  revision += 1;
   clearProblem();
   const hasScores = $("results").children.length > 0;
   $("stale").hidden = !hasScores;
@@ -273,7 +275,7 @@ async function score(event) {
     showProblem(...problem);
     return;
   }
-  const scored = { answers: answerTexts().map((area) => area.value), example };
+  const scored = { answers: answerTexts().map((area) => area.value), example, revision };
   running = new AbortController();
   setBusy(true);
   const started = performance.now();
@@ -341,8 +343,9 @@ function showScores(group, scored, seconds) {
   const meaning = isCompared ? "A score is the share of its comparisons that an answer won." : "Compare scores of this question only. A bar is the distance from the lowest score.";
   const verdict = group.margin === 0 ? "The best two answers are tied." : `Answer ${group.order[0] + 1} is the best one.`;
   $("status").textContent = `${verdict} ${meaning}`;
-  $("stale").hidden = true;
-  document.body.classList.remove("stale");
+  const isStale = scored.revision !== revision; // the form changed while the model computed
+  $("stale").hidden = !isStale;
+  document.body.classList.toggle("stale", isStale);
   const heading = $("results-heading");
   heading.focus({ preventScroll: true });
   const { top } = heading.getBoundingClientRect();

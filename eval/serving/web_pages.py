@@ -44,7 +44,7 @@ def try_page(needs_key: bool) -> str:
 def examples() -> list[Json]:
     """Return questions of the embedded world with their images, answers, and the right answer.
 
-    They are of the split that is held out for validation, so that no model was trained on them.
+    They are of the split `validation`, which shares no picture with the split of training.
     """
     world = ShapesWorld("demo", seed=0, split="validation")
     shown: list[Json] = []

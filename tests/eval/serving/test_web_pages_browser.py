@@ -195,6 +195,22 @@ def test_ctrl_and_enter_score_from_a_text_and_changes_make_scores_stale(
     assert "blue, of course" in text(tab, "#results")
 
 
+def test_a_change_while_the_model_computes_makes_the_scores_stale(tab: Browser) -> None:
+    click(tab, "#examples button")
+    tab.run(
+        "globalThis.fetched = fetch; globalThis.held = new Promise(done => { globalThis.release = done }); 0"
+    )
+    tab.run(
+        "globalThis.fetch = async (...request) => { await held; return fetched(...request) }; 0"
+    )
+    click(tab, "#score")
+    fill(tab, "#answer-1", "something else")
+    tab.run("release()")
+    tab.wait_until("document.querySelector('#results li') && !running")
+    assert tab.run("document.getElementById('stale').hidden") is False
+    assert "something else" not in text(tab, "#results")
+
+
 def test_two_to_eight_answers(tab: Browser) -> None:
     count = "document.querySelectorAll('#answers textarea').length"
     disabled = "[...document.querySelectorAll('#answers button')].map(b => b.ariaDisabled)"
