@@ -18,10 +18,13 @@ never fetched. These routes take requests:
               {"images": ["data:…"]}
   curl localhost:8000/get_reward -d '{"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2?"], "labels": [""]}'
 
-/health and /ready are for load balancers and need no key. /metrics is for Prometheus. /v1/models
-holds the checkpoint's fingerprint. A judge that compares two responses at a time ranks the
-responses of a group by a tournament. At SIGTERM the server answers the requests that it has
-accepted, refuses new ones, and ends. docker/serve.yaml serves from several GPUs.
+Open the address that the command prints in a browser to try the judge: drop photos, write a
+question and answers, see the scores, and copy the request as curl or Python. /docs and
+/openapi.json describe the routes. These pages, and /health and /ready for load balancers, need no
+key. /metrics is for Prometheus. /v1/models holds the checkpoint's fingerprint. A judge that compares
+two responses at a time ranks the responses of a group by a tournament. At SIGTERM the server
+answers the requests that it has accepted, refuses new ones, and ends. docker/serve.yaml serves from
+several GPUs.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--api-key-file",
         type=Path,
         metavar="FILE",
-        help="A file with a key, which every request must contain as a bearer token.",
+        help="A file with a key, which every request must contain as a bearer token. Pages and health checks need none.",
     )
     parser.add_argument(
         "--media-root",
@@ -205,8 +208,10 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
                 "key",
                 file=sys.stderr,
             )
+        address = browser_address(options.host, port)
         print(
-            f"serving {name} at http://{options.host}:{port}; /ready says when it is loaded",
+            f"serving {name} at {address}; open it in a browser to try it; "
+            "/ready says when it is loaded",
             flush=True,
         )
         Server(service).run([listening_socket])
@@ -218,6 +223,23 @@ def serve(options: argparse.Namespace, limits: RequestLimits, key: str | None) -
             os._exit(0)
         if service.failed is not None:
             raise service.failed
+
+
+def browser_address(host: str, port: int) -> str:
+    """Return the address at which a browser on this machine finds the server.
+
+    Args:
+        host: The host that the server listens at. At 0.0.0.0 and :: it listens at all addresses of
+            this machine, and browsers do not open these two.
+        port: The port that the server listens at.
+    """
+    if host == "0.0.0.0":
+        host = "127.0.0.1"
+    if host == "::":
+        host = "::1"
+    if ":" in host:
+        host = f"[{host}]"  # an address of IPv6
+    return f"http://{host}:{port}"
 
 
 if __name__ == "__main__":

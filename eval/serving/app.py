@@ -17,18 +17,31 @@ from typing import Any
 import h11
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mmrm.eval.serving.api_description import openapi_document
 from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.service import LOGGER, RequestError, Service
+from mmrm.eval.serving.web_pages import reference_page, try_page
 
-OPEN_PATHS = ("/health", "/ready")
-"""Paths that need no key, because load balancers request them."""
-METERED_PATHS = (*DIALECTS, "/metrics", "/v1/models")
+PROBE_PATHS = ("/health", "/ready")
+"""Paths that load balancers request. They need no key, and are neither counted nor logged."""
+PAGE_PATHS = ("/", "/docs", "/openapi.json")
+"""Paths of the pages and the description of the routes. They need no key, because a browser sends
+none when it opens a page, and what they answer depends on nothing but the key being required."""
+METERED_PATHS = (*DIALECTS, *PAGE_PATHS, "/metrics", "/v1/models")
 """Paths whose requests are counted by their names in the metrics."""
+PAGE_HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+"""Headers of pages. The policy that allows their style and their script is inside the pages, where
+`frame-ancestors` has no effect."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection is kept open.
 
@@ -45,7 +58,7 @@ CLOSE_SECONDS = 5
 class Gate:
     """ASGI middleware that refuses requests before they are read, counts the others, and logs each.
 
-    Requests to /health and /ready are passed on without a check, a count or a line of the log.
+    Requests of load balancers, to /health and /ready, are passed on without a check, a count or a line of the log.
     """
 
     app: ASGIApp
@@ -53,7 +66,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with an error if it is refused, or pass it on to the app."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in PROBE_PATHS:
             await self.app(scope, receive, send)
             return
         service = self.service
@@ -86,9 +99,10 @@ class Gate:
     def _refusal(self, scope: Scope) -> RequestError | None:
         """Return the error for a request that is refused unread, or None if it is accepted."""
         service = self.service
+        needs_key = service.key is not None and scope["path"] not in PAGE_PATHS
         sent_header = dict(scope["headers"]).get(b"authorization", b"")
         required_header = f"Bearer {service.key}".encode()
-        if service.key is not None and not hmac.compare_digest(sent_header, required_header):
+        if needs_key and not hmac.compare_digest(sent_header, required_header):
             return RequestError(
                 401,
                 "unauthorized",
@@ -109,10 +123,10 @@ class Gate:
 def application(service: Service) -> FastAPI:
     """Return a FastAPI app whose requests a service answers.
 
-    The app has the routes that score responses, and the routes for states and metrics. The service
-    loads its judge when the app starts.
+    The app has the routes that score responses, the routes for states and metrics, and pages for
+    browsers. The service loads its judge when the app starts.
     """
-    # No pages about the API: they would be further routes without a key.
+    # FastAPI's own pages load their scripts from other servers.
     app = FastAPI(
         title="reward model",
         lifespan=service.lifespan,
@@ -137,6 +151,23 @@ def application(service: Service) -> FastAPI:
         app.add_api_route(
             path, _route_handler(service, read), methods=["POST"], response_model=None
         )
+
+    needs_key = service.key is not None
+    document = openapi_document(needs_key)
+    page_to_try = try_page(needs_key)
+    page_of_routes = reference_page(document)
+
+    @app.get("/", response_model=None)
+    async def try_model() -> HTMLResponse:
+        return HTMLResponse(page_to_try, headers=PAGE_HEADERS)
+
+    @app.get("/docs", response_model=None)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page_of_routes, headers=PAGE_HEADERS)
+
+    @app.get("/openapi.json", response_model=None)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(document, headers=PAGE_HEADERS)
 
     @app.get("/health")
     async def health() -> dict[str, str]:

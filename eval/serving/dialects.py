@@ -13,10 +13,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.strict_json import parse_json
+from mmrm.eval.candidates import Scores
+from mmrm.eval.serving.api_models import (
+    Classification,
+    ClassifyAnswer,
+    ClassifyRequest,
+    ClassifyUsage,
+    Document,
+    Error,
+    GetRewardAnswer,
+    GetRewardRequest,
+    GroupFailure,
+    GroupScores,
+    RankedDocument,
+    RerankAnswer,
+    RerankRequest,
+    RerankUsage,
+    RewardsAnswer,
+    RewardsRequest,
+    WrittenVote,
+)
 from mmrm.eval.serving.batcher import ScoredGroup
 
 ASSISTANT_HEADER = "<|im_start|>assistant\n"
@@ -71,80 +89,80 @@ class ScoreRequest:
     and `write_answer` is called with scored groups alone."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    model: str | None = None
-
-
-class _RewardsBody(_Body):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    groups: list[Any] = Field(min_length=1)
-
-
-class _ClassifyBody(_Body):
-    messages: list[Any] | None = None
-    input: str | list[str] | None = None
-    use_activation: bool | None = None
-    add_generation_prompt: bool = False
-
-
-class _RerankBody(_Body):
-    query: str | dict[str, Any]
-    documents: list[str] = Field(min_length=1)
-    top_n: int = Field(default=0, ge=0)
-
-
-class _GetRewardBody(_Body):
-    query: list[str] = Field(min_length=1)
-    prompts: list[str] | None = None
-    labels: list[Any] | None = None
-
-
 def read_rewards_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read the body of a request to `/v1/rewards`, this project's own route.
 
     The body is `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`. The answer
-    has an `error` in place of the scores of a failed group.
+    has an `error` in place of the scores of a failed group. With `"texts": true` it also has the
+    texts that the judge wrote.
     """
-    request = _RewardsBody.model_validate(body)
+    request = RewardsRequest.model_validate(body)
     return ScoreRequest(
-        request.groups, write_answer=partial(_rewards_answer, served), holds_failures=True
+        request.groups,
+        write_answer=partial(_rewards_answer, served, request.texts),
+        holds_failures=True,
     )
 
 
 def _rewards_answer(
-    served: ServedCheckpoint, results: Sequence[ScoredGroup | Failure]
+    served: ServedCheckpoint, with_texts: bool, results: Sequence[ScoredGroup | Failure]
 ) -> dict[str, Any]:
-    """Return the answer of `/v1/rewards` from the result of each group."""
-    return {
-        "model": served.name,
-        "fingerprint": served.fingerprint,
-        "groups": [_rewards_group(served, result) for result in results],
-    }
+    """Return the answer of `/v1/rewards` from the result of each group.
+
+    Args:
+        served: The served checkpoint.
+        with_texts: True if the answer holds the texts that the judge wrote.
+        results: The scores or the failure of each group.
+    """
+    groups: list[GroupScores | GroupFailure] = []
+    for result in results:
+        if isinstance(result, Failure):
+            groups.append(GroupFailure(error=Error(message=result.message, type=result.type)))
+        else:
+            groups.append(_group_scores(served, with_texts, result))
+    answer = RewardsAnswer(model=served.name, fingerprint=served.fingerprint, groups=groups)
+    return answer.model_dump(exclude_unset=True)
 
 
-def _rewards_group(served: ServedCheckpoint, result: ScoredGroup | Failure) -> dict[str, Any]:
-    """Return the entry of one group in the answer of `/v1/rewards`: its scores, or its error."""
-    if isinstance(result, Failure):
-        return {"error": {"message": result.message, "type": result.type}}
+def _group_scores(served: ServedCheckpoint, with_texts: bool, result: ScoredGroup) -> GroupScores:
+    """Return the entry of a scored group in the answer of `/v1/rewards`.
+
+    Args:
+        served: The served checkpoint.
+        with_texts: True if the entry holds the texts that the judge wrote.
+        result: The scores of the group.
+    """
     scores = result.scores
     normalised = None
     if served.reference:
         mean = served.reference["mean"]
         standard_deviation = served.reference["std"]
         normalised = [(value - mean) / standard_deviation for value in scores.values]
-    return {
-        "scores": scores.values,
-        "normalised": normalised,
-        "order": scores.order,
-        "margin": scores.margin,
-        "tokens": result.tokens,
-        "tokens_unshared": result.tokens_unshared,
-        "judgements": scores.usage.judgements,
-        "unread": scores.usage.unread,
-    }
+    entry = GroupScores(
+        scores=list(scores.values),
+        normalised=normalised,
+        order=scores.order,
+        margin=scores.margin,
+        tokens=result.tokens,
+        tokens_unshared=result.tokens_unshared,
+        judgements=scores.usage.judgements,
+        unread=scores.usage.unread,
+    )
+    if with_texts:
+        entry.critiques = _critiques(scores)
+        entry.votes = [
+            WrittenVote(shown=list(vote.shown), named=vote.named, text=vote.text)
+            for vote in scores.votes
+        ]
+    return entry
+
+
+def _critiques(scores: Scores) -> list[str]:
+    """Return the text that the judge wrote about each response; empty if it wrote none.
+
+    The texts of a judge that compares are those of its votes.
+    """
+    return [] if scores.votes else list(scores.texts)
 
 
 def read_classify_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
@@ -156,7 +174,7 @@ def read_classify_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     Raises: RecordError for `use_activation: true`, which requires a score that is not raw, and for
     a conversation that does not end with a response.
     """
-    request = _ClassifyBody.model_validate(body)
+    request = ClassifyRequest.model_validate(body)
     if request.use_activation or request.add_generation_prompt:
         raise RecordError(
             "`use_activation` and `add_generation_prompt` must be false or left out: `probs` holds "
@@ -180,24 +198,18 @@ def read_classify_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
 
 def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -> dict[str, Any]:
     """Return the answer of `/classify`, which has one raw score for each conversation."""
-    data = []
+    data: list[Classification] = []
     for index, result in enumerate(results):
-        raw_scores = list(result.scores.values)
-        data.append({"index": index, "label": None, "probs": raw_scores, "num_classes": 1})
+        data.append(Classification(index=index, probs=list(result.scores.values)))
     num_tokens = sum(result.tokens_unshared for result in results)
-    return {
-        "id": f"classify-{uuid.uuid4().hex}",
-        "object": "list",
-        "created": int(time.time()),
-        "model": served.name,
-        "data": data,
-        "usage": {
-            "prompt_tokens": num_tokens,
-            "total_tokens": num_tokens,
-            "completion_tokens": 0,
-            "prompt_tokens_details": None,
-        },
-    }
+    answer = ClassifyAnswer(
+        id=f"classify-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=served.name,
+        data=data,
+        usage=ClassifyUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
+    )
+    return answer.model_dump()
 
 
 def _group_of_conversation(messages: list[Any]) -> dict[str, Any]:
@@ -233,14 +245,14 @@ def read_rerank_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
 
     The `query` is the prompt, a text or `{"content": parts}`. The `documents` are the responses.
     """
-    request = _RerankBody.model_validate(body)
+    request = RerankRequest.model_validate(body)
     content = request.query if isinstance(request.query, str) else request.query.get("content")
     group = {"messages": [{"role": "user", "content": content}], "responses": request.documents}
     return ScoreRequest([group], write_answer=partial(_rerank_answer, served, request))
 
 
 def _rerank_answer(
-    served: ServedCheckpoint, request: _RerankBody, results: Sequence[ScoredGroup]
+    served: ServedCheckpoint, request: RerankRequest, results: Sequence[ScoredGroup]
 ) -> dict[str, Any]:
     """Return the answer of `/rerank`: the `top_n` best documents, or all if `top_n` is 0.
 
@@ -248,22 +260,23 @@ def _rerank_answer(
     """
     [result] = results
     num_shown = request.top_n or len(request.documents)
-    ranked_documents = []
+    ranked_documents: list[RankedDocument] = []
     for index in result.scores.order[:num_shown]:
         ranked_documents.append(
-            {
-                "index": index,
-                "document": {"text": request.documents[index], "multi_modal": None},
-                "relevance_score": result.scores.values[index],
-            }
+            RankedDocument(
+                index=index,
+                document=Document(text=request.documents[index]),
+                relevance_score=result.scores.values[index],
+            )
         )
     num_tokens = result.tokens_unshared
-    return {
-        "id": f"rerank-{uuid.uuid4().hex}",
-        "model": served.name,
-        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-        "results": ranked_documents,
-    }
+    answer = RerankAnswer(
+        id=f"rerank-{uuid.uuid4().hex}",
+        model=served.name,
+        usage=RerankUsage(prompt_tokens=num_tokens, total_tokens=num_tokens),
+        results=ranked_documents,
+    )
+    return answer.model_dump()
 
 
 def read_get_reward_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
@@ -277,7 +290,7 @@ def read_get_reward_request(body: Any, served: ServedCheckpoint) -> ScoreRequest
     Raises: RecordError if a query cannot be split, or the numbers of queries, prompts and labels
     differ.
     """
-    request = _GetRewardBody.model_validate(body)
+    request = GetRewardRequest.model_validate(body)
     num_queries = len(request.query)
     prompts: Sequence[str | None] = request.prompts or [None] * num_queries
     labels = request.labels or [None] * num_queries
@@ -323,7 +336,7 @@ def _get_reward_answer(
     for query_indices, result in zip(query_indices_by_group, results, strict=True):
         score_by_query.update(zip(query_indices, result.scores.values, strict=True))
     scores = [score_by_query[index] for index in range(len(score_by_query))]
-    return {"rewards": scores, "scores": scores, "extra_logs": {}}
+    return GetRewardAnswer(rewards=scores, scores=scores).model_dump()
 
 
 def _images_in_label(label: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from mmrm.data.errors import ImageError, RecordError, SpecialFileError
 from mmrm.data.images import image_path, image_size
@@ -18,20 +18,11 @@ from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular
 from mmrm.eval.candidates import Candidates
 from mmrm.eval.judges.messages import candidates_of
+from mmrm.eval.serving.api_models import WrittenGroup
 from mmrm.eval.serving.request_limits import RequestLimits
 
 MAX_NAMED = 5
 """Number of faults that a message names."""
-
-
-class WrittenGroup(BaseModel):
-    """A group of a request, as a client wrote it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    messages: str | list[Any]
-    responses: list[str] = Field(min_length=1)
-    images: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)

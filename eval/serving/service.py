@@ -23,6 +23,7 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_judge import PackedJudge
 from mmrm.eval.judges.registry import judge_config, reference_of
+from mmrm.eval.serving.api_models import ModelEntry, ModelsAnswer
 from mmrm.eval.serving.batcher import Batcher, ScoredGroup
 from mmrm.eval.serving.dialects import Failure, ScoreRequest, ServedCheckpoint
 from mmrm.eval.serving.metrics import Metrics
@@ -353,16 +354,14 @@ class Service:
         It has one entry, with the model's fingerprint and the limits on requests.
         """
         served = self.loaded().served
-        model = {
-            "id": served.name,
-            "object": "model",
-            "owned_by": "multimodal-reward-models",
-            "kind": served.kind,
-            "fingerprint": served.fingerprint,
-            "reference_scores": served.reference,
-            "limits": self.limits.model_dump(),
-        }
-        return {"object": "list", "data": [model]}
+        model = ModelEntry(
+            id=served.name,
+            kind=served.kind,
+            fingerprint=served.fingerprint,
+            reference_scores=served.reference,
+            limits=self.limits.model_dump(),
+        )
+        return ModelsAnswer(data=[model]).model_dump()
 
 
 def read_request(

@@ -12,7 +12,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,12 @@ class Browser:
 
     def open(self, page: Path, fragment: str = "") -> None:
         """Go to a file and wait until it is loaded."""
+        self.open_address(page.resolve().as_uri() + fragment)
+
+    def open_address(self, url: str) -> None:
+        """Go to an address and wait until its page is loaded."""
         self._loaded = False
-        self.call("Page.navigate", url=page.resolve().as_uri() + fragment)
+        self.call("Page.navigate", url=url)
         while not self._loaded:
             self._note(self._message())
 
@@ -88,12 +92,43 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def press(self, key: str, code: int) -> None:
-        """Press and release a key that has the given Windows virtual key code."""
-        for kind in ("rawKeyDown", "keyUp"):
+    def press(self, key: str, code: int, text: str = "", modifiers: int = 0) -> None:
+        """Press and release a key.
+
+        Args:
+            key: The name of the key, such as Enter.
+            code: Its Windows virtual key code.
+            text: The text that it types; Enter and the space bar press buttons by theirs.
+            modifiers: The sum of 1 for Alt, 2 for Ctrl, 4 for Meta and 8 for Shift.
+        """
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            typed = {"text": text} if text and kind == "keyDown" else {}
             self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                modifiers=modifiers,
+                **typed,
             )
+
+    def type(self, text: str) -> None:
+        """Type a text into the field that has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def wait_until(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        end = time.monotonic() + PATIENCE
+        while not self.run(condition):
+            assert time.monotonic() < end, f"not true within {PATIENCE} s: {condition}"
+            time.sleep(0.02)
+
+    def choose_files(self, selector: str, files: Sequence[Path]) -> None:
+        """Choose files in a file field, as a person does in the browser's dialog."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        field = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=field, files=[str(file) for file in files])
 
     def screenshot(self, file: Path, *, whole: bool = True) -> None:
         """Write a PNG of the page, or of what the window shows of it."""

@@ -51,6 +51,20 @@ def test_the_help_shows_every_form() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("gpu-box", "http://gpu-box:8000"),
+    ],
+)
+def test_the_printed_address_opens_in_a_browser_of_this_machine(host: str, address: str) -> None:
+    assert serve.browser_address(host, 8000) == address
+
+
 def test_a_folder_that_is_no_judge_ends_the_server_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"there is no config.json"):
         serve.main([str(tmp_path), "--port", "0"])

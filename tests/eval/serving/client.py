@@ -3,14 +3,17 @@
 import asyncio
 import base64
 import io
+import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 
-from mmrm.eval.serving.app import application
+from mmrm.eval.serving.app import Server, application
+from mmrm.eval.serving.request_limits import RequestLimits
 from mmrm.eval.serving.service import JudgeToServe, Service
 from tests.models import tiny
 
@@ -44,6 +47,27 @@ def serving(
             await use(client, service)
 
     asyncio.run(main())
+
+
+@contextmanager
+def listening(
+    judging: JudgeToServe, limits: RequestLimits | None = None, key: str | None = None
+) -> Iterator[tuple[Server, int]]:
+    """Run a server on a free port in a thread, and end it at last."""
+    service = Service(lambda: judging, limits or RequestLimits(), key=key)
+    server = Server(service)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            while service.running is None:
+                time.sleep(0.01)
+            yield server, port
+        finally:
+            server.handle_exit(15, None)
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 async def at_once(service: Service, requests: Sequence[Awaitable[Any]], parts: int) -> list[Any]:

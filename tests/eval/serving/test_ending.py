@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,30 +19,10 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.serving import app
-from mmrm.eval.serving.app import Server
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import JudgeToServe, Service
+from mmrm.eval.serving.service import JudgeToServe
 from tests.eval.doubles import watched
-from tests.eval.serving.client import group
-
-
-@contextmanager
-def listening(judging: JudgeToServe, limits: RequestLimits) -> Iterator[tuple[Server, int]]:
-    """Run a server on a free port in a thread, and end it at last."""
-    service = Service(lambda: judging, limits)
-    server = Server(service)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            while service.running is None:
-                time.sleep(0.01)
-            yield server, port
-        finally:
-            server.handle_exit(15, None)
-            thread.join(60)
-            assert not thread.is_alive()
+from tests.eval.serving.client import group, listening
 
 
 def blocked(

@@ -1,0 +1,356 @@
+"""The JSON that clients send and receive, as pydantic models.
+
+The server reads requests and writes answers with these models, and `api_description.py` makes
+`/openapi.json` of them.
+
+Conversations and images are of the type Any here, because the server checks them in a later step: a
+bad group of a request must not harm its other groups, and conversations are read by the code that
+reads them in Python as well. Their annotations describe them to clients.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+SCHEMAS = "#/components/schemas"
+"""The place of the models' schemas in `/openapi.json`."""
+
+
+def described_as(model: type[BaseModel]) -> WithJsonSchema:
+    """Return an annotation that describes a value to clients as `model` and checks nothing."""
+    return WithJsonSchema({"$ref": f"{SCHEMAS}/{model.__name__}"})
+
+
+# Requests
+
+
+class WrittenText(BaseModel):
+    """A text of a turn."""
+
+    type: Literal["text", "input_text"]
+    text: str
+
+
+class StoredImage(BaseModel):
+    """An image as the `datasets` library stores it. One of the keys is required."""
+
+    bytes: str | None = Field(default=None, description="A data URI.")
+    path: str | None = Field(default=None, description="A path below the server's --media-root.")
+
+
+class WrittenImage(BaseModel):
+    """An image of a turn, in transformers' form.
+
+    A part without an image is the place of an image of the group's `images`.
+    """
+
+    type: Literal["image"]
+    image: str | StoredImage | None = Field(
+        default=None, description="A data URI, or a path below the server's --media-root."
+    )
+    url: str | None = Field(default=None, description="The same as `image`.")
+    path: str | None = Field(default=None, description="The same as `image`.")
+    base64: str | None = Field(default=None, description="The same as `image`.")
+
+
+class ImageAddress(BaseModel):
+    """An image in OpenAI's form."""
+
+    url: str = Field(
+        description="A data URI, or a path below the server's --media-root. Nothing is fetched."
+    )
+
+
+class WrittenImageAddress(BaseModel):
+    """An image of a turn, in OpenAI's form."""
+
+    type: Literal["image_url", "input_image"]
+    image_url: str | ImageAddress | None = None
+
+
+class WrittenTurn(BaseModel):
+    """A turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"] = Field(
+        description="At most one system turn comes first. Then user and assistant alternate."
+    )
+    content: str | list[WrittenText | WrittenImage | WrittenImageAddress] = Field(
+        description="A text, or a list of texts and images. A turn of the assistant has no image."
+    )
+
+
+class RerankQuery(BaseModel):
+    """A prompt that is a list of texts and images."""
+
+    content: str | list[WrittenText | WrittenImage | WrittenImageAddress]
+
+
+AnyTurn = Annotated[Any, described_as(WrittenTurn)]
+AnyImage = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": f"{SCHEMAS}/StoredImage"}]})
+]
+
+
+class WrittenGroup(BaseModel):
+    """A prompt with the responses to it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    messages: str | list[AnyTurn] = Field(
+        description="The prompt: a question, or a conversation that ends with the user's turn."
+    )
+    responses: list[str] = Field(min_length=1, description="The responses that are scored.")
+    images: list[AnyImage] = Field(
+        default=[],
+        description=(
+            "Images that are not inside `messages`: data URIs, or paths below the server's "
+            "--media-root. They take the places that `messages` have for them, in order. If there "
+            "is no place, they come before the first text of the user."
+        ),
+    )
+
+
+class Request(BaseModel):
+    """A request's body, as far as all routes share it."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = Field(
+        default=None, description="The name of the served model. Any other name is refused."
+    )
+
+
+class RewardsRequest(Request):
+    """A request to `/v1/rewards`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    groups: list[Annotated[Any, described_as(WrittenGroup)]] = Field(
+        min_length=1, description="Prompts, each with the responses to it."
+    )
+    texts: bool = Field(
+        default=False, description="True if the answer shall hold the texts that the model wrote."
+    )
+
+
+class ClassifyRequest(Request):
+    """A request to `/classify`. It has either `messages` or `input`."""
+
+    messages: list[AnyTurn] | None = Field(
+        default=None,
+        description="A conversation. Its last turn is the assistant's, and is the scored response.",
+    )
+    input: str | list[str] | None = Field(
+        default=None,
+        description="One or several such conversations, each as a text of the chat template.",
+    )
+    use_activation: bool | None = Field(
+        default=None, description="Must be false or null, because scores are raw."
+    )
+    add_generation_prompt: bool = Field(default=False, description="Must be false.")
+
+
+class RerankRequest(Request):
+    """A request to `/rerank` or `/v1/rerank`."""
+
+    query: str | Annotated[dict[str, Any], described_as(RerankQuery)] = Field(
+        description="The prompt."
+    )
+    documents: list[str] = Field(min_length=1, description="The responses that are scored.")
+    top_n: int = Field(
+        default=0, ge=0, description="The number of documents in the answer. 0 returns all."
+    )
+
+
+class GetRewardRequest(Request):
+    """A request to `/get_reward`. Its lists are equally long."""
+
+    query: list[str] = Field(
+        min_length=1, description="Prompts, each with a response as one text with it."
+    )
+    prompts: list[str] | None = Field(
+        default=None,
+        description="The prompts alone. Without them, each query has to be in ChatML.",
+    )
+    labels: list[Any] | None = Field(
+        default=None,
+        description=(
+            'A label that is the text of a JSON object may hold the "images" of its prompt, in the '
+            "form of `/v1/rewards`. Other labels are ignored."
+        ),
+    )
+
+
+# Answers
+
+
+class Error(BaseModel):
+    """The reason why there are no scores."""
+
+    message: str
+    type: str = Field(description="The kind of error, such as `invalid_request`.")
+
+
+class ErrorAnswer(BaseModel):
+    """The answer to a request that is refused."""
+
+    error: Error
+
+
+class WrittenVote(BaseModel):
+    """A comparison of two responses by a model that compares."""
+
+    shown: list[int] = Field(
+        description="The indices of the responses, in the order in which the model read them."
+    )
+    named: int | None = Field(
+        description="The index of the response that is named as better. null if none is named."
+    )
+    text: str
+
+
+class GroupScores(BaseModel):
+    """The scores of the responses to a prompt. Lists have one entry for each response."""
+
+    scores: list[float] = Field(
+        description="Raw scores; higher is better. A model that compares: shares of votes won."
+    )
+    normalised: list[float] | None = Field(
+        description="Scores less the mean of the model's own scores, divided by their spread."
+    )
+    order: list[int] = Field(description="The indices of the responses, best first.")
+    margin: float | None = Field(
+        description="The best score less the second best. null for one response."
+    )
+    tokens: int = Field(description="Tokens that the model computed. It may share prompts.")
+    tokens_unshared: int = Field(
+        description="Tokens that it had to compute if each response came with its own prompt."
+    )
+    judgements: int = Field(
+        description="Texts written to compare responses, or to score one. Critiques do not count."
+    )
+    unread: int = Field(description="Judgements that name no response, or no score.")
+    critiques: list[str] = Field(
+        default=[],
+        description="With `texts`: the text that the model wrote about each response, if it does.",
+    )
+    votes: list[WrittenVote] = Field(
+        default=[], description="With `texts`: the comparisons of a model that compares."
+    )
+
+
+class GroupFailure(BaseModel):
+    """A group without scores."""
+
+    error: Error
+
+
+class RewardsAnswer(BaseModel):
+    """The answer of `/v1/rewards`. It has one entry for each group, in their order."""
+
+    model: str
+    fingerprint: str = Field(description="A digest of the model's weights and settings.")
+    groups: list[GroupScores | GroupFailure]
+    error: Error | None = Field(default=None, description="Present if all groups failed.")
+
+
+class Classification(BaseModel):
+    """The score of one conversation."""
+
+    index: int
+    label: None = None
+    probs: list[float] = Field(description="One number: the raw score, without a sigmoid.")
+    num_classes: Literal[1] = 1
+
+
+class ClassifyUsage(BaseModel):
+    """The number of tokens of the conversations."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: Literal[0] = 0
+    prompt_tokens_details: None = None
+
+
+class ClassifyAnswer(BaseModel):
+    """The answer of `/classify`, in vLLM's form."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int = Field(description="The time in seconds since 1970.")
+    model: str
+    data: list[Classification]
+    usage: ClassifyUsage
+
+
+class Document(BaseModel):
+    """A response."""
+
+    text: str
+    multi_modal: None = None
+
+
+class RankedDocument(BaseModel):
+    """A response with its score."""
+
+    index: int = Field(description="The index of the response in the request.")
+    document: Document
+    relevance_score: float = Field(description="The raw score; higher is better.")
+
+
+class RerankUsage(BaseModel):
+    """The number of tokens of the prompt with each response."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankAnswer(BaseModel):
+    """The answer of `/rerank`, in the form of vLLM, Jina and Cohere."""
+
+    id: str
+    model: str
+    usage: RerankUsage
+    results: list[RankedDocument] = Field(description="The best responses, best first.")
+
+
+class GetRewardAnswer(BaseModel):
+    """The answer of `/get_reward`, in OpenRLHF's form."""
+
+    rewards: list[float] = Field(description="The raw score of each query.")
+    scores: list[float] = Field(description="The same numbers.")
+    extra_logs: dict[str, Any] = Field(default={}, description="Empty.")
+
+
+class ModelEntry(BaseModel):
+    """The served model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    owned_by: Literal["multimodal-reward-models"] = "multimodal-reward-models"
+    kind: str = Field(description="`scalar`, `critic` or `generative`, or a released model's kind.")
+    fingerprint: str = Field(description="A digest of the model's weights and settings.")
+    reference_scores: Mapping[str, Any] | None = Field(
+        description="The mean and the spread of the model's own scores."
+    )
+    limits: dict[str, int] = Field(description="The limits on requests.")
+
+
+class ModelsAnswer(BaseModel):
+    """The answer of `/v1/models`, in OpenAI's form."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
+
+
+class HealthAnswer(BaseModel):
+    """The answer of `/health`."""
+
+    status: Literal["alive"]
+
+
+class ReadyAnswer(BaseModel):
+    """The answer of `/ready`."""
+
+    status: Literal["ready", "loading", "draining"]
