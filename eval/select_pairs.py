@@ -104,12 +104,14 @@ def main() -> None:
 def indices_by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
     """Return the indices of the records that were hard for the model of eval/annotate.py.
 
-    These are the records that took `--least` tries or more, and those that the model never got
-    right. R1-Reward takes 2 as `--least`.
+    That command asks its model about a record several times (tries) until it names the better
+    response. Hard are the records that took `--least` tries or more, and those that the model never
+    got right. R1-Reward takes 2 as `--least`.
 
     Args:
         mixture: The records of the recipe.
-        options: The parsed command line. The tries are in the journal next to `annotated`.
+        options: The parsed command line. `options.annotated` is the file that eval/annotate.py
+            wrote. The journal next to it, a file of JSON lines, has the number of tries.
 
     Raises:
         UserError: If no record was annotated yet.

@@ -184,11 +184,14 @@ class Archive(IndexedFiles):
 
     def _entry(self, name: str) -> Any:
         """Return the row of the index about the file `name`, or None if there is no such file."""
-        extracted = extracted_name(name)
-        if extracted is None:
+        # The index has the names as unpacking would write them; None for a name that it would refuse.
+        unpacked_name = extracted_name(name)
+        if unpacked_name is None:
             return None
+        # It has a hash of 64 bits in place of each name. Two of two million names have the same hash
+        # with a probability of 1e-7, which is accepted.
         sorted_hashes = self.index["name"]
-        hash_of_name = hash64(extracted)
+        hash_of_name = hash64(unpacked_name)
         position = bisect_left(sorted_hashes, hash_of_name)
         if position == len(sorted_hashes) or sorted_hashes[position] != hash_of_name:
             return None

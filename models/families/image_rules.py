@@ -175,7 +175,7 @@ class Tile:
 
     @classmethod
     def of(cls, vision_config: Any) -> Tile:
-        """Return the tile that a vision tower takes."""
+        """Return the square tiles into which images are cut for a vision tower, by its config."""
         side = _height(vision_config.image_size)
         return cls(side, side // _height(vision_config.patch_size))
 

@@ -158,7 +158,10 @@ class VisionPlan:
     def model_inputs(self, pixels: Tensor, grids: Tensor) -> dict[str, Any]:
         """Return the backbone's keyword arguments for a row's images.
 
-        The backbone passes keywords that begin with `image_` on to its vision tower.
+        The backbone passes keywords that begin with `image_` on to its vision tower. A tower that
+        takes tiles needs only the tiles. The others get the tensors of the plan: the ones that are
+        ready (`tensors`), one number repeated for each image (`per_image`), and the ends and the
+        longest length of the runs of patches that see one another (`runs`).
 
         Args:
             pixels: (patches, numbers) float32.

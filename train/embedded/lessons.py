@@ -74,14 +74,14 @@ class Lessons:
         images = [] if lesson.image is None else [lesson.image]
         conversations = []
         for turn_index, turn in enumerate(lesson.turns):
-            # Answers are numbered with a shift of one from lesson to lesson, so that another turn's
-            # answer is learned in each. Verdicts are numbered over all lessons.
+            # The number decides if the answer is learned. It begins one higher in each lesson, so
+            # that the first answers of all lessons are not always the ones that are learned.
             answer_number = index + turn_index
-            verdict_number = index * num_questions + turn_index
+            verdict_number = index * num_questions + turn_index  # among those of all lessons
             conversations.append(
                 self._conversation(turn, answer_number, verdict_number, len(images))
             )
-        group = self.encoder.encode(images, conversations, read=None)
+        group = self.encoder.encode(images, conversations, read=None)  # no head reads a score
         return TrainingExample(group, record=f"lesson:{index}")
 
     def order(self, epoch: int) -> npt.NDArray[np.integer]:
@@ -96,10 +96,10 @@ class Lessons:
 
         Args:
             turn: The question and its stated answer.
-            answer_number: Number of the answer. Right answers are learned as texts if their number
-                is in the share `text_share` of all numbers.
-            verdict_number: Number of the verdict. Verdicts come in a turn of their own if their
-                number is in the share `asked_share` of all numbers.
+            answer_number: Number of the answer. The setting `text_share` is the share of numbers
+                whose answers, if they are right, carry the loss.
+            verdict_number: Number of the verdict. The setting `asked_share` is the share of numbers
+                whose verdicts are asked for in a turn of their own.
             num_images: Images of the question, 0 or 1.
         """
         question = text("user", turn.question, num_images)

@@ -298,9 +298,14 @@ def set_placement_of_run(checkpoint: Path) -> SetPlacement:
 
 
 def order_note(recipe: Recipe, mixture: Mixture) -> str:
-    """Return a note on the order of a resumed run; an empty text if new runs have the same order."""
-    has_sets = recipe.method.brings_pairs_together
-    if mixture.set_placement == "random_member" or not has_sets or not mixture.has_shared_prompts:
+    """Return a note if a resumed run keeps an order that new runs do not have, else an empty text.
+
+    The orders differ only in where pairs of one prompt come in an epoch. New runs put them at the
+    position of a random one of them (`random_member`), earlier versions at that of the first.
+    """
+    has_order_of_new_runs = mixture.set_placement == "random_member"
+    brings_pairs_together = recipe.method.brings_pairs_together and mixture.has_shared_prompts
+    if has_order_of_new_runs or not brings_pairs_together:
         return ""
     return (
         "This run was started with an earlier version, in which pairs of one prompt take the "
