@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> 
             "mkdir",
             "wandb",
             ".ci/run",
+            "cd",
+            "source",
         ) or (words[0].partition("=")[0] in ("UID_GID", "HF_HUB_OFFLINE") or " -m " in line), (
             f"{page}: {line}"
         )
@@ -114,7 +117,11 @@ def test_a_command_names_what_is_there(page: str, line: str, tmp_path: Path) -> 
         and given[0].startswith("recipes/")
     )
     if trains:
-        kept = [word for word in given if not word.startswith("--")]
+        kept = [
+            word
+            for before, word in pairwise([script, *given])
+            if not word.startswith("--") and before != "--gpus"
+        ]
         command = [
             sys.executable,
             str(CLONE / script),

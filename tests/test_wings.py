@@ -54,6 +54,8 @@ MAY_IMPORT = {
     "cold start": {"judges that write"},
     "annotation": {"judges that write"},
     "policies": {"judges that write"},
+    # The page of the server is rendered as a report is.
+    "serving": {"reporting"},
     # The client of a reward server is one file, which is copied into other frameworks, too.
     "judges that write": {"serving"},
     "reinforcement learning": {"cold start", "policies", "judges that write"},

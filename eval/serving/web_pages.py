@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmrm.data.config.registry import is_installed, load
 from mmrm.data.display.html import render
-from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.serving.api_description import ROUTES, Json
 from mmrm.eval.serving.api_models import SCHEMAS
 
 FOLDER = Path(__file__).parent
+GENERATOR = "mmrm.data.synthetic.world:ShapesGenerator"
+"""The import path of the class that generates the examples on the page."""
 EXAMPLE_KINDS = ("attribute", "counting", "reading", "spatial", "description", "text_fact")
 """Question types of the examples on the page, each once."""
 MIN_ANSWERS = 2
@@ -42,17 +44,20 @@ def try_page(needs_key: bool) -> str:
 
 
 def examples() -> list[Json]:
-    """Return questions of the embedded world with their images, answers, and the right answer.
+    """Return generated questions with their images, answers, and the index of the right answer.
 
-    They are of the split `validation`, which shares no picture with the split of training.
+    They are of the split `validation`, which shares no picture with the split of training. There
+    are none if the package that generates them was removed.
     """
-    world = ShapesGenerator("demo", seed=0, split="validation")
+    if not is_installed(GENERATOR):
+        return []
+    generator = load(GENERATOR)("demo", seed=0, split="validation")
     shown: list[Json] = []
     for index, kind in enumerate(EXAMPLE_KINDS):
-        item = world.item(index, (kind,))
+        item = generator.item(index, (kind,))
         photos = []
         for number, png in enumerate(item.preference().images):
-            assert isinstance(png, bytes), "images of the embedded world are in memory"
+            assert isinstance(png, bytes), "generated images are in memory"
             uri = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             photos.append({"name": f"{kind}-{number + 1}.png", "uri": uri})
         answers = [item.chosen, item.rejected]
