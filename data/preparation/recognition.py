@@ -224,7 +224,10 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
         raise UserError(
             f"{path} is in no known format. Required is one of those in docs/data_formats.md. The "
             "following keeps it from being one of the general formats:\n"
-            f"{reasons or '- there is no file ending in .jsonl, .json, .parquet or .arrow'}"
+            f"{reasons or '- there is no file ending in .jsonl, .json, .parquet or .arrow'}\n"
+            "If the file holds a prompt and two responses under other names, give these names in a "
+            f"recipe, such as - {{type: project, path: {in_yaml(path)}, columns: {{prompt: "
+            "question, chosen: better, rejected: worse}}"
         )
 
     best = max(fits, key=lambda fit: fit.rank)
