@@ -60,7 +60,7 @@ def test_a_column_that_is_not_listed_has_the_name_of_the_format(tmp_path: Path) 
     found = record(open_source(tmp_path / "c", type="project", path=str(path), columns=columns))
     assert found.prompt[0]["content"] == [{"type": "text", "text": "Q"}]
     assert (found.chosen, found.rejected) == ("A", "B")
-    with pytest.raises(RecordError, match="unknown keys 'id', 'question'.*columns: {prompt:"):
+    with pytest.raises(RecordError, match=r"unknown keys 'id', 'question'.*columns: \{prompt:"):
         open_source(tmp_path / "c", type="project", path=str(path)).record(0)
 
 
@@ -87,7 +87,7 @@ def test_a_column_of_a_few_rows_counts_if_the_first_row_has_it(tmp_path: Path) -
     rows: list[Any] = [row] * 300
     rows[1] = row | {"strength": 1}
     write_jsonl(tmp_path / "a.jsonl", rows)
-    with pytest.raises(UserError, match="in 100 of 300 rows.*null into the first row"):
+    with pytest.raises(UserError, match=r"in 100 of 300 rows.*null into the first row"):
         open_source(tmp_path / "c", **settings)
     rows[0] = row | {"strength": None}
     write_jsonl(tmp_path / "a.jsonl", rows)
@@ -97,7 +97,7 @@ def test_a_column_of_a_few_rows_counts_if_the_first_row_has_it(tmp_path: Path) -
 
 def test_a_name_that_the_format_does_not_have_is_refused() -> None:
     source = {"type": "project", "path": "a.jsonl", "columns": {"query": "question"}}
-    with pytest.raises(ValidationError, match="'query' is no column of this format.*prompt"):
+    with pytest.raises(ValidationError, match=r"'query' is no column of this format.*prompt"):
         MixtureConfig.model_validate({"sources": [source]})
 
 
