@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import CHARACTER_WIDTH, WIDTH, Chart, Dot, Series
@@ -310,7 +311,7 @@ def variant_curve_charts(
         results: The stored rows of the list, which name the variants and their complete seeds.
         problems: Gets a sentence about every line of a log that is broken.
     """
-    logs_by_variant: dict[str, list[list[JsonRow]]] = {}
+    logs_by_variant: dict[str, list[list[dict[str, Any]]]] = {}
     for row in results:
         seeds = [key.removeprefix("seed_") for key in row if key.startswith("seed_")]
         files = [folder / row["variant"] / seed / LOG for seed in seeds]

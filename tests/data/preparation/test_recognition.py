@@ -167,8 +167,8 @@ def test_a_format_that_ignores_the_margin_loses_to_one_that_reads_it(tmp_path: P
 
 
 def test_columns_without_a_value_do_not_decide_the_format(tmp_path: Path) -> None:
-    rows = [CONVERSATIONS | RATINGS | {"images": [], "image": None}] * 4
-    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    row: dict[str, Any] = CONVERSATIONS | RATINGS | {"images": [], "image": None}
+    path = write_jsonl(tmp_path / "a.jsonl", [row] * 4)
     assert recognise(str(path), tmp_path / "cache").type == "olmo_preference"
 
 
