@@ -75,7 +75,9 @@ ERRORS_OF_DAMAGED_FILES = (
 by feeding damaged files to them."""
 
 
-def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
+def image_path(
+    root: Path, name: str, record: str, links: bool = False, advice: str = ELSEWHERE_ADVICE
+) -> Path:
     """Return the path of the image file `name` under the folder `root`.
 
     `name` comes from a record, which is not trusted. It may not lead out of `root`, neither by `..`
@@ -91,11 +93,12 @@ def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
             Refused are links of other users, links inside a snapshot of the hub's cache, and a
             second link that leads out of the first one's folder. A server, whose clients choose
             the names, does not allow links.
+        advice: The sentence of a message that tells how to name another folder.
 
     Raises:
         ImageError: The path leaves `root`, or is no regular file.
     """
-    path = resolved(root, name, record, links)
+    path = resolved(root, name, record, links, advice)
     try:
         require_regular(path)
     except SpecialFileError as error:
@@ -103,12 +106,14 @@ def image_path(root: Path, name: str, record: str, links: bool = False) -> Path:
     except OSError as error:
         raise ImageError(
             f"{record}: the image {_short(name)} is not there ({path} is no file). Looked in: "
-            f"{root.resolve()}. {ELSEWHERE_ADVICE}"
+            f"{root.resolve()}. {advice}"
         ) from error
     return path
 
 
-def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
+def resolved(
+    root: Path, name: str, record: str, links: bool = False, advice: str = ELSEWHERE_ADVICE
+) -> Path:
     """Return the path of `name` under `root` with all links followed.
 
     The file need not exist. The arguments are those of `image_path`.
@@ -134,7 +139,7 @@ def resolved(root: Path, name: str, record: str, links: bool = False) -> Path:
         raise ImageError(
             f"{record}: the image path {_short(name)} leads to {path}, outside of the declared "
             f"image folder {real_root}. Records may only name files under that folder"
-            f"{or_behind_link}. Correct the path, or declare the folder of the images."
+            f"{or_behind_link}. Correct the path, or declare the folder of the images. {advice}"
         )
     return path
 

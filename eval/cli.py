@@ -6,9 +6,10 @@ Torch is imported in the functions that use it, since the import takes seconds.
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,9 +22,11 @@ from ruamel.yaml import YAML
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.console import is_first_rank
 from mmrm.data.errors import UserError
+from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.protocol import Images, ProtocolConfig
+from mmrm.eval.results.run_folder import HELD_OUT_RECORDS
 
 if TYPE_CHECKING:
     import torch
@@ -141,7 +144,11 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
 
     The options of `add_model_options` are added, too.
     """
-    add_benchmarks_option(parser, ". The default is the recipe's benchmarks.", default=[])
+    add_benchmarks_option(
+        parser,
+        ". The default is the recipe's benchmarks, or else the records that the run held out.",
+        default=[],
+    )
     parser.add_argument(
         "--protocol",
         nargs="+",
@@ -194,11 +201,62 @@ def setting(text: str) -> tuple[str, Any]:
     return key, YAML(typ="safe", pure=True).load(value)
 
 
+def held_out_benchmarks(judge: Path) -> tuple[BenchmarkConfig, ...]:
+    """Return the records that a checkpoint's run held out from training, as a benchmark.
+
+    The run has written them into its folder, which is the folder of the checkpoint. The result is
+    empty if there is no such file.
+
+    Args:
+        judge: A checkpoint folder, or a link to it.
+    """
+    file = judge.resolve().parent / HELD_OUT_RECORDS
+    if not file.is_file():
+        return ()
+    config = BenchmarkConfig(name=PREFERENCE_FOLDER.name, location=str(file), type="project")
+    return (config,)
+
+
+def refuse_other_held_out_records(
+    benchmarks: Sequence[BenchmarkConfig], judges: Sequence[Path]
+) -> None:
+    """Refuse to compare checkpoints on records that one of their runs did not hold out.
+
+    Such a run may have been trained on them.
+
+    Args:
+        benchmarks: The benchmarks of all judges. Nothing is checked if they are not the held-out
+            records of one of the judges' runs.
+        judges: Checkpoint folders or YAML files of judges.
+
+    Raises:
+        UserError: If the held-out records of two runs differ.
+    """
+    files: list[Path] = []
+    for judge in judges:
+        files += [Path(config.location) for config in held_out_benchmarks(judge)]
+    compared_files = [Path(config.location) for config in benchmarks]
+    held_out_files = [file for file in compared_files if file in files]
+    if not held_out_files:
+        return
+    held_out_file = held_out_files[0]
+    for file in files:
+        if not filecmp.cmp(file, held_out_file, shallow=False):
+            raise UserError(
+                f"{held_out_file} and {file} hold different records, and a run may have been "
+                "trained on the records that another one held out. Train the runs with the same "
+                "data.sources, data.validation and data.validation_seed, or name a benchmark that "
+                "none of them was trained on, such as --benchmarks "
+                "preference_folder=/data/mine.jsonl."
+            )
+
+
 def task_of(options: argparse.Namespace, judge: Path) -> Task:
     """Return the benchmarks and the protocol that the options describe.
 
     What the options leave open is taken from the recipe of the run that saved the judge's
-    checkpoint, or else is the default.
+    checkpoint, or else is the default. If neither the options nor the recipe name a benchmark, it
+    is the run's file of held-out records.
 
     Args:
         options: The parsed command line, with the options that `add_evaluation_options` adds.
@@ -220,10 +278,14 @@ def task_of(options: argparse.Namespace, judge: Path) -> Task:
     if card is not None:
         recipe_task = Task(card.benchmarks, card.protocol, card.baselines)
     benchmarks = tuple(options.benchmarks) or recipe_task.benchmarks
+    if not benchmarks and card is not None:
+        benchmarks = held_out_benchmarks(judge)
     if not benchmarks:
         raise UserError(
-            f"{judge}: no recipe beside it names a benchmark; say "
-            "--benchmarks vl_rewardbench=hub, for example."
+            f"{judge}: its recipe names no benchmark, and there is no {HELD_OUT_RECORDS} with "
+            "held-out records in the folder of its run. Name a benchmark, such as --benchmarks "
+            "vl_rewardbench=hub, or a file of preference records of your own, such as --benchmarks "
+            "preference_folder=/data/mine.jsonl."
         )
     names = [config.name for config in benchmarks]
     repeated = sorted({name for name in names if names.count(name) > 1})

@@ -31,7 +31,12 @@ from mmrm.data.errors import CheckpointError, EndpointError, UserError
 from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.eval.cli import add_evaluation_options, rank_device, task_of
+from mmrm.eval.cli import (
+    add_evaluation_options,
+    rank_device,
+    refuse_other_held_out_records,
+    task_of,
+)
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.judge_card import judge_card_of
@@ -90,7 +95,8 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     """Evaluate the judges whose results are missing, and write the summary of all results.
 
     All ranks call this together, and the first one writes. All judges have the same benchmarks and
-    protocol: those of the options, completed by the recipe of the first judge that has one.
+    protocol: those of the options, completed by the recipe of the first judge that has one. If
+    neither names a benchmark, it is the held-out records of that judge's run.
 
     Args:
         options: The parsed command line.
@@ -100,6 +106,7 @@ def run(options: argparse.Namespace, device: torch.device, console: Console) -> 
     judges = expand_run_folders(options.judges)
     folder = options.output
     task = task_of(options, judge_with_recipe(judges))
+    refuse_other_held_out_records(task.benchmarks, judges)
     suite = Suite.load(task.benchmarks, task.protocol)
     store = Store(folder / "results")
     sweep = Sweep(suite, store, Runtime(device, options.token_budget), console)

@@ -1,7 +1,9 @@
 """Recognition of the format of a file: which type of source reads it.
 
-Each type is tried on rows that are spread over the file. The type that reads the most columns is
-taken, if no other type reads as many and makes different records of them.
+Each type is tried on rows that are spread over the file. A type that ignores a filled column of
+MEANINGFUL_COLUMNS, such as `images`, loses to a type that reads it. Of the remaining types the one
+that reads the most columns is taken, if no other type reads as many and makes different records of
+them.
 """
 
 from __future__ import annotations
@@ -42,6 +44,15 @@ FORMATS = tuple(
 )
 """Types of general formats, which belong to no data set on the hub. They are preferred to the type
 of a public data set if both make the same records."""
+MEANINGFUL_COLUMNS = frozenset(
+    {
+        *("images", "image", "system", "margin"),
+        *("chosen_critique", "rejected_critique", "rationale"),
+    }
+)
+"""Names of columns that have one meaning in all general formats. A record without their values is
+another record, so a type that does not read them is the wrong one if another type does. Columns of
+videos are absent: a type that cannot show videos refuses their rows."""
 
 
 @dataclass
@@ -59,6 +70,9 @@ class Fit:
     unread: dict[str, None] = field(default_factory=dict)
     """Names of columns that have a value in some row and are read in no row. The dictionary is an
     ordered set: its values are not used."""
+    num_ignored: int = 0
+    """Number of MEANINGFUL_COLUMNS that are filled in some tried row and read in no row. Rows that
+    the type cannot read count, too: a type without images cannot read a text with `<image>`."""
     records: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     """The prompt, responses and margin of each row that was read, by the number of the row."""
     problem: str = ""
@@ -76,9 +90,9 @@ class Fit:
         return f"{{{settings}}}"
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[int, int, int]:
         """The value by which types that make different records are compared; the largest wins."""
-        return self.num_clean_columns, self.num_columns
+        return -self.num_ignored, self.num_clean_columns, self.num_columns
 
 
 class _ObservedRow(dict[str, Any]):
@@ -210,7 +224,10 @@ def recognise(path: str, cache: Path, images: str | None = None) -> Fit:
         raise UserError(
             f"{path} is in no known format. Required is one of those in docs/data_formats.md. The "
             "following keeps it from being one of the general formats:\n"
-            f"{reasons or '- there is no file ending in .jsonl, .json, .parquet or .arrow'}"
+            f"{reasons or '- there is no file ending in .jsonl, .json, .parquet or .arrow'}\n"
+            "If the file holds a prompt and two responses under other names, give these names in a "
+            f"recipe, such as - {{type: project, path: {in_yaml(path)}, columns: {{prompt: "
+            "question, chosen: better, rejected: worse}}"
         )
 
     best = max(fits, key=lambda fit: fit.rank)
@@ -293,10 +310,14 @@ def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
     tried_rows = np.unique(np.linspace(0, len(rows) - 1, num_tried).astype(np.int64)).tolist()
     names_with_value: dict[str, None] = {}  # an ordered set
     names_read: dict[str, None] = {}
+    filled_names: set[str] = set()  # also of rows that cannot be read
+    tried_names: set[str] = set()
     for number in tried_rows:
         record: Preference | None = None
+        row = _ObservedRow({})
         try:
             row = _ObservedRow(rows.row(number))
+            filled_names |= {name for name, value in row.items() if value}
             record = _convert(config, number, row)
         except LeftOut:
             pass  # the type reads this row, and leaves it out by its own rule
@@ -306,6 +327,8 @@ def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
             if not is_missing_frame:
                 fit.problem = fit.problem or str(error)
                 continue
+        finally:
+            tried_names |= row.read_names.keys()
         names_with_value_in_row = {name for name, value in row.items() if value is not None}
         num_columns_read = len(names_with_value_in_row & row.read_names.keys())
         names_with_value |= dict.fromkeys(sorted(names_with_value_in_row))
@@ -317,6 +340,7 @@ def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
             if not any(map(LEFT_OVER_MARKER.search, texts(record.prompt))):
                 fit.num_clean_columns += num_columns_read
     fit.unread = {name: None for name in names_with_value if name not in names_read}
+    fit.num_ignored = len((filled_names & MEANINGFUL_COLUMNS) - tried_names)
     if 2 * fit.num_rows < len(tried_rows):
         fit.num_rows = 0
 

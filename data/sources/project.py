@@ -11,6 +11,8 @@ user's first text.
 Optional keys are margin (a number), chosen_critique, rejected_critique, rationale, source, category
 and first_in_rationale (chosen or rejected), the response that the rationale calls Response 1. If
 first_in_rationale is missing, Response 1 is the chosen one.
+
+If the columns of a file have other names, a recipe lists them: columns: {prompt: question}.
 """
 
 from dataclasses import asdict
@@ -22,7 +24,8 @@ from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import Preference
 from mmrm.data.sources.shared.conversation import as_turns, checked_for_markers, prompt_from_turns
-from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.sources.shared.file_source import SourceRow
+from mmrm.data.sources.shared.renamed_columns import RenamedColumnsConfig
 
 REQUIRED = ("prompt", "chosen", "rejected")
 
@@ -36,10 +39,11 @@ KEYS = frozenset(
 """All keys that a record may have."""
 
 
-class ProjectConfig(FormatConfig):
+class ProjectConfig(RenamedColumnsConfig):
     """A source of preference files in this project's own format."""
 
     COLUMNS = REQUIRED
+    NAMES = KEYS
     has_critiques = True
     has_rationales = True
 
@@ -58,11 +62,13 @@ class ProjectConfig(FormatConfig):
         Raises:
             RecordError: If a key is missing, unknown or of another type.
         """
+        row = self.with_format_names(row)
         unknown = sorted(row.columns.keys() - KEYS)
         if unknown:
             raise RecordError(
                 f"the record has the unknown {_key_or_keys(unknown)}. A record may hold "
-                f"{', '.join(sorted(KEYS))}. Rename or remove the rest."
+                f"{', '.join(sorted(KEYS))}. Rename or remove the rest, or give the names of your "
+                "columns in the recipe, such as columns: {prompt: question}."
             )
         images = row.all_images(row.columns.get("images"))
         chosen = checked_for_markers(row.text("chosen"), "the chosen response")

@@ -9,7 +9,8 @@ A row may have one of three forms.
     standard:        `prompt`, `chosen` and `rejected` are texts; without `prompt`, the text that
                      the responses share is the prompt
 
-Images are in `images` (a list) or `image`. Other columns are not read.
+Images are in `images` (a list) or `image`. Other columns are not read. If the columns of a file
+have other names, a recipe lists them: columns: {prompt: question}.
 """
 
 from collections.abc import Sequence
@@ -24,14 +25,16 @@ from mmrm.data.sources.shared.conversation import (
     response_text,
     split_conversations,
 )
-from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.sources.shared.file_source import SourceRow
+from mmrm.data.sources.shared.renamed_columns import RenamedColumnsConfig
 
 
-class TrlConfig(FormatConfig):
+class TrlConfig(RenamedColumnsConfig):
     """A source of preference files in one of TRL's formats."""
 
     FILES = ("*{split}*.parquet", "*{split}*.jsonl", "*{split}*.json", "*{split}*.arrow")
     COLUMNS = ("chosen", "rejected")
+    NAMES = ("images", "image", "prompt", "chosen", "rejected", "margin")
 
     type: Literal["trl"]
     split: str = "train"
@@ -43,6 +46,7 @@ class TrlConfig(FormatConfig):
         The columns images (or image), prompt, chosen, rejected and margin are read. The columns
         chosen and rejected are required.
         """
+        row = self.with_format_names(row)
         images = row.all_images(row.columns.get("images"))
         if not images:
             images = row.all_images(row.columns.get("image"))

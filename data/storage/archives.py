@@ -96,6 +96,8 @@ class Folder:
     """
 
     root: Path
+    advice: str = ELSEWHERE_ADVICE
+    """The sentence of a message about a missing image that tells how to name another folder."""
 
     def find(self, name: str, record: str) -> EncodedImage:
         """Return the path of the image with the relative path `name`.
@@ -104,7 +106,7 @@ class Folder:
 
         Raises: ImageError if there is no such file, or if the path leads out of the folder.
         """
-        return image_path(self.root, name, record, links=True)
+        return image_path(self.root, name, record, links=True, advice=self.advice)
 
     def __contains__(self, name: str) -> bool:
         """Return True if `find` returns a path for `name`."""

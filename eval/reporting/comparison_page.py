@@ -4,13 +4,16 @@ train/ablate.py and train/predictors.py print and draw the same tables and chart
 the files that these commands and eval/overoptimisation.py leave in the list's folder.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import CHARACTER_WIDTH, WIDTH, Chart, Dot, Series
-from mmrm.data.display.format import MISSING, interval, percent
+from mmrm.data.display.format import MISSING, interval, percent, short_number
 from mmrm.data.display.html import render
 from mmrm.data.display.table import Column, Table
 from mmrm.data.storage.files import read_json
@@ -30,9 +33,10 @@ from mmrm.eval.reporting.predictors_page import (
     models_table,
     table_without_each,
 )
-from mmrm.eval.reporting.run_content import JsonRow
+from mmrm.eval.reporting.run_charts import HELD_OUT_LOSS, Curve, training_series
+from mmrm.eval.reporting.run_content import JsonRow, read_log_lines
 from mmrm.eval.results.intervals import Difference
-from mmrm.eval.results.run_folder import ABLATION, OVEROPTIMISATION, PREDICTORS
+from mmrm.eval.results.run_folder import ABLATION, HELD_OUT, LOG, OVEROPTIMISATION, PREDICTORS
 
 TEMPLATE = Path(__file__).parent / "list.html"
 OLD_LIST = (
@@ -52,6 +56,12 @@ COST_NOTE = (
     "Wall-clock time of all processes, without evaluations; in use: the last evaluation. "
     "Means over the seeds."
 )
+COMPARED_SERIES = {
+    "loss": "Loss",
+    HELD_OUT_LOSS: "Loss on held-out records",
+    f"eval_{HELD_OUT}/accuracy": "Accuracy on held-out records",
+}
+"""The series of a run's log that are drawn for all variants in one chart, with its title."""
 SHORT_NAME = 12
 """Characters of a name that fit next to a chart of the ordinary width."""
 LARGEST_WIDTH = 440
@@ -82,6 +92,10 @@ def list_page(folder: Path) -> str:
         sections["predictors"] = "What a reward model is worth"
         reward_models = _reward_model_values(read_json(folder / PREDICTORS), reference)
     changes = changes_table(results) if results else None
+    problems: list[str] = []
+    training_curves = variant_curve_charts(folder, results, problems)
+    if training_curves:
+        sections["training"] = "Training"
     costs = ablation.get("costs", {})
     costs_of_variants = cost_table(costs) if costs else None
     return render(
@@ -94,6 +108,8 @@ def list_page(folder: Path) -> str:
         variants_found=_tables_and_charts(results, reference, "rows"),
         changes=changes,
         costs=costs_of_variants,
+        training_curves=training_curves,
+        problems=problems,
         policies=policies,
         reward_models=reward_models,
         sections=sections,
@@ -280,6 +296,70 @@ def variants_chart(benchmark: str, rows: Sequence[JsonRow]) -> Chart:
         width=min(LARGEST_WIDTH, WIDTH + CHARACTER_WIDTH * num_extra_characters),
         height=FRAME_HEIGHT + ROW_HEIGHT * len(rows),
     )
+
+
+def variant_curve_charts(
+    folder: Path, results: Sequence[JsonRow], problems: list[str]
+) -> list[Chart]:
+    """Return a chart for each series of COMPARED_SERIES, with a line for each variant of a list.
+
+    A line is the mean over the seeds of a variant at the steps that the logs of all of them have.
+    Series that no log has, or that are not finite anywhere, have no chart.
+
+    Args:
+        folder: The folder of the list, in which each run has the folder VARIANT/SEED.
+        results: The stored rows of the list, which name the variants and their complete seeds.
+        problems: Gets a sentence about every line of a log that is broken.
+    """
+    logs_by_variant: dict[str, list[list[dict[str, Any]]]] = {}
+    for row in results:
+        seeds = [key.removeprefix("seed_") for key in row if key.startswith("seed_")]
+        files = [folder / row["variant"] / seed / LOG for seed in seeds]
+        # A run folder may have been removed since. Its figures are still in the tables.
+        logs = [read_log_lines(file, problems) for file in files if file.is_file()]
+        if logs:
+            logs_by_variant[row["variant"]] = logs
+    charts = []
+    for series_name, title in COMPARED_SERIES.items():
+        curve_by_variant: dict[str, Curve] = {}
+        for variant, logs in logs_by_variant.items():
+            curve = mean_curve([curve_of_series(log, series_name) for log in logs])
+            if curve:
+                curve_by_variant[variant] = curve
+        if curve_by_variant:
+            charts.append(_curve_chart(title, curve_by_variant))
+    return charts
+
+
+def curve_of_series(log: Sequence[JsonRow], name: str) -> dict[float, float]:
+    """Return the finite values of a series of a log by step. The last value of a step counts."""
+    value_by_step: dict[float, float] = {}
+    for line in log:
+        value = line.get(name)
+        if isinstance(value, int | float) and math.isfinite(value):
+            value_by_step[line["step"]] = value
+    return value_by_step
+
+
+def mean_curve(curves: Sequence[Mapping[float, float]]) -> Curve:
+    """Return the means of several curves at the steps that all of them have, ordered by step."""
+    shared_steps = set.intersection(*(set(curve) for curve in curves))
+    points = []
+    for step in sorted(shared_steps):
+        points.append((step, fmean(curve[step] for curve in curves)))
+    return points
+
+
+def _curve_chart(title: str, curve_by_variant: Mapping[str, Curve]) -> Chart:
+    """Return the chart with the curve of each variant, whose legend names the variants."""
+    steps: list[float] = []
+    values: list[float] = []
+    series = []
+    for number, (variant, curve) in enumerate(curve_by_variant.items()):
+        steps += [step for step, _ in curve]
+        values += [value for _, value in curve]
+        series.append(training_series(f"s{number}", variant, curve, short_number, has_legend=True))
+    return Chart(title, Axis.numbers(steps, "step"), Axis.numbers(values), tuple(series))
 
 
 def cost_table(cost_by_variant: Mapping[str, JsonRow]) -> Table:

@@ -188,7 +188,7 @@ def _training_chart(
     x = Axis.numbers(steps, "step")
     has_legend = len(curve_by_name) > 1
     series = [
-        _training_series(f"s{number}", ", ".join(names), curve_points, form, has_legend)
+        training_series(f"s{number}", ", ".join(names), curve_points, form, has_legend)
         for number, (curve_points, names) in enumerate(names_by_curve.items())
     ]
     if has_chance:
@@ -222,7 +222,7 @@ def _constant_series_text(
     return text
 
 
-def _training_series(
+def training_series(
     style: str,
     name: str,
     curve: Sequence[Point],

@@ -320,7 +320,7 @@ def _question_sources(folder: Path) -> dict[str, Any]:
     return {source.get("name") or source["type"]: source for source in sources}
 
 
-def _lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
+def read_log_lines(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Return the lines of a JSON-lines log as dictionaries.
 
     A run may still be writing the last line, so it is ignored if it has no line break. A sentence
@@ -343,7 +343,7 @@ def _log(folder: Path, checkpoints: Sequence[Path], problems: list[str]) -> list
     """
     log_file = folder / LOG
     if log_file.is_file():
-        return _lines(log_file, problems)
+        return read_log_lines(log_file, problems)
     for checkpoint in reversed(checkpoints):
         file = checkpoint / STATE
         if not file.is_file():

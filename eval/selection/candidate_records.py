@@ -36,6 +36,8 @@ from mmrm.models.portable.conversations import ConversationError, read_conversat
 
 RESPONSE_COLUMNS = ("responses", "response", "completion")
 """The columns that hold responses; the first of them that a record has is read."""
+IMAGE_ROOT_ADVICE = "If the images are elsewhere, name their folder: --image-root FOLDER."
+"""The way out in the message about an image that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def open_records(path: Path, image_root: Path | None, limits: Limits = DEFAULTS)
     rows = open_rows([path], data_cache())
     if not len(rows):
         raise UserError(f"{path}: the file holds no record.")
-    return RecordFile(path, rows, Folder(root), limits)
+    return RecordFile(path, rows, Folder(root, IMAGE_ROOT_ADVICE), limits)
 
 
 def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:

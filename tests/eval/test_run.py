@@ -100,7 +100,9 @@ def test_without_the_recipe_the_checkpoint_says_what_it_can_and_the_result_says_
     checkpoint = run_folders.checkpoint(world / "run" / "base", tmp_path / "checkpoint-1", seed=1)
     main([str(checkpoint), "--benchmarks", f"vl_rewardbench={world / 'vl'}"])
     assert "no recipe.yaml" in result(checkpoint / "eval").notes[-1]
-    with pytest.raises(SystemExit, match="no recipe beside it names a benchmark"):
+    with pytest.raises(
+        SystemExit, match=r"its recipe names no benchmark, and there is no validation\.jsonl"
+    ):
         main([str(checkpoint)])
 
 

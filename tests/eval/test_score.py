@@ -236,6 +236,10 @@ def test_bad_records_are_counted_and_cost_no_other(
     assert f"{len(BAD)} of {len(rows)} records cannot be judged" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="1 of 1 records cannot be judged"):
         score(world, write(tmp_path / "bad.jsonl", ["{}"]), tmp_path / "none.jsonl")
+    for name in ("missing", "absolute"):
+        error = next(one["error"] for one in errors if BAD[name][1] in one["error"])
+        assert "name their folder: --image-root FOLDER." in error
+        assert "recipe" not in error
     assert not (tmp_path / "none.jsonl").exists()
 
 

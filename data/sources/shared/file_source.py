@@ -249,6 +249,11 @@ class FilesConfig(SourceConfig):
         """The largest number of records that a row can give."""
         return 1
 
+    @property
+    def required_columns(self) -> Sequence[str]:
+        """The names of the columns that every parquet or Arrow file must have."""
+        return self.COLUMNS
+
     def input_paths(self) -> dict[str, str]:
         """Return the local path under its key `path`, or an empty mapping if none is set."""
         return {} if self.path is None else {"path": self.path}
@@ -293,7 +298,7 @@ class FilesConfig(SourceConfig):
         """
         located = self.locate()
         tables = [path for path in located.files if not is_archive(path)]
-        rows = open_rows(tables, cache, self.COLUMNS)
+        rows = open_rows(tables, cache, self.required_columns)
         images = self.open_images(located, cache)
         return TableSource(self, located.revision, rows, images)
 

@@ -126,6 +126,52 @@ def test_a_file_that_two_formats_read_differently_is_not_guessed(tmp_path: Path)
         recognise(str(path), tmp_path / "cache")
 
 
+def conversation(question: str, answer: str) -> list[dict[str, str]]:
+    """Return a conversation of one question and one answer, as TRL's files hold it."""
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+CONVERSATIONS = {
+    "chosen": conversation("What is this?", "A cat."),
+    "rejected": conversation("What is this?", "A dog."),
+}
+MARKED_CONVERSATIONS = {
+    "chosen": conversation("<image>What is this?", "A cat."),
+    "rejected": conversation("<image>What is this?", "A dog."),
+}
+RATINGS = {"chosen_rating": 5.0, "rejected_rating": 2.0}
+
+
+@pytest.mark.parametrize("images", [{"images": ["1.png"]}, {"image": "1.png"}])
+@pytest.mark.parametrize("conversations", [CONVERSATIONS, MARKED_CONVERSATIONS])
+@pytest.mark.parametrize("further", [{}, RATINGS, {"source": "x"}, RATINGS | {"source": "x"}])
+def test_a_format_that_ignores_images_loses_to_one_that_reads_them(
+    images: dict[str, Any],
+    conversations: dict[str, Any],
+    further: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    with_images = images | conversations | further
+    text_only = CONVERSATIONS | further | dict.fromkeys(images, None)
+    # With many rows of text only, `olmo_preference` reads more columns of the file than `trl`.
+    for rows in ([with_images] * 4, [with_images] * 4 + [text_only] * 6):
+        path = write_jsonl(tmp_path / f"{len(rows)}.jsonl", rows)
+        found = recognise(str(path), tmp_path / "cache")
+        assert found.type == "trl"
+        assert list(found.unread) == sorted(further)
+
+
+def test_a_format_that_ignores_the_margin_loses_to_one_that_reads_it(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [CONVERSATIONS | RATINGS | {"margin": 1.0}] * 4)
+    assert recognise(str(path), tmp_path / "cache").type == "trl"
+
+
+def test_columns_without_a_value_do_not_decide_the_format(tmp_path: Path) -> None:
+    row: dict[str, Any] = CONVERSATIONS | RATINGS | {"images": [], "image": None}
+    path = write_jsonl(tmp_path / "a.jsonl", [row] * 4)
+    assert recognise(str(path), tmp_path / "cache").type == "olmo_preference"
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_a_wrong_type_in_a_recipe_is_answered_with_the_line_to_write(
     suffix: str, tmp_path: Path

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mmrm.eval import report
-from mmrm.eval.reporting.comparison_page import list_page, variants_chart
+from mmrm.eval.reporting.comparison_page import list_page, variant_curve_charts, variants_chart
 from mmrm.eval.reporting.overoptimisation_page import kl_charts
 from mmrm.eval.reporting.predictors_page import GAINS, gain_charts
 from tests.eval.made_policies import VARIANTS, make_list
@@ -207,3 +207,44 @@ def test_the_command_writes_the_page_and_does_not_follow_a_list(
     monkeypatch.setattr("sys.argv", ["report.py", str(folder), "--watch"])
     with pytest.raises(SystemExit, match=r"is a list of runs.*--watch follows a run"):
         report.main()
+
+
+def write_log(file: Path, losses: list[float]) -> None:
+    """Write the log of a run with a training loss and a held-out loss at each step."""
+    file.parent.mkdir(parents=True)
+    lines = []
+    for step, loss in enumerate(losses, start=1):
+        lines.append(json.dumps({"step": step, "loss": loss}))
+        lines.append(json.dumps({"step": step, "eval_held_out/loss": 2 * loss}))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_the_curves_of_the_variants_are_laid_over_one_another(tmp_path: Path) -> None:
+    write_log(tmp_path / "low" / "0" / "log.jsonl", [0.75, 0.5, 0.25])
+    write_log(tmp_path / "low" / "1" / "log.jsonl", [0.25, 0.25])
+    write_log(tmp_path / "high" / "0" / "log.jsonl", [0.5, float("nan"), 1.0])
+    results = [
+        {"variant": "low", "seed_0": 0.5, "seed_1": 0.5},
+        {"variant": "high", "seed_0": 0.5},
+        {"variant": "removed", "seed_0": 0.5},
+    ]
+    problems: list[str] = []
+    loss, held_out_loss = variant_curve_charts(tmp_path, results, problems)
+    assert (loss.title, held_out_loss.title) == ("Loss", "Loss on held-out records")
+    # The mean over the seeds, at the steps that both logs have
+    assert {series.name: series.line for series in loss.series} == {
+        "low": ((1.0, 0.5), (2.0, 0.375)),
+        "high": ((1.0, 0.5), (3.0, 1.0)),
+    }
+    assert held_out_loss.series[0].line == ((1.0, 1.0), (2.0, 0.75))
+    assert problems == []
+
+
+def test_a_broken_line_of_a_log_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "low" / "0" / "log.jsonl"
+    write_log(file, [0.75, 0.5])
+    file.write_text(file.read_text() + "{broken\n", encoding="utf-8")
+    problems: list[str] = []
+    variant_curve_charts(tmp_path, [{"variant": "low", "seed_0": 0.5}], problems)
+    assert len(problems) == 1
+    assert "line 5 is left out" in problems[0]
