@@ -289,7 +289,7 @@ def test_scores_that_are_no_finite_numbers_give_a_message(server: Told, scores: 
 )
 def test_an_answer_that_is_not_the_servers_gives_a_message(server: Told, content: bytes) -> None:
     server.answers = [(200, {}, content)]
-    with pytest.raises(RewardServerError, match="is no answer of eval/serve.py") as raised:
+    with pytest.raises(RewardServerError, match=r"is no answer of eval/serve\.py") as raised:
         score(RewardServer(address(server)), [("a", "x")])
     assert str(raised.value).encode()  # so that it can be printed
 
