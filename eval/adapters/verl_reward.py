@@ -47,6 +47,9 @@ BUSY_STATUSES = (429, 502, 503, 504)
 SCORE_KEYS = {"raw": "scores", "normalised": "normalised"}
 """Keys of the server's answer by the form of the scores."""
 
+LARGEST_SCORE = 1e15
+"""The largest score that is believed. The difference of two larger ones may be infinite."""
+
 QUOTED_CHARACTERS = 500
 """Number of characters of the server's answer that a message quotes."""
 
@@ -209,11 +212,11 @@ class RewardServer:
             raise self._error(
                 "holds no reference scores, and REWARD_FORM=normalised needs them; ask for raw ones"
             )
-        numbers = finite_numbers(scores)
+        numbers = numbers_in(scores)
         if len(numbers) != num_responses:
             raise self._error(
-                f"answered {quoted} for {num_responses} responses; required are as many finite "
-                "numbers. Check the checkpoint that it serves."
+                f"answered {quoted} for {num_responses} responses; required are as many "
+                f"numbers of at most {LARGEST_SCORE:.0e}. Check the checkpoint that it serves."
             )
         return numbers
 
@@ -322,25 +325,18 @@ def requested_delay(retry_after: str) -> float:
     return min(LONGEST_DELAY, requested_seconds)
 
 
-def finite_numbers(scores: Any) -> list[float]:
-    """Return the items of a list as numbers, or an empty list if one of them is no finite number.
+def numbers_in(scores: Any) -> list[float]:
+    """Return the items of a list as floats, or an empty list if one of them cannot be a score.
 
-    The list is also empty if `scores` is no list.
+    A score is a number of at most LARGEST_SCORE. The list is also empty if `scores` is no list.
     """
     if not isinstance(scores, list):
         return []
-    numbers = []
     for score in scores:
-        if isinstance(score, bool) or not isinstance(score, (int, float)):
+        is_number = isinstance(score, (int, float)) and not isinstance(score, bool)
+        if not is_number or not abs(score) <= LARGEST_SCORE:  # `not <=` refuses NaN, too
             return []
-        try:
-            number = float(score)
-        except OverflowError:  # an integer of hundreds of digits
-            return []
-        if not math.isfinite(number):
-            return []
-        numbers.append(number)
-    return numbers
+    return [float(score) for score in scores]
 
 
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
