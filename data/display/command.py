@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def exit_on_user_error(*, status: int = 1) -> Iterator[None]:
         require_launcher_variables()
         yield
     except user_errors() as error:
-        message = f"error: {rank_prefix()}{error}"
+        message = f"error: {rank_prefix()}{error}{advice(error)}"
         exit_status = 1
         if isinstance(error, InUseError):
             exit_status = IN_USE_STATUS
@@ -94,6 +95,25 @@ def rank_prefix() -> str:
     if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
         return ""
     return f"rank {os.environ['RANK']}: "
+
+
+ADVICE_BY_ERROR = {
+    errno.ENOSPC: "The disk is full. Make room, and run the command again.",
+    errno.EDQUOT: "The quota of the disk is used up. Make room, and run the command again.",
+    errno.EROFS: "The disk cannot be written to. Name a path on another disk.",
+}
+"""Advice by the number of an error of the operating system."""
+
+
+def advice(error: Exception) -> str:
+    """Return what to do about a full or read-only disk, after a blank; empty for other errors."""
+    for number, text in ADVICE_BY_ERROR.items():
+        is_code = isinstance(error, OSError) and error.errno == number
+        # Safetensors reports the number in its text.
+        is_in_text = isinstance(error, SafetensorError) and f"(os error {number})" in str(error)
+        if is_code or is_in_text:
+            return f". {text}"
+    return ""
 
 
 def user_errors() -> tuple[type[Exception], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 
@@ -62,6 +63,23 @@ def test_a_launchers_variables_that_do_not_fit_give_a_message(
         monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit, match=message), exit_on_user_error():
         pytest.fail("the command began")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "a.json"), "'a.json'. The disk is full. Make room"),
+        (OSError(errno.EDQUOT, "Quota exceeded", "a"), "quota of the disk is used up. Make room"),
+        (OSError(errno.EROFS, "Read-only", "a"), "cannot be written to. Name a path on another"),
+        (
+            SafetensorError("I/O error: No space left on device (os error 28)"),
+            "The disk is full. Make room",
+        ),
+    ],
+)
+def test_a_full_or_read_only_disk_ends_with_advice(error: Exception, message: str) -> None:
+    with pytest.raises(SystemExit, match=message), exit_on_user_error():
+        raise error
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:
