@@ -382,7 +382,7 @@ def _load(kind: str, config: BackboneConfig, model_config: Any, nf4: bool, **kwa
     return model
 
 
-def _unreadable(path: str, files: str, error: OSError) -> CheckpointError:
+def _unreadable(path: str, files: str, error: Exception) -> CheckpointError:
     """Return the error for files that cannot be read from a folder or fetched from the hub.
 
     Args:
