@@ -30,6 +30,7 @@ from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
+from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.package import recipe_path
@@ -276,7 +277,7 @@ def main() -> None:
     parser.add_argument("recipe", type=recipe_path, help="The YAML file of a recipe.")
     parser.add_argument("--out", type=Path, help="Write the page to this HTML file.")
     parser.add_argument(
-        "--samples", type=int, default=6, help="The number of records of each source on the page."
+        "--samples", type=COUNT, default=6, help="The number of records of each source on the page."
     )
     parser.add_argument(
         "--find",

@@ -29,6 +29,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT, WORKERS
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
 from mmrm.data.storage.files import parallel_results
@@ -69,21 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument(
         "--frames",
-        type=int,
+        type=COUNT,
         required=True,
         metavar="N",
         help="The largest number of frames of each video.",
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=WORKERS,
         default=os.cpu_count() or 1,
         metavar="N",
         help="The number of processes. The default is the number of cores.",
     )
     options = parser.parse_args(arguments)
-    if options.frames < 1:
-        parser.error(f"--frames is {options.frames}; required is 1 or more")
     with exit_on_user_error(), locked_folder(options.out):
         problems = extract_all(options.videos, options.out, options.frames, options.workers)
     if problems:

@@ -124,6 +124,10 @@ unassigned (C), separators (Z), combining marks (M)."""
 FILLERS = "\u115f\u1160\u3164\uffa0\u2800"
 """Characters that cannot be seen, although Unicode has them among letters and symbols: Hangul
 fillers and the Braille blank."""
+FORMAT_CATEGORIES = ("Cc", "Cf", "Cn")
+"""Unicode categories of control, format and unassigned characters."""
+VARIATION_SELECTORS = "\u034f" + "".join(map(chr, range(0xFE00, 0xFE10)))
+"""Combining characters that show nothing themselves."""
 LARGEST_MARGIN = float(np.finfo(np.float32).max)
 """The largest margin: the loss is computed in float32."""
 
@@ -171,6 +175,24 @@ def visible(content: str) -> bool:
         unicodedata.category(character)[0] not in INVISIBLE_CATEGORIES and character not in FILLERS
         for character in content
     )
+
+
+def shown_words(content: str) -> list[str]:
+    """Return the words of a text as a reader sees them, without characters that show nothing.
+
+    Texts that differ only in white space, in control and format characters, in FILLERS or in
+    VARIATION_SELECTORS have equal words.
+    """
+    content = unicodedata.normalize("NFC", content)
+    replacement_by_code: dict[int, str] = {}
+    for character in set(content):
+        if character.isspace() or character in FILLERS:
+            replacement_by_code[ord(character)] = " "
+        elif (
+            unicodedata.category(character) in FORMAT_CATEGORIES or character in VARIATION_SELECTORS
+        ):
+            replacement_by_code[ord(character)] = ""
+    return content.translate(replacement_by_code).split()
 
 
 def validate(record: Preference, tokens: Sequence[str] = CONTROL_TOKENS) -> Preference:

@@ -19,6 +19,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
+from mmrm.data.display.option_numbers import COUNT, SEED
 from mmrm.data.synthetic.benchmark_files import write_all
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS
@@ -124,7 +125,7 @@ def main() -> None:
     parser.add_argument(
         "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the questions."
     )
-    parser.add_argument("--seed", type=int, default=0, help="The seed of the items.")
+    parser.add_argument("--seed", type=SEED, default=0, help="The seed of the items.")
     parser.add_argument("--sheet", type=Path, help="Write a picture with examples to this file.")
     parser.add_argument(
         "--write",
@@ -134,7 +135,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--rows",
-        type=int,
+        type=COUNT,
         default=2000,
         help="The number of rows of the training file in this project's format.",
     )

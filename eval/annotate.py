@@ -23,6 +23,7 @@ from mmrm.data.config.validation import read_section
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT, TEMPERATURE
 from mmrm.data.package import recipe_path
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import read_data_section
@@ -52,13 +53,13 @@ def main() -> None:
     )
     parser.add_argument(
         "--temperatures",
-        type=float,
+        type=TEMPERATURE,
         nargs="+",
         default=[0.0, 0.5, 1.0],
         help="The temperature of each try, in order.",
     )
     parser.add_argument(
-        "--max-tokens", type=int, default=2048, help="The largest number of tokens of an answer."
+        "--max-tokens", type=COUNT, default=2048, help="The largest number of tokens of an answer."
     )
     parser.add_argument(
         "--failures",
@@ -68,7 +69,7 @@ def main() -> None:
         "without a rationale (keep).",
     )
     parser.add_argument(
-        "--limit", type=int, help="Annotate only this many records, from the first on."
+        "--limit", type=COUNT, help="Annotate only this many records, from the first on."
     )
     options = parser.parse_args()
     journal_file = journal_file_of(options.out)

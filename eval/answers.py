@@ -17,6 +17,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.studies import answer_accuracy
 
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument(
         "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the scenes."
     )
-    parser.add_argument("--items", type=int, default=1000, help="The number of questions.")
+    parser.add_argument("--items", type=COUNT, default=1000, help="The number of questions.")
     parser.add_argument("--output", type=Path, help="The JSON file for the figures.")
     options = parser.parse_args()
     with exit_on_user_error():

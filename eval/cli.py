@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.console import is_first_rank
+from mmrm.data.display.option_numbers import COUNT, LOCAL_RANK
 from mmrm.data.errors import UserError
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
@@ -127,13 +128,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument(
         "--token-budget",
-        type=int,
+        type=COUNT,
         help="Number of tokens in one packed row. The default is the recipe's token budget, or "
         "one that fits the device if no recipe sets it.",
     )
     parser.add_argument(
         "--local_rank",
-        type=int,
+        type=LOCAL_RANK,
         help="The deepspeed launcher passes this option. It is ignored, because the environment "
         "variable LOCAL_RANK holds the same number.",
     )

@@ -21,6 +21,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT, SEED, TEMPERATURE
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.eval.cli import add_model_options, rank_device
@@ -46,23 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="The critic: a checkpoint folder of a run of `method: critic`.",
     )
     parser.add_argument(
-        "--rows", type=int, default=600, help="The number of generated pairs to judge."
+        "--rows", type=COUNT, default=600, help="The number of generated pairs to judge."
     )
     parser.add_argument(
         "--level", choices=sorted(LEVELS), default="demo", help="The difficulty of the scenes."
     )
-    parser.add_argument("--seed", type=int, default=0, help="The seed of the generated scenes.")
+    parser.add_argument("--seed", type=SEED, default=0, help="The seed of the generated scenes.")
     parser.add_argument(
         "--scalar", type=Path, metavar="CHECKPOINT", help="A scalar reward model to compare with."
     )
     parser.add_argument(
         "--samples",
-        type=int,
+        type=COUNT,
         default=1,
         help="The number of critiques of each response. Their scores are averaged.",
     )
     parser.add_argument(
-        "--temperature", type=float, default=0.0, help="The critiques' temperature."
+        "--temperature", type=TEMPERATURE, default=0.0, help="The critiques' temperature."
     )
     parser.add_argument("--output", type=Path, help="The JSON file for the figures.")
     add_model_options(parser)

@@ -33,6 +33,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import WORKERS
 from mmrm.data.package import recipe_path
 from mmrm.data.preparation.filters import WRITER
 from mmrm.data.preparation.recipe_section import read_data_section
@@ -136,7 +137,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=WORKERS,
         default=os.cpu_count() or 1,
         help="The number of processes that search. The default is the number of processors.",
     )

@@ -39,6 +39,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT, STEP
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.cli import add_model_options, rank_device
 
@@ -62,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="A checkpoint folder or the YAML file of a judge. The default is the first judge of "
         "the first RUN's reward.",
     )
-    parser.add_argument("--questions", type=int, default=1000, help="The number of questions.")
+    parser.add_argument("--questions", type=COUNT, default=1000, help="The number of questions.")
     parser.add_argument(
-        "--samples", type=int, default=16, help="The number of sampled answers to each question."
+        "--samples", type=COUNT, default=16, help="The number of sampled answers to each question."
     )
     parser.add_argument(
         "--steps",
-        type=int,
+        type=STEP,
         nargs="+",
         help="The steps of the checkpoints to measure. The default is all checkpoints that were "
         "saved completely.",

@@ -36,6 +36,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.errors import PredictionsError, UserError
 from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_json
@@ -121,7 +122,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--k",
-        type=int,
+        type=COUNT,
         help="The number of votes for each item under the official rules of vl_rewardbench: 1, 3, "
         "5, 7 or 9.",
     )

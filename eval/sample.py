@@ -36,6 +36,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT, SEED, TEMPERATURE
 from mmrm.data.errors import UserError
 from mmrm.data.images import data_uri
 from mmrm.data.package import data_cache
@@ -68,16 +69,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="The source of the questions, in YAML: of type questions or shapes.",
     )
     parser.add_argument(
-        "--samples", type=int, default=8, help="The number of sampled answers to each question."
+        "--samples", type=COUNT, default=8, help="The number of sampled answers to each question."
     )
-    parser.add_argument("--temperature", type=float, default=1.0, help="The answers' temperature.")
+    parser.add_argument(
+        "--temperature", type=TEMPERATURE, default=1.0, help="The answers' temperature."
+    )
     parser.add_argument(
         "--max-new-tokens",
-        type=int,
+        type=COUNT,
         default=1024,
         help="The largest number of tokens of an answer.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="The seed of the sampling.")
+    parser.add_argument("--seed", type=SEED, default=0, help="The seed of the sampling.")
     add_model_options(parser)
     options = parser.parse_args(arguments)
     with exit_on_user_error():

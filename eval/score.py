@@ -56,6 +56,7 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import FINITE, LIMIT
 from mmrm.data.errors import UserError
 from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.package import recipe_path
@@ -110,14 +111,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--clip",
-        type=float,
+        type=FINITE,
         help="With --form standardised, clip the rewards to the range from -CLIP to CLIP. "
         "OpenRLHF uses 10.",
     )
     for name in Limits.model_fields:
         parser.add_argument(
             f"--max-{name}",
-            type=int,
+            type=LIMIT,
             default=getattr(DEFAULTS, name),
             metavar="N",
             help=f"Largest number of {name} of a record. A larger record is refused before it is "

@@ -25,6 +25,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import COUNT, SHARE
 from mmrm.data.errors import UserError
 from mmrm.data.package import recipe_path
 from mmrm.data.preference import Preference
@@ -63,7 +64,7 @@ def main() -> None:
     tries_parser.add_argument("annotated", type=Path, help="The file that eval/annotate.py wrote.")
     tries_parser.add_argument(
         "--least",
-        type=int,
+        type=COUNT,
         default=2,
         help="Select the pairs that took at least this many tries until the answer was right. "
         "Pairs that were never got right are selected as well.",
@@ -73,13 +74,13 @@ def main() -> None:
     )
     pass_rate_parser.add_argument(
         "--votes",
-        type=int,
+        type=COUNT,
         default=4,
         help="The number of rounds. In each, a pair is judged in both orders.",
     )
     pass_rate_parser.add_argument(
         "--band",
-        type=float,
+        type=SHARE,
         nargs=2,
         default=[0.2, 0.8],
         metavar=("LOW", "HIGH"),

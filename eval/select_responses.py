@@ -37,6 +37,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
+from mmrm.data.display.option_numbers import FINITE
 from mmrm.data.errors import RecordError
 from mmrm.data.storage.files import write_json_lines
 from mmrm.data.storage.output_lock import locked_file
@@ -195,7 +196,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name == "pairs":
             subparser.add_argument(
                 "--min-margin",
-                type=float,
+                type=FINITE,
                 help="The smallest difference between the scores of a pair.",
             )
             subparser.add_argument(

@@ -46,6 +46,7 @@ from pydantic import ValidationError
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
+from mmrm.data.display.option_numbers import LIMIT, PORT
 from mmrm.data.errors import UserError
 from mmrm.data.package import recipe_path
 from mmrm.data.regular_files import read_text
@@ -95,7 +96,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--port",
-        type=int,
+        type=PORT,
         default=8000,
         help="The port to listen at. The default is %(default)s; 0 takes a free port.",
     )
@@ -114,7 +115,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, field in RequestLimits.model_fields.items():
         parser.add_argument(
             f"--max-{name}",
-            type=int,
+            type=LIMIT,
             metavar="N",
             default=field.default,
             help=f"{field.description}; default: %(default)s",

@@ -29,6 +29,8 @@ from mmrm.models.portable.reward import ScalarReward, refuse_other_numbers
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
 """Folder of the tiny backbone of this repository."""
+VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
+"""Files of which a tokenizer needs at least one."""
 VALUE_HEAD = "value_head.safetensors"
 """File in which LLaMA-Factory saves its value head."""
 
@@ -70,6 +72,7 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     path = resolve(config.path)
     if Path(path).is_dir():
         verify_settings(Path(path))
+        _require_tokenizer_file(Path(path))
     model_config = _read_config(tower or config)
     family = family_of(model_config.model_type)
     image_limits = family.images.arguments(model_config.vision_config, config)
@@ -78,10 +81,23 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
         image_processor = family.parts().image_processor.from_pretrained(
             path, revision=config.revision, **image_limits
         )
-    except OSError as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
     _refuse_unsuited_tokenizer(path, tokenizer, family)
     return Encoder(tokenizer, image_processor, config, model_config)
+
+
+def _require_tokenizer_file(folder: Path) -> None:
+    """Raise CheckpointError if a folder holds no vocabulary.
+
+    Transformers would make a tokenizer without words, and the scores would be of no text.
+    """
+    if any((folder / name).is_file() for name in VOCABULARY_FILES):
+        return
+    raise CheckpointError(
+        f"{folder}: the tokenizer is missing, there is none of {', '.join(VOCABULARY_FILES)}. Copy "
+        "the tokenizer files of the backbone into the folder, or take another checkpoint."
+    )
 
 
 def _refuse_unsuited_tokenizer(path: str, tokenizer: Any, family: Family) -> None:
@@ -366,7 +382,7 @@ def _load(kind: str, config: BackboneConfig, model_config: Any, nf4: bool, **kwa
     return model
 
 
-def _unreadable(path: str, files: str, error: OSError) -> CheckpointError:
+def _unreadable(path: str, files: str, error: Exception) -> CheckpointError:
     """Return the error for files that cannot be read from a folder or fetched from the hub.
 
     Args:

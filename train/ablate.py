@@ -27,6 +27,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.display.option_numbers import SEED
 from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.study import plan, run_missing, study_result, write
@@ -81,7 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--seeds",
-        type=int,
+        type=SEED,
         nargs="+",
         default=[0],
         metavar="SEED",

@@ -48,6 +48,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.package import recipe_path
 from mmrm.eval.verifiers import VERIFIERS
 from mmrm.train.recipe.parsing import parse_options
@@ -85,13 +86,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         required=True,
         help="The source of the questions in YAML, of type `questions` or `shapes`.",
     )
-    parser.add_argument("--rounds", type=int, default=1, help="The number of rounds.")
+    parser.add_argument("--rounds", type=COUNT, default=1, help="The number of rounds.")
     parser.add_argument(
-        "--samples", type=int, default=8, help="The number of answers to each question."
+        "--samples", type=COUNT, default=8, help="The number of answers to each question."
     )
     parser.add_argument(
         "--max-new-tokens",
-        type=int,
+        type=COUNT,
         default=1024,
         help="The maximum length of an answer in tokens.",
     )

@@ -54,6 +54,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.display.option_numbers import COUNT, SEED
 from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
@@ -94,7 +95,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--seeds",
-        type=int,
+        type=SEED,
         nargs="+",
         default=[0],
         metavar="SEED",
@@ -109,17 +110,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="The source of the questions in YAML, of type `questions` or `shapes`.",
     )
     parser.add_argument(
-        "--samples", type=int, default=8, help="The number of answers to each question."
+        "--samples", type=COUNT, default=8, help="The number of answers to each question."
     )
     parser.add_argument(
         "--max-new-tokens",
-        type=int,
+        type=COUNT,
         default=1024,
         help="The maximum length of an answer in tokens.",
     )
     parser.add_argument(
         "--compared",
-        type=int,
+        type=COUNT,
         default=250,
         help="The number of questions for judges that compare two answers.",
     )

@@ -16,6 +16,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
+from mmrm.data.display.option_numbers import SEED
 from mmrm.data.package import recipe_path
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.stress import run
@@ -35,7 +36,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--seeds",
-        type=int,
+        type=SEED,
         nargs="+",
         default=[0, 1, 2],
         help="Train both algorithms once with each of these seeds.",

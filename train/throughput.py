@@ -25,6 +25,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
+from mmrm.data.display.option_numbers import COUNT, SEED, WORKERS
 from mmrm.train.runs.environment import silence
 from mmrm.train.studies.speed.throughput import run, write
 from mmrm.train.studies.speed.workload import EMBEDDED, SHAPES
@@ -64,18 +65,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--pairs",
-        type=int,
+        type=COUNT,
         default=8,
         help="The number of pairs of a step. They are packed into as few rows as fit into memory.",
     )
     parser.add_argument(
         "--repeats",
-        type=int,
+        type=COUNT,
         default=5,
         help="Repeat each measurement N times and report the median.",
         metavar="N",
     )
-    parser.add_argument("--seed", type=int, default=0, help="The seed of weights and pairs.")
+    parser.add_argument("--seed", type=SEED, default=0, help="The seed of weights and pairs.")
     parser.add_argument(
         "--compile", action="store_true", help="Also measure with compiled MLPs and norms."
     )
@@ -87,7 +88,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--loader", action="store_true", help="Measure only the loader.")
     parser.add_argument(
         "--workers",
-        type=int,
+        type=WORKERS,
         default=16 if has_cuda else 0,
         help="The number of loader processes with --step.",
     )

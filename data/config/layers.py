@@ -218,6 +218,14 @@ class Reader:
         try:
             self._refuse_large(text)
             node = self._yaml.compose(text)
+            num_read = 0 if node is None else node.end_mark.index
+            if not file and text[num_read:].strip():
+                message = (
+                    f"YAML takes {text[num_read:].strip()[:SHOWN_CHARACTERS]!r} for a comment, so "
+                    "that it would be lost. Put the value in quotes inside those of the shell, as "
+                    "in \"output.folder='runs/a #1'\", or leave the comment out"
+                )
+                return self._refuse(COMMAND_LINE, key, text, message)
             if node is None:
                 return empty
             return self._located(node, node, ())

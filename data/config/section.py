@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -87,4 +88,20 @@ def _refuse_secrets(url: str) -> str:
     return url
 
 
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/]"), AfterValidator(_refuse_secrets)]
+def _refuse_impossible_port(url: str) -> str:
+    """Return a URL unchanged; raise ValueError if its host or its port cannot be used."""
+    try:
+        port = urlsplit(url).port
+    except ValueError as error:
+        raise ValueError(f"this is no address: {error}") from error
+    if port == 0:
+        raise ValueError("the port of an address should be between 1 and 65535")
+    return url
+
+
+Url = Annotated[
+    str,
+    Field(pattern=r"^https?://[^\s/]"),
+    AfterValidator(_refuse_secrets),
+    AfterValidator(_refuse_impossible_port),
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from mmrm.data.errors import InUseError, UserError
 PORTABLE_MODEL = "mmrm.models.portable.reward"
 """The module that defines IncompleteCheckpointError. It travels with checkpoints, so that its error
 cannot be a UserError."""
+
+MOST_DIGITS = 9
+"""Largest number of digits of a number of processes."""
 
 IN_USE_STATUS = 2
 """Exit status if another process is writing the output."""
@@ -33,9 +37,10 @@ def exit_on_user_error(*, status: int = 1) -> Iterator[None]:
             process is writing the output), and always 1 for errors of other classes.
     """
     try:
+        require_launcher_variables()
         yield
     except user_errors() as error:
-        message = f"error: {rank_prefix()}{error}"
+        message = f"error: {rank_prefix()}{error}{advice(error)}"
         exit_status = 1
         if isinstance(error, InUseError):
             exit_status = IN_USE_STATUS
@@ -47,14 +52,68 @@ def exit_on_user_error(*, status: int = 1) -> Iterator[None]:
         sys.exit(exit_status)
 
 
+SMALLEST_BY_VARIABLE = {"WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
+"""The smallest value of each environment variable by which launchers number their processes."""
+
+
+def require_launcher_variables() -> None:
+    """Raise UserError if an environment variable of launchers holds no possible number.
+
+    A launcher such as torchrun sets WORLD_SIZE to the number of processes, and RANK to the number
+    of each process, from 0. A command without a launcher needs none of them.
+    """
+    way_out = "Unset it, or start the command with a launcher such as torchrun, which sets it."
+    for variable, smallest in SMALLEST_BY_VARIABLE.items():
+        value = os.environ.get(variable)
+        if value is None:
+            continue
+        is_number = value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS
+        if not is_number or int(value) < smallest:
+            raise UserError(
+                f"the environment variable {variable} is {value[:40]!r}, and it should be a whole "
+                f"number of at least {smallest}. {way_out}"
+            )
+    num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if num_ranks > 1 and "RANK" not in os.environ:
+        raise UserError(
+            f"the environment variable WORLD_SIZE is {num_ranks}, and RANK is not set, so that "
+            f"this process does not know its number. Unset WORLD_SIZE, or start the command with "
+            "a launcher such as torchrun, which sets both."
+        )
+    if int(os.environ.get("RANK", "0")) >= num_ranks and "WORLD_SIZE" in os.environ:
+        raise UserError(
+            f"the environment variable RANK is {os.environ['RANK']}, and it should be below "
+            f"WORLD_SIZE, which is {num_ranks}. {way_out}"
+        )
+
+
 def rank_prefix() -> str:
     """Return a prefix for messages, such as "rank 3: ".
 
     The prefix is empty if a launcher such as torchrun did not start several processes.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
         return ""
     return f"rank {os.environ['RANK']}: "
+
+
+ADVICE_BY_ERROR = {
+    errno.ENOSPC: "The disk is full. Make room, and run the command again.",
+    errno.EDQUOT: "The quota of the disk is used up. Make room, and run the command again.",
+    errno.EROFS: "The disk cannot be written to. Name a path on another disk.",
+}
+"""Advice by the number of an error of the operating system."""
+
+
+def advice(error: Exception) -> str:
+    """Return what to do about a full or read-only disk, after a blank; empty for other errors."""
+    for number, text in ADVICE_BY_ERROR.items():
+        is_code = isinstance(error, OSError) and error.errno == number
+        # Safetensors reports the number in its text.
+        is_in_text = isinstance(error, SafetensorError) and f"(os error {number})" in str(error)
+        if is_code or is_in_text:
+            return f". {text}"
+    return ""
 
 
 def user_errors() -> tuple[type[Exception], ...]:

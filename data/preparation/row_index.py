@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mmrm.data.errors import ImageError, LeftOut, MarkerInTextError, RecordError
 from mmrm.data.images import ImageTokens, image_size
-from mmrm.data.preference import Preference, texts, validate, visible
+from mmrm.data.preference import Preference, shown_words, texts, validate, visible
 from mmrm.data.preparation.faults import count_faults
 from mmrm.data.rationales import obstacle
 from mmrm.data.sources.shared.source import Source
@@ -253,7 +253,7 @@ def _flags(record: Preference) -> int:
     """Return a number whose bits, such as IDENTICAL and RATIONALE, are properties of a record."""
     flags = 0
     responses = (record.chosen, record.rejected)
-    is_identical = record.chosen.split() == record.rejected.split()
+    is_identical = shown_words(record.chosen) == shown_words(record.rejected)
     if is_identical and not record.is_question:
         flags |= IDENTICAL
     if any(map(LEFT_OVER_MARKER.search, (*texts(record.prompt), *responses))):

@@ -1,5 +1,6 @@
 """Replacing files in one step, digests of files and texts, and work in several processes."""
 
+import errno
 import hashlib
 import json
 import multiprocessing
@@ -7,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
@@ -56,6 +57,8 @@ def content_digest(content: bytes | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors of a disk or quota that is full, and of a file that is too large for it."""
 SETTLED_NS = 10**8
 """Age of a file in nanoseconds (0.1 s) from which on its next change gives it another time. The
 kernel's clock for files ticks at least every 10 ms."""
@@ -106,6 +109,8 @@ def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
 
     Readers see the old file or the complete new one. If the block raises, or the process is killed,
     the old file stays, or none if there was none. Folders of the path are made if necessary.
+
+    Raises: OSError that names `path` if the file cannot be made, or if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A process id is not enough: two hosts that share a file system may have equal ones.
@@ -116,8 +121,15 @@ def whole_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        # The system names the temporary file, or no file at all if the disk became full.
+        if error.errno in FULL_DISK or error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)  # it is only there after an error
+        # It is only there after an error. A read-only disk refuses to remove even a missing file.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -12,11 +12,13 @@ run. The file needs httpx, and nothing of the project that serves.
 
 import asyncio
 import base64
+import html
 import io
 import json
 import math
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,12 @@ BUSY_STATUSES = (429, 502, 503, 504)
 
 SCORE_KEYS = {"raw": "scores", "normalised": "normalised"}
 """Keys of the server's answer by the form of the scores."""
+
+LARGEST_SCORE = 1e15
+"""The largest score that is believed. The difference of two larger ones may be infinite."""
+
+QUOTED_CHARACTERS = 500
+"""Number of characters of the server's answer that a message quotes."""
 
 IMAGE_KEYS = ("image", "image_url", "url", "bytes", "path")
 """Keys under which a part of a message may hold its image."""
@@ -72,23 +80,32 @@ class RewardServer:
             If it is empty, the variable REWARD_FORM is used, or else "raw".
         timeout: Seconds that an answer may take. If it is 0, the variable REWARD_TIMEOUT is used,
             or else 300.
+
+    Raises:
+        RewardServerError: If one of these settings cannot be used.
     """
 
     def __init__(
         self, url: str = "", key_file: str = "", form: str = "", timeout: float = 0.0
     ) -> None:
-        address = url or os.environ.get("REWARD_URL", "http://127.0.0.1:8000")
+        address = url or os.environ.get("REWARD_URL", "") or "http://127.0.0.1:8000"
+        check_address(address)
         self.url = address.rstrip("/") + "/v1/rewards"
 
-        self.headers: dict[str, str] = {}
+        self.headers = {"Content-Type": "application/json"}
+        self.key = ""
         key_file = key_file or os.environ.get("REWARD_API_KEY_FILE", "")
         if key_file:
-            key = Path(key_file).read_text().strip()
-            self.headers["Authorization"] = f"Bearer {key}"
+            self.key = read_key(Path(key_file))
+            self.headers["Authorization"] = f"Bearer {self.key}"
 
-        form = form or os.environ.get("REWARD_FORM", "raw")
+        form = form or os.environ.get("REWARD_FORM", "") or "raw"
+        if form not in SCORE_KEYS:
+            raise RewardServerError(
+                f"REWARD_FORM is {form!r}; required is 'raw' or 'normalised'. Correct the variable."
+            )
         self.score_key = SCORE_KEYS[form]
-        self.timeout = timeout or float(os.environ.get("REWARD_TIMEOUT", "300"))
+        self.timeout = timeout or seconds(os.environ.get("REWARD_TIMEOUT", "") or "300")
         # A digest of the server's checkpoint, which is known from its first answer on.
         self.fingerprint: str | None = None
 
@@ -139,60 +156,68 @@ class RewardServer:
         Raises:
             RewardServerError: If the server gave no scores.
         """
-        group = {"messages": messages, "responses": responses}
+        # ASCII, because half of a surrogate pair in a response cannot be encoded otherwise.
+        body = json.dumps({"groups": [{"messages": messages, "responses": responses}]})
         problem = ""
         for attempt in range(TRIES):
             # The delay is random, so that requests that failed together are not repeated together.
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt * (0.5 + random.random()))
             try:
                 async with limit:
-                    answer = await http.post(self.url, json={"groups": [group]})
-            except httpx.TransportError as error:
+                    answer = await http.post(self.url, content=body)
+            except httpx.RequestError as error:
                 problem = f"{type(error).__name__} {error}"
             else:
                 if answer.status_code == 200:
-                    return self._read_answer(answer.json(), len(responses))
-                problem = f"HTTP {answer.status_code} {answer.text[:500]}"
+                    return self._read_answer(answer.content, len(responses))
+                text = answer.content.decode(errors="replace")
+                problem = f"HTTP {answer.status_code} {self._quoted(text)}"
                 if answer.status_code not in BUSY_STATUSES:
                     break
-                requested_delay = float(answer.headers.get("Retry-After", 0))
-                delay = max(delay, min(LONGEST_DELAY, requested_delay))
+                delay = max(delay, requested_delay(answer.headers.get("Retry-After", "")))
             if attempt < TRIES - 1:
                 await asyncio.sleep(delay)
-        raise RewardServerError(
-            f"{self.url} gave no scores: {problem}. "
-            "Is eval/serve.py running, and reached at REWARD_URL?"
+        raise self._error(
+            f"gave no scores: {problem}. Is eval/serve.py running, and reached at REWARD_URL?"
         )
 
-    def _read_answer(self, answer: Any, num_responses: int) -> list[float]:
+    def _read_answer(self, content: bytes, num_responses: int) -> list[float]:
         """Check the server's answer to a request with one prompt, and return the responses' scores.
 
         Args:
-            answer: The answer as parsed JSON.
+            content: The answer, which should be JSON.
             num_responses: Number of responses in the request.
 
         Raises:
             RewardServerError: If there are no scores, or if they cannot be used.
         """
-        group = answer["groups"][0]  # the only one
-        if "error" in group:
-            raise RewardServerError(
-                f"{self.url} could not score a group: {group['error']['message']}"
-            )
-        self._check_fingerprint(answer["fingerprint"])
+        quoted = self._quoted(content.decode(errors="replace"))
+        try:
+            answer = json.loads(content)
+            group = answer["groups"][0]  # the only one
+            fingerprint = answer["fingerprint"]
+            has_error = "error" in group
+            scores = None if has_error else group[self.score_key]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise self._error(
+                f"answered {quoted!r}, which is no answer of eval/serve.py. Does REWARD_URL name "
+                "that server, or is a proxy in between?"
+            ) from None
+        if has_error:
+            raise self._error(f"could not score a group: {quoted}")
+        self._check_fingerprint(str(fingerprint))
 
-        scores = group[self.score_key]
-        if scores is None:  # only normalised scores can be missing
-            raise RewardServerError(
-                "REWARD_FORM=normalised, but the checkpoint holds no reference scores; "
-                "ask for raw ones"
+        if scores is None and self.score_key == SCORE_KEYS["normalised"]:
+            raise self._error(
+                "holds no reference scores, and REWARD_FORM=normalised needs them; ask for raw ones"
             )
-        if len(scores) != num_responses or not all(math.isfinite(score) for score in scores):
-            raise RewardServerError(
-                f"{self.url} answered {scores} for {num_responses} responses; "
-                "required are as many finite numbers"
+        numbers = numbers_in(scores)
+        if len(numbers) != num_responses:
+            raise self._error(
+                f"answered {quoted} for {num_responses} responses; required are as many "
+                f"numbers of at most {LARGEST_SCORE:.0e}. Check the checkpoint that it serves."
             )
-        return [float(score) for score in scores]
+        return numbers
 
     def _check_fingerprint(self, fingerprint: str) -> None:
         """Remember the checkpoint of the first answer, and raise an error if it changes.
@@ -200,12 +225,117 @@ class RewardServer:
         `fingerprint` is the digest of the checkpoint that gave an answer.
         """
         if self.fingerprint is not None and self.fingerprint != fingerprint:
-            raise RewardServerError(
-                f"the checkpoint behind {self.url} changed from {self.fingerprint} to "
-                f"{fingerprint} in the middle of the run; scores of two reward models cannot be "
-                "compared. Serve the first one again."
+            raise self._error(
+                f"changed its checkpoint from {self.fingerprint} to {self._quoted(fingerprint)} in "
+                "the middle of the run; scores of two reward models cannot be compared. Serve the "
+                "first one again."
             )
         self.fingerprint = fingerprint
+
+    def _quoted(self, text: str) -> str:
+        """Return the beginning of a text for a message, with the key replaced by ***.
+
+        The key is replaced first, so that no part of it remains at the end of the beginning.
+        """
+        return without_key(text, self.key)[:QUOTED_CHARACTERS]
+
+    def _error(self, problem: str) -> RewardServerError:
+        """Return the error whose message is the server's address and a problem, without the key.
+
+        Characters that no terminal can show, such as half of a surrogate pair, are escaped.
+        """
+        shown_address = re.sub("//[^/]*@", "//", self.url)  # without a user and a password
+        message = without_key(f"{shown_address} {problem}", self.key)
+        return RewardServerError(message.encode(errors="backslashreplace").decode())
+
+
+def check_address(address: str) -> None:
+    """Raise RewardServerError if an address is not one of HTTP with a host and a possible port."""
+    try:
+        url = httpx.URL(address)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    is_possible_port = url.port is None or 0 < url.port < 2**16
+    if url.scheme in ("http", "https") and url.host and is_possible_port:
+        return
+    shown_address = re.sub("//[^/]*@", "//", address)  # without a user and a password
+    raise RewardServerError(
+        f"REWARD_URL is {shown_address!r}; required is an address such as http://127.0.0.1:8000, "
+        "whose port is at most 65535. Correct the variable."
+    )
+
+
+def read_key(path: Path) -> str:
+    """Return the server's key from a file.
+
+    Raises:
+        RewardServerError: If the file cannot be read, or its content cannot be sent in a header.
+    """
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise RewardServerError(
+            f"the key file {path} cannot be read: {type(error).__name__}. "
+            "Correct REWARD_API_KEY_FILE."
+        ) from None
+    if not key or not (key.isascii() and key.isprintable()):
+        raise RewardServerError(
+            f"the key file {path} is empty, or holds characters that no header can send. "
+            "Write the key into it again, on one line."
+        )
+    return key
+
+
+def seconds(text: str) -> float:
+    """Return the value of REWARD_TIMEOUT; raise RewardServerError unless it is above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not (0 < value < math.inf):
+        raise RewardServerError(
+            f"REWARD_TIMEOUT is {text!r}; required is a number of seconds above 0. "
+            "Correct the variable."
+        )
+    return value
+
+
+def without_key(text: str, key: str) -> str:
+    """Return a text with the key replaced by ***, also where it is escaped for JSON or HTML."""
+    if not key:
+        return text
+    escaped_forms = (json.dumps(key)[1:-1], key.replace("/", "\\/"), html.escape(key))
+    for form in (*escaped_forms, key):
+        text = text.replace(form, "***")
+    return text
+
+
+def requested_delay(retry_after: str) -> float:
+    """Return the seconds of the header Retry-After, at most LONGEST_DELAY.
+
+    They are 0 if the header is no number. It may be a date, which is not used.
+    """
+    try:
+        requested_seconds = float(retry_after)
+    except ValueError:
+        return 0.0
+    if math.isnan(requested_seconds):
+        return 0.0
+    return min(LONGEST_DELAY, requested_seconds)
+
+
+def numbers_in(scores: Any) -> list[float]:
+    """Return the items of a list as floats, or an empty list if one of them cannot be a score.
+
+    A score is a number of at most LARGEST_SCORE. The list is also empty if `scores` is no list.
+    """
+    if not isinstance(scores, list):
+        return []
+    for score in scores:
+        is_number = isinstance(score, (int, float)) and not isinstance(score, bool)
+        if not is_number or not abs(score) <= LARGEST_SCORE:  # `not <=` refuses NaN, too
+            return []
+    return [float(score) for score in scores]
 
 
 def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:

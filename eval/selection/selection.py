@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 Format = Literal["project", "trl"]
 """The form of training records: this project's own, or the turns that TRL's trainers read."""
+
+LARGEST_SCORE = 1e15
+"""The largest score. Up to it, a float also holds every whole number, and the difference of two."""
 
 
 class NothingSelected(Exception):
@@ -66,25 +68,25 @@ def read_scored_responses(
     scores = columns.get("scores")
     if not _is_list_of_numbers(scores, len(responses)):
         raise RecordError(
-            f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers, as "
-            "eval/score.py writes it."
+            f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers of at "
+            f"most {LARGEST_SCORE:.0e}, as eval/score.py writes it."
         )
     right = verifier.right(columns, responses) if verifier else None
     return ScoredResponses(responses, scores, right)
 
 
 def _is_list_of_numbers(value: Any, length: int) -> TypeGuard[list[float]]:
-    """Return True if `value` is a list of `length` finite numbers."""
+    """Return True if `value` is a list of `length` numbers that `_is_score` accepts."""
     if not isinstance(value, list) or len(value) != length:
         return False
-    return all(map(_is_finite_number, value))
+    return all(map(_is_score, value))
 
 
-def _is_finite_number(value: Any) -> bool:
-    """Return True if `value` is a finite number. True and False do not count as numbers."""
+def _is_score(value: Any) -> bool:
+    """Return True if `value` is a number that is at most LARGEST_SCORE, and no boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value)
+    return abs(value) <= LARGEST_SCORE  # false for NaN, too
 
 
 def index_of_best(scored_responses: ScoredResponses) -> int:

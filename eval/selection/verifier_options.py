@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from mmrm.data.display.option_numbers import NOT_NEGATIVE
 from mmrm.data.errors import UserError
 from mmrm.eval.verifiers import RECORDED, VERIFIERS, ResponseVerifier
 
@@ -28,7 +29,7 @@ def add_verifier_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=NOT_NEGATIVE,
         help="The tolerance of --verifier numeric, as a share of the known answer. The default is "
         "1e-6.",
     )

@@ -17,6 +17,7 @@ from mmrm.data.preference import (
     Preference,
     TextPart,
     num_image_parts,
+    shown_words,
     text,
     validate,
 )
@@ -147,3 +148,24 @@ def test_a_text_that_nobody_can_see_is_empty(unseen: str) -> None:
         validate(dataclasses.replace(GOOD, chosen=f"{unseen}!", rejected="\U0001f600")).chosen
         == f"{unseen}!"
     )
+
+
+@pytest.mark.parametrize(
+    "invisible",
+    ["\u200b", "\u200d", "\ufeff", "\u00ad", "\u2060", "\u202e", "\0", "\ufe0f", "\U000e0001"],
+)
+def test_invisible_characters_change_no_shown_word(invisible: str) -> None:
+    assert shown_words(f"A {invisible}c{invisible}at.{invisible}") == ["A", "cat."]
+
+
+def test_white_space_and_fillers_part_words_and_accents_count() -> None:
+    assert shown_words("A\u3164cat.\u2800 \u00a0\n") == ["A", "cat."]
+    assert shown_words("cafe\u0301") == shown_words("caf\u00e9") != shown_words("cafe")
+    assert shown_words("\u200b") == []
+
+
+@given(st.text(), st.text())
+def test_texts_with_equal_words_have_equal_shown_words(first: str, second: str) -> None:
+    assert shown_words(first) == shown_words("\n".join(first.split(" ")))
+    if first.isalnum() and second.isalnum() and first.isascii() and second.isascii():
+        assert (shown_words(first) == shown_words(second)) == (first == second)

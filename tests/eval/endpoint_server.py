@@ -20,9 +20,11 @@ class Server:
     """What the server was asked, and what it does next."""
 
     url: str = ""
-    failures: list[int | str] = field(default_factory=list)
-    """What the next requests get, one each: an HTTP status, `slow`, `drip`, `garbage`, `empty` or `cut`; then every one is
-    answered."""
+    failures: list[int | str | bytes] = field(default_factory=list)
+    """What the next requests get, one each: an HTTP status, `slow`, `drip`, `garbage`, `empty`,
+    `cut`, or bytes that are sent with status 200; then every one is answered."""
+    retry_after: str | None = None
+    """The header Retry-After of every answer; None sends none."""
     always: int | None = None
     """A status that every request gets."""
     text: str = RIGHT
@@ -66,18 +68,21 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
                 state.at_once["now"] -= 1
             self._send(planned)
 
-        def _send(self, planned: int | str) -> None:
+        def _send(self, planned: int | str | bytes) -> None:
             status = planned if isinstance(planned, int) else 200
-            content = (
-                b"<html>busy</html>"
-                if planned == "garbage" or status != 200
-                else json.dumps(_completion(planned)).encode()
-            )
+            if isinstance(planned, bytes):
+                content = planned
+            elif planned == "garbage" or status != 200:
+                content = b"<html>busy</html>"
+            else:
+                content = json.dumps(_completion(planned)).encode()
             if status != 200 and state.repeats_key:
                 content = f"wrong key: {self.headers['Authorization']}".encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
+                if state.retry_after is not None:
+                    self.send_header("Retry-After", state.retry_after)
                 self.end_headers()
                 for byte in content[:40] if planned == "drip" else b"":  # never silent, never done
                     self.wfile.write(bytes([byte]))

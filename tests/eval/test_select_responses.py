@@ -242,3 +242,22 @@ def test_a_wrong_command_line(scored: Path) -> None:
         select(scored, "pairs", "out.csv")
     with pytest.raises(SystemExit, match="--tolerance is for"):
         select(scored, "pairs", "out.jsonl", "--tolerance", "1", "--verifier", "exact")
+
+
+@pytest.mark.parametrize("score", [10**400, 2**60, 1e308, float("inf"), float("nan"), True, "1"])
+@pytest.mark.parametrize("what", ["pairs", "best"])
+def test_a_score_beyond_every_real_one_is_reported(
+    tmp_path: Path, score: object, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored = tmp_path / "scored.jsonl"
+    rows = [
+        {"prompt": "Sum?", "responses": ["7", "8"], "scores": [1.0, 0.5]},
+        {"prompt": "Sum?", "responses": ["7", "9"], "scores": [score, -1e308]},
+    ]
+    scored.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out.jsonl"
+    main([what, str(scored), str(out)])
+    assert len(run_folders.lines(out)) == 1
+    assert "Infinity" not in out.read_text()
+    (error,) = run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")
+    assert error["row"] == 1

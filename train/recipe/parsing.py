@@ -16,6 +16,7 @@ from mmrm.data.config.layers import COMMAND_LINE, Located, Reader, overlay
 from mmrm.data.config.validation import problems as locate
 from mmrm.data.config.validation import salvage, sections, validate
 from mmrm.data.display.command_parser import CommandParser
+from mmrm.data.display.option_numbers import LOCAL_RANK
 from mmrm.data.errors import CheckpointError, Problem, RecipeError
 from mmrm.data.package import recipe_path
 from mmrm.models.config import checkpoint_at
@@ -275,7 +276,7 @@ def parse_arguments(argv: Sequence[str], entry: Script, description: str) -> Lau
     )
     parser.add_argument(
         "--local_rank",
-        type=int,
+        type=LOCAL_RANK,
         help="given by the deepspeed launcher and ignored; the environment says it",
     )
     arguments = parse_options(parser, argv)

@@ -5,7 +5,9 @@ It repeats requests that fail for a reason that may pass, and keeps answers on d
 
 import asyncio
 import hashlib
+import html
 import json
+import math
 import os
 import random
 import ssl
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from mmrm.data.errors import EndpointError
 from mmrm.data.images import data_uri
@@ -43,6 +46,9 @@ a thirtieth of them."""
 
 QUOTED_CHARACTERS = 300
 """Number of characters of the endpoint's answer that a message quotes."""
+
+MOST_TOKENS = 10**9
+"""Largest number of tokens of one request that is believed. A larger one counts as 0."""
 
 
 Body = Mapping[str, Any]
@@ -82,15 +88,14 @@ class Client:
 
         Failed and refused requests are not cached.
 
-        Raises: EndpointError if the request still fails after its retries, or if no retry can help
-        because the key, the model or the path is wrong.
+        Raises: EndpointError if the request still fails after its retries, if no retry can help
+        because the key, the model or the path is wrong, or if the file in the cache is damaged.
         """
         request = json.dumps({"url": self.config.url, "body": body}, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
         file = self.cache / digest[:2] / f"{digest}.json"
         if file.is_file():
-            answer = Answer(**json.loads(file.read_text(encoding="utf-8")))
-            return replace(answer, cached=True)
+            return replace(read_cached_answer(file), cached=True)
         answer = self._send(body)
         if not answer.refusal:
             write_whole(file, json.dumps(asdict(answer), ensure_ascii=False))
@@ -109,7 +114,7 @@ class Client:
             except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
                 problem = f"{type(error).__name__} {error}".strip()
             else:
-                response_text = content.decode(errors="replace")
+                response_text = without_key(content.decode(errors="replace"), self.key)
                 problem = f"HTTP {status}: {response_text}"
                 if status in REFUSAL_STATUSES:
                     return refused_answer(self._quoted(problem))
@@ -122,16 +127,13 @@ class Client:
                 if status == 200:
                     answer = read_answer(content)
                     if answer is not None:
-                        return answer
+                        return replace(answer, text=without_key(answer.text, self.key))
                     beginning = response_text[:QUOTED_CHARACTERS]
-                    problem = f"an answer that is no chat completion: {beginning!r}"
+                    problem = f"an answer that is no chat completion (check `url`): {beginning!r}"
             is_last = attempt == num_attempts - 1
             if not is_last:
-                # The header may also hold a date, which is not used.
-                requested_seconds = float(retry_after) if retry_after.isdigit() else 0.0
-                requested_seconds = min(LONGEST_DELAY, requested_seconds)
                 own_seconds = delay(self.config.first_delay_seconds, attempt)
-                time.sleep(max(requested_seconds, own_seconds))
+                time.sleep(max(requested_delay(retry_after), own_seconds))
         raise EndpointError(
             f"{self.config.url} failed {self.config.retries + 1} times for one request, the last "
             f"time with: {self._quoted(problem)}. Nothing is scored from part of the answers. "
@@ -140,9 +142,7 @@ class Client:
 
     def _quoted(self, text: str) -> str:
         """Return the beginning of a text for a message, with the API key replaced by ***."""
-        if self.key:
-            text = text.replace(self.key, "***")
-        return text[:QUOTED_CHARACTERS]
+        return without_key(text, self.key)[:QUOTED_CHARACTERS]
 
     async def _post(self, body: Body) -> tuple[int, str, bytes]:
         """Send a request once, and return the status, the header `retry-after` and the content.
@@ -152,7 +152,7 @@ class Client:
         """
         config = self.config
         content = bytearray()
-        headers = {"Accept-Encoding": "identity"}
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         timeout = httpx.Timeout(
@@ -164,7 +164,8 @@ class Client:
         async with (
             asyncio.timeout(config.timeout_seconds),
             client as http,
-            http.stream("POST", "chat/completions", json=body) as response,
+            # ASCII, because half of a surrogate pair in a text cannot be encoded otherwise.
+            http.stream("POST", "chat/completions", content=json.dumps(body)) as response,
         ):
             async for piece in response.aiter_raw():
                 content += piece
@@ -213,6 +214,41 @@ def delay(first: float, attempt: int) -> float:
     return float(seconds * random.uniform(0.5, 1.0))
 
 
+def requested_delay(retry_after: str) -> float:
+    """Return the seconds of the header Retry-After, at most LONGEST_DELAY.
+
+    They are 0 if the header is no number. It may be a date, which is not used.
+    """
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        return 0.0
+    if math.isnan(seconds):
+        return 0.0
+    return max(0.0, min(LONGEST_DELAY, seconds))
+
+
+def without_key(text: str, key: str) -> str:
+    """Return a text with the key replaced by ***, also where it is escaped for JSON or HTML."""
+    if not key:
+        return text
+    escaped_forms = (json.dumps(key)[1:-1], key.replace("/", "\\/"), html.escape(key))
+    for form in (*escaped_forms, key):
+        text = text.replace(form, "***")
+    return text
+
+
+def read_cached_answer(file: Path) -> Answer:
+    """Return the answer in a file of the cache; raise EndpointError if the file is damaged."""
+    try:
+        return TypeAdapter(Answer).validate_json(file.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise EndpointError(
+            f"{file} holds no answer of an endpoint: {error.errors()[0]['msg']}. The file is "
+            "damaged. Delete it, and the request is sent again."
+        ) from error
+
+
 def refused_answer(reason: str) -> Answer:
     """Return the answer for a request that the endpoint refused for a reason."""
     return Answer(text="", cut_off=False, input_tokens=0, output_tokens=0, refusal=reason)
@@ -221,7 +257,8 @@ def refused_answer(reason: str) -> Answer:
 def read_answer(content: bytes) -> Answer | None:
     """Return the answer in the content of a chat completion; None if the content is no completion.
 
-    A message without a text is an answer with an empty text.
+    A message without a text is an answer with an empty text. Half of a surrogate pair in the text
+    becomes a question mark, because no file can hold it.
     """
     try:
         completion = json.loads(content)
@@ -229,14 +266,21 @@ def read_answer(content: bytes) -> Answer | None:
         usage = completion.get("usage") or {}
         text = choice["message"].get("content") or ""
         answer = Answer(
-            text,
+            text.encode(errors="replace").decode(),
             cut_off=choice.get("finish_reason") == "length",
-            input_tokens=int(usage.get("prompt_tokens", 0)),
-            output_tokens=int(usage.get("completion_tokens", 0)),
+            input_tokens=token_count(usage.get("prompt_tokens")),
+            output_tokens=token_count(usage.get("completion_tokens")),
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
-    return answer if isinstance(text, str) else None
+    return answer
+
+
+def token_count(value: object) -> int:
+    """Return a number of tokens that an endpoint reports; 0 if it cannot be one."""
+    if isinstance(value, int | float) and 0 <= value <= MOST_TOKENS:
+        return int(value)
+    return 0
 
 
 def messages(

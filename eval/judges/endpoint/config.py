@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mmrm.data.config.section import Processes, Seconds, Url
 from mmrm.eval.judges.judging_config import JudgeConfig
@@ -51,6 +52,18 @@ class EndpointConfig(JudgeConfig):
     """Price of a million tokens sent, for the cost that is printed."""
     dollars_per_million_output: float | None = NotNegative
     """Price of a million tokens written."""
+
+    @field_validator("request")
+    @classmethod
+    def _require_json(cls, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the keys unchanged; raise ValueError if JSON cannot hold one of their values."""
+        try:
+            json.dumps(request, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"a request is sent as JSON, which cannot hold this: {error}"
+            ) from error
+        return request
 
     @property
     def compares(self) -> bool:

@@ -82,5 +82,11 @@ class ServedJudge:
 
 
 def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> ServedJudge:
-    """Return the judge behind the server that `config` names. No request is sent yet."""
-    return ServedJudge(RewardServer(config.url, timeout=config.timeout_seconds))
+    """Return the judge behind the server that `config` names. No request is sent yet.
+
+    Raises: EndpointError if a variable such as REWARD_API_KEY_FILE cannot be used.
+    """
+    try:
+        return ServedJudge(RewardServer(config.url, timeout=config.timeout_seconds))
+    except RewardServerError as error:
+        raise EndpointError(str(error)) from error

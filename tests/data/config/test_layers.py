@@ -228,3 +228,34 @@ def test_what_is_laid_over_wins_and_the_rest_stays(
 @given(tree=TREES)
 def test_a_recipe_over_itself_is_itself(tree: dict[str, Any]) -> None:
     assert overlay(Located.of(tree), Located.of(tree)).plain() == tree
+
+
+@pytest.mark.parametrize(
+    "value", ["runs/a #1", "#1", "3 # three", "{a: 1} #", "'a' #b", "[1]  # x"]
+)
+def test_an_override_that_yaml_would_cut_at_a_comment_is_refused(value: str) -> None:
+    reader = Reader()
+    reader.override(f"output.folder={value}")
+    (problem,) = reader.problems
+    assert problem.key == "output.folder"
+    assert "for a comment, so that it would be lost" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("'runs/a #1'", "runs/a #1"),
+        ('"#1" ', "#1"),
+        ("runs/a#1", "runs/a#1"),
+        ("", None),
+        ("  ", None),
+        ("{a: '#'}", {"a": "#"}),
+        ("|\n  a #1\n", "a #1\n"),
+        ("a\n", "a"),
+    ],
+)
+def test_an_override_without_a_comment_is_read_whole(value: str, expected: object) -> None:
+    reader = Reader()
+    tree = reader.override(f"a.b={value}")
+    assert reader.problems == []
+    assert tree.plain() == {"a": {"b": expected}}

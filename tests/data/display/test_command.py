@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 
@@ -33,6 +34,52 @@ def test_an_error_that_a_user_can_correct_ends_with_its_message(error: Exception
 def test_an_invalid_value_ends_with_its_message() -> None:
     with pytest.raises(SystemExit, match="error: 1 validation error"), exit_on_user_error():
         TypeAdapter(int).validate_python("many")
+
+
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK"])
+@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "²", " ", "9" * 5000, "1e999"])
+def test_a_launchers_variable_that_holds_no_number_gives_a_message(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    expected = f"environment variable {variable} is .*should be a whole number.*Unset it"
+    with pytest.raises(SystemExit, match=expected), exit_on_user_error():
+        pytest.fail("the command began")
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0', and it should be .* at least 1"),
+        ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is '0'"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, and RANK is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2, and it should be below WORLD_SIZE"),
+    ],
+)
+def test_a_launchers_variables_that_do_not_fit_give_a_message(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit, match=message), exit_on_user_error():
+        pytest.fail("the command began")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "a.json"), "'a.json'. The disk is full. Make room"),
+        (OSError(errno.EDQUOT, "Quota exceeded", "a"), "quota of the disk is used up. Make room"),
+        (OSError(errno.EROFS, "Read-only", "a"), "cannot be written to. Name a path on another"),
+        (
+            SafetensorError("I/O error: No space left on device (os error 28)"),
+            "The disk is full. Make room",
+        ),
+    ],
+)
+def test_a_full_or_read_only_disk_ends_with_advice(error: Exception, message: str) -> None:
+    with pytest.raises(SystemExit, match=message), exit_on_user_error():
+        raise error
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:

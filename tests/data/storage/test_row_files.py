@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -276,3 +277,17 @@ def test_a_column_twice_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
     with pytest.raises(UserError, match=r"a\.parquet: the column 'a' occurs twice"):
         open_rows([path], tmp_path / "cache")
+
+
+def test_a_full_disk_and_a_folder_that_takes_no_file_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text("old")
+    with pytest.raises(OSError, match=r"page\.html'$") as full, whole_file(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.errno == errno.ENOSPC
+    assert file.read_text() == "old"
+    with pytest.raises(OSError, match="of the caller"), whole_file(file):
+        raise OSError("of the caller")
+    assert list(tmp_path.iterdir()) == [file]
+    with pytest.raises(OSError, match=r"'/proc/page\.html'$"):
+        write_whole(Path("/proc/page.html"), "a process cannot make a file here")

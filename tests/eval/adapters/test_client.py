@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import io
 import json
 import threading
@@ -29,8 +30,8 @@ TEXT = {"type": "text", "text": "x"}
 class Told(HTTPServer):
     """A reward server whose score of a response is the response's length.
 
-    `answers` holds (status, headers, body) of answers to send before that. `asked` holds the
-    requests received, and `keys` their Authorization headers.
+    `answers` holds (status, headers, body) of answers to send before that; a body of bytes is sent
+    as it is. `asked` holds the requests received, and `keys` their Authorization headers.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Answering(BaseHTTPRequestHandler):
         body: Any = self.server.scores(request)
         if self.server.answers:
             status, headers, body = self.server.answers.pop(0)
-        content = json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
@@ -132,7 +133,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: Told) -> None
     ("group", "message"),
     [
         ({"scores": [1.0, 2.0]}, "for 1 responses"),
-        ({"scores": [float("nan")]}, "finite"),
+        ({"scores": [float("nan")]}, "numbers of at most"),
         ({"error": {"message": "broken image"}}, "broken image"),
     ],
 )
@@ -149,7 +150,7 @@ def test_another_checkpoint_is_refused(server: Told) -> None:
     client = RewardServer(address(server))
     assert score(client, [("a", "x")]) == [1.0]
     server.fingerprint = "another"
-    with pytest.raises(RewardServerError, match="changed from abc to another"):
+    with pytest.raises(RewardServerError, match="changed its checkpoint from abc to another"):
         score(client, [("a", "x")])
 
 
@@ -183,6 +184,202 @@ def test_settings_come_from_the_environment_too(
     monkeypatch.setenv("REWARD_API_KEY_FILE", str(key_file))
     assert score(RewardServer(), [("a", "x")]) == [1.0]
     assert server.keys == ["Bearer secret"]
+
+
+# Attacks
+
+KEY = 'sk-"secret"/<part>&more'
+ESCAPED_KEYS = (KEY, json.dumps(KEY)[1:-1], KEY.replace("/", "\\/"), html.escape(KEY))
+
+
+def client_with_key(server: Told, folder: Path) -> RewardServer:
+    """Return a client with KEY as its key, in a folder for the file of the key."""
+    key_file = folder / "key"
+    key_file.write_text(KEY + "\n")
+    return RewardServer(address(server), key_file=str(key_file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("echoed", ESCAPED_KEYS)
+@pytest.mark.parametrize("num_letters_before", [0, reward_client.QUOTED_CHARACTERS - 5])
+@pytest.mark.parametrize("status", [200, 401, 503])
+def test_a_key_that_a_proxy_sends_back_is_not_printed(
+    server: Told,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    echoed: str,
+    num_letters_before: int,
+    status: int,
+) -> None:
+    monkeypatch.setattr(reward_client, "TRIES", 1)
+    server.answers = [(status, {}, ("x" * num_letters_before + echoed).encode())]
+    with pytest.raises(RewardServerError) as raised:
+        score(client_with_key(server, tmp_path), [("a", "x")])
+    assert "sk-" not in str(raised.value)
+    assert "***"[: reward_client.QUOTED_CHARACTERS - num_letters_before] in str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_key_in_an_answer_with_the_servers_keys_is_not_printed(
+    server: Told, tmp_path: Path
+) -> None:
+    client = client_with_key(server, tmp_path)
+    assert score(client, [("a", "x")]) == [1.0]
+    error_group = {"error": {"message": f"unknown key {KEY}"}}
+    for answer in (
+        {"fingerprint": "abc", "groups": [error_group]},
+        {"fingerprint": "abc", "groups": [{"scores": [KEY]}]},
+        {"fingerprint": KEY, "groups": [{"scores": [1.0]}]},
+    ):
+        server.answers = [(200, {}, answer)]
+        with pytest.raises(RewardServerError) as raised:
+            score(client, [("a", "x")])
+        assert "sk-" not in str(raised.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "null",
+        "[null]",
+        '["1"]',
+        "[true]",
+        "[1e999]",
+        "[-1e999]",
+        "[NaN]",
+        "[" + "9" * 400 + "]",
+        "[" + "9" * 5000 + "]",
+        "[1e308]",
+        "[" + str(2**60) + "]",
+        "[[1.0]]",
+        "{}",
+        "1.0",
+        '"1"',
+        "[" * 100_000,
+        "[" * 2000 + "]" * 2000,
+    ],
+)
+def test_scores_that_are_no_finite_numbers_give_a_message(server: Told, scores: str) -> None:
+    answer = f'{{"fingerprint": "abc", "groups": [{{"scores": {scores}}}]}}'
+    server.answers = [(200, {}, answer.encode())]
+    with pytest.raises(RewardServerError, match=r"127.0.0.1.* answered .*abc"):
+        score(RewardServer(address(server)), [("a", "x")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"<html>Please log in</html>",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"7",
+        b'"text"',
+        b"{}",
+        b'{"groups": null}',
+        b'{"groups": []}',
+        b'{"groups": [null], "fingerprint": "abc"}',
+        b'{"groups": [{"scores": [1.0]}]}',
+        b'{"groups": {"0": 1}, "fingerprint": "abc"}',
+        b'{"\\ud800": "\\udfff"}',
+        "\ud800".encode(errors="surrogatepass"),
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_that_is_not_the_servers_gives_a_message(server: Told, content: bytes) -> None:
+    server.answers = [(200, {}, content)]
+    with pytest.raises(RewardServerError, match=r"is no answer of eval/serve\.py") as raised:
+        score(RewardServer(address(server)), [("a", "x")])
+    assert str(raised.value).encode()  # so that it can be printed
+
+
+@pytest.mark.slow
+def test_a_surrogate_in_a_response_and_in_an_error_can_be_printed(server: Told) -> None:
+    client = RewardServer(address(server))
+    assert score(client, [("a", "\ud800")]) == [1.0]
+    error = {"error": {"message": "broken \ud800"}}
+    server.answers = [(200, {}, {"fingerprint": "\ud800", "groups": [error]})]
+    with pytest.raises(RewardServerError, match="broken") as raised:
+        score(client, [("a", "x")])
+    assert str(raised.value).encode()
+    server.answers = [(200, {}, {"fingerprint": "\ud800", "groups": [{"scores": [1.0]}]})]
+    with pytest.raises(RewardServerError, match="changed") as raised:
+        score(client, [("a", "x")])
+    assert str(raised.value).encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "retry_after", ["Wed, 21 Oct 2099 07:28:00 GMT", "9" * 5000, "nan", "inf", "-5", "", "\xb2"]
+)
+def test_every_retry_after_is_read_and_the_request_is_repeated(
+    server: Told, monkeypatch: pytest.MonkeyPatch, retry_after: str
+) -> None:
+    monkeypatch.setattr(reward_client, "LONGEST_DELAY", 0.01)
+    server.answers = [(503, {"Retry-After": retry_after}, {})]
+    assert score(RewardServer(address(server)), [("a", "x")]) == [1.0]
+
+
+@pytest.mark.slow
+def test_content_that_is_not_packed_as_its_header_says_gives_a_message(
+    server: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_client, "TRIES", 1)
+    server.answers = [(200, {"Content-Encoding": "gzip"}, b"no gzip")]
+    with pytest.raises(RewardServerError, match="DecodingError"):
+        score(RewardServer(address(server)), [("a", "x")])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:-1",
+        "http://127.0.0.1:x",
+        "http://127.0.0.1:" + "9" * 5000,
+        "127.0.0.1:8000",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://[::1",
+        "http://a\nb",
+        "http://user:sk-secret@127.0.0.1:99999",
+    ],
+)
+def test_an_address_that_cannot_be_used_gives_a_message(url: str) -> None:
+    with pytest.raises(RewardServerError, match=r"REWARD_URL is .*Correct the variable") as raised:
+        RewardServer(url)
+    assert "sk-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("timeout", ["x", "-1", "0", "nan", "inf", "1e999"])
+def test_a_time_limit_that_cannot_be_used_gives_a_message(
+    monkeypatch: pytest.MonkeyPatch, timeout: str
+) -> None:
+    monkeypatch.setenv("REWARD_TIMEOUT", timeout)
+    with pytest.raises(RewardServerError, match=f"REWARD_TIMEOUT is '{timeout}'"):
+        RewardServer()
+
+
+def test_a_form_that_is_not_known_gives_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARD_FORM", "normalized")
+    with pytest.raises(RewardServerError, match="REWARD_FORM is 'normalized'"):
+        RewardServer()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff", "ключ".encode(), b"sk-a\nsk-b"])
+def test_a_key_file_that_cannot_be_used_gives_a_message(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    key_file = tmp_path / "key"
+    if content is not None:
+        key_file.write_bytes(content)
+    with pytest.raises(RewardServerError, match=r"key file .*key") as raised:
+        RewardServer(key_file=str(key_file))
+    assert "sk-a" not in str(raised.value)
 
 
 # Images

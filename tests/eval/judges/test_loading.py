@@ -325,6 +325,17 @@ def test_a_checkpoint_alone_without_its_processor_is_refused(world: Path, tmp_pa
         load_judge(checkpoint, CPU)
 
 
+def test_a_checkpoint_without_its_tokenizer_is_refused(world: Path, tmp_path: Path) -> None:
+    checkpoint = run_folders.checkpoint(world / "run" / "base", tmp_path / "alone", seed=1)
+    for damaged in ("{", "{}", "[]", ""):
+        (checkpoint / "tokenizer.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match="tokenizer and preprocessor files"):
+            load_judge(checkpoint, CPU)
+    (checkpoint / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"the tokenizer is missing.*Copy"):
+        load_judge(checkpoint, CPU)
+
+
 def test_the_table_of_judges_holds_what_training_writes() -> None:
     assert set(judge_type_by_class().values()) == {"scalar", "critic", "generative"}
     assert judge_type_by_class()["ScalarRewardModel"] == "scalar"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,12 @@ from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT, MULTIMODAL_REWARDBENCH
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH, ask
 from mmrm.eval.judges.checkpoint import Runtime
-from mmrm.eval.judges.endpoint.client import delay, open_client, read_answer
+from mmrm.eval.judges.endpoint.client import (
+    QUOTED_CHARACTERS,
+    delay,
+    open_client,
+    read_answer,
+)
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.eval.judges.endpoint.judge import EndpointJudge
 from mmrm.eval.judges.loading import load_judge
@@ -311,3 +317,143 @@ def test_a_message_without_text_is_an_empty_one() -> None:
     found = read_answer(b'{"choices": [{"message": {"content": null}}], "usage": null}')
     assert found is not None
     assert (found.text, found.input_tokens) == ("", 0)
+
+
+# Attacks
+
+KEY = 'sk-"secret"/<part>&more'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "echoed", [KEY, json.dumps(KEY)[1:-1], KEY.replace("/", "\\/"), html.escape(KEY)]
+)
+@pytest.mark.parametrize("num_letters_before", [0, QUOTED_CHARACTERS - 5])
+def test_a_key_that_a_proxy_sends_back_with_status_200_is_not_shown(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    echoed: str,
+    num_letters_before: int,
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    server.failures = [("x" * num_letters_before + echoed).encode()] * 2
+    asked = judge(server, tmp_path, key_variable="JUDGE_KEY", retries=0)
+    with pytest.raises(EndpointError, match="no chat completion") as caught:
+        asked.judge(EXAMPLES[:1])
+    assert "sk-" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_key_in_a_judgement_is_not_kept(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    server.text = f"Bearer {KEY} {RIGHT}"
+    verdicts = judge(server, tmp_path, key_variable="JUDGE_KEY").judge(EXAMPLES[:1])
+    assert verdicts[0].votes[0].text == f"Bearer *** {RIGHT}"
+    assert not any("sk-" in path.read_text() for path in files(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"choices": [{"message": {"content": ' + b"9" * 5000 + b"}}]}",
+        b'{"choices": null}',
+        b'{"choices": [null]}',
+        b'{"choices": {"0": {}}}',
+        b'{"choices": [{"message": null}]}',
+        b'{"choices": [{"message": {"content": "x"}}], "usage": [1]}',
+    ],
+)
+def test_an_attack_is_no_answer(content: bytes) -> None:
+    assert read_answer(content) is None
+
+
+@pytest.mark.parametrize("count", ["1e999", "-1e999", "NaN", "-1", "null", '"x"', "[]", "9" * 4000])
+def test_a_number_of_tokens_that_cannot_be_counts_as_none(count: str) -> None:
+    usage = f'{{"prompt_tokens": {count}, "completion_tokens": 7}}'
+    found = read_answer(f'{{"choices": [{{"message": {{}}}}], "usage": {usage}}}'.encode())
+    assert found is not None
+    assert (found.input_tokens, found.output_tokens) == (0, 7)
+
+
+@pytest.mark.slow
+def test_half_of_a_surrogate_pair_is_kept_as_a_question_mark(
+    server: Server, tmp_path: Path
+) -> None:
+    server.text = "\ud800 " + RIGHT
+    first = judge(server, tmp_path)
+    assert first.judge(EXAMPLES[:1])[0].votes[0].text == "? " + RIGHT
+    assert judge(server, tmp_path).judge(EXAMPLES[:1])[0].votes[0].text == "? " + RIGHT
+    half = judge(server, tmp_path, request={"user": "\ud800"})
+    assert half.judge(EXAMPLES[:1])[0].votes[0].text == "? " + RIGHT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "retry_after", ["Wed, 21 Oct 2099 07:28:00 GMT", "9" * 5000, "nan", "-5", "", "\xb2", "1e999"]
+)
+def test_every_retry_after_is_read_and_the_request_is_repeated(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: str
+) -> None:
+    monkeypatch.setattr("mmrm.eval.judges.endpoint.client.LONGEST_DELAY", 0.001)
+    server.failures = [503, 429]
+    server.retry_after = retry_after
+    assert len(judge(server, tmp_path).judge(EXAMPLES[:1])) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff",
+        b'{"text": "x"}',
+        b'{"text": null, "cut_off": false, "input_tokens": 1, "output_tokens": 1}',
+        b'{"text": "x", "cut_off": false, "input_tokens": 1e999, "output_tokens": 1}',
+        b'{"text": "\\ud800", "cut_off": false, "input_tokens": 1, "output_tokens": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_file_in_the_cache_is_named(
+    server: Server, tmp_path: Path, content: bytes
+) -> None:
+    judge(server, tmp_path).judge(EXAMPLES[:1])
+    damaged = files(tmp_path)[0]
+    damaged.write_bytes(content)
+    with pytest.raises(EndpointError, match=f"{damaged.name} holds no answer.*Delete it"):
+        judge(server, tmp_path).judge(EXAMPLES[:1])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:99999/v1",
+        "http://127.0.0.1:0/v1",
+        "http://127.0.0.1:x/v1",
+        "http://[::1/v1",
+        "http://127.0.0.1:" + "9" * 5000,
+    ],
+)
+@pytest.mark.parametrize("kind", ["endpoint", "server"])
+def test_an_address_that_cannot_be_used_is_refused(tmp_path: Path, url: str, kind: str) -> None:
+    file = tmp_path / "judge.yaml"
+    model = "model: judge\n" if kind == "endpoint" else ""
+    file.write_text(f"type: {kind}\nurl: {url}\n{model}")
+    with pytest.raises(RecipeError, match=r"url(.|\n)*(port|address)"):
+        judge_config(file)
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf"])
+def test_a_request_that_json_cannot_hold_is_refused(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "judge.yaml"
+    file.write_text(
+        f"type: endpoint\nurl: http://host/v1\nmodel: judge\nrequest: {{top_k: {value}}}\n"
+    )
+    with pytest.raises(RecipeError, match="request"):
+        judge_config(file)

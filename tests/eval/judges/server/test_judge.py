@@ -40,3 +40,13 @@ def test_a_judge_file_names_a_server(told: Told, tmp_path: Path) -> None:
     told.answers.append((400, {}, {"error": "no"}))
     with pytest.raises(EndpointError, match="gave no scores: HTTP 400"):
         judge.score("What?", ["a"])
+
+
+def test_a_key_file_that_is_missing_is_named(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_API_KEY_FILE", str(tmp_path / "missing"))
+    file = tmp_path / "judge.yaml"
+    file.write_text(f"type: server\nurl: http://127.0.0.1:{told.server_port}\n")
+    with pytest.raises(EndpointError, match="missing cannot be read: FileNotFoundError"):
+        load_judge(file)
