@@ -490,6 +490,18 @@ COVERED = {
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
+    "mmrm.eval.adapters.ms_swift_reward.RewardServer._error": "the address that a user configured",
+    "mmrm.eval.adapters.ms_swift_reward.check_address": "the address that a user configured",
+    "mmrm.eval.adapters.openrlhf_reward.RewardServer._error": "the address that a user configured",
+    "mmrm.eval.adapters.openrlhf_reward.check_address": "the address that a user configured",
+    "mmrm.eval.adapters.reward_client.RewardServer._error": "the address that a user configured",
+    "mmrm.eval.adapters.reward_client.check_address": "the address that a user configured",
+    "mmrm.eval.adapters.slime_reward.RewardServer._error": "the address that a user configured",
+    "mmrm.eval.adapters.slime_reward.check_address": "the address that a user configured",
+    "mmrm.eval.adapters.trl_reward.RewardServer._error": "the address that a user configured",
+    "mmrm.eval.adapters.trl_reward.check_address": "the address that a user configured",
+    "mmrm.eval.adapters.verl_reward.RewardServer._error": "the address that a user configured",
+    "mmrm.eval.adapters.verl_reward.check_address": "the address that a user configured",
     "mmrm.data.display.command_parser.STARTED_BY": "the help texts of this project",
     "mmrm.train.methods.critic.own_critiques.CONTENT_KEY": "keys of a file that the run itself wrote",
     "mmrm.data.config.layers.NOT_TEXT": "a recipe's value",

@@ -158,7 +158,7 @@ def written(model: Any, monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
     def told(model: Any, state: Any, *rest: Any) -> Tensor:
         seen.append(model.lm_head(state.hidden).float())
-        return torch.tensor(SCRIPT[len(seen) - 1]).expand(len(state.rows))
+        return torch.tensor(SCRIPT[len(seen) - 1]).expand(len(state.continuations))
 
     monkeypatch.setattr(generation, "_choose", told)
     encoder = tiny.encoder()
