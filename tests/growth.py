@@ -16,7 +16,7 @@ SHORTEST_SECONDS = 1e-3
 
 
 def superlinear(read: Callable[[str], object], text_of: Callable[[int], str]) -> str | None:
-    """Return how the time to read grows if it grows faster than the text, else None.
+    """Return a message on the time to read if it grows faster than the text, else None.
 
     A long time is taken again, twice, and the shortest counts: the machine may have been busy.
 

@@ -542,7 +542,7 @@ def hostile_texts(pieces: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def slow_reading(read: Read, prefix: str, repeated: str, suffix: str) -> str | None:
-    """Return how the time to read a hostile text grows if it grows faster than the text, else None."""
+    """Return a message on the time to read a hostile text if it grows faster than the text, or None."""
 
     def text_of(length: int) -> str:
         return prefix + repeated * (length // len(repeated)) + suffix

@@ -106,7 +106,7 @@ ADVICE_BY_ERROR = {
 
 
 def advice(error: Exception) -> str:
-    """Return what to do about a full or read-only disk, after a blank; empty for other errors."""
+    """Return advice on a full or read-only disk, which begins with a blank; "" for other errors."""
     for number, text in ADVICE_BY_ERROR.items():
         is_code = isinstance(error, OSError) and error.errno == number
         # Safetensors reports the number in its text.

@@ -51,7 +51,8 @@ def test_a_checkpoint_without_benchmarks_is_evaluated_on_its_held_out_records(
 
 
 def test_runs_that_held_out_other_records_are_not_compared_on_them(tmp_path: Path) -> None:
-    first, second = made_run(tmp_path / "a"), made_run(tmp_path / "b", "Where is it?")
+    first = made_run(tmp_path / "a")
+    second = made_run(tmp_path / "b", "Where is it?")
     judges = [first / "checkpoint-1", second / "checkpoint-1"]
     with pytest.raises(UserError, match="trained on the records that another one held out"):
         refuse_other_held_out_records(held_out_benchmarks(judges[0]), judges)

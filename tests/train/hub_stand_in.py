@@ -18,7 +18,7 @@ LARGE = (".safetensors", ".bin")
 
 @dataclass
 class Hub:
-    """What was asked of the hub, and the repositories that it holds."""
+    """The address of the stand-in, and the repositories and files that were uploaded to it."""
 
     address: str = ""
     private: dict[str, bool] = field(default_factory=dict)

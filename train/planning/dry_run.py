@@ -156,7 +156,7 @@ def show_machines(recipe: Recipe, shape: Shape, nums_of_gpus: list[int], console
 
 
 def advice(answer: MachineFit) -> str:
-    """Return what to change in a recipe so that it fits, as text."""
+    """Return the changes with which a recipe fits on a machine, as text for the plan."""
     if not answer.fits:
         return "no change known here makes it fit; take a smaller backbone or more GPUs"
     text = f"{' '.join(answer.changes)} makes it {answer.need.device / GIB:.0f} GiB"
@@ -384,7 +384,7 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
     if optim.lora is not None and optim.learning_rate < LOWEST_LORA_RATE:
         rates += (
             f". A rate of {optim.learning_rate:g} suits the training of all weights; LoRA usually "
-            "needs about ten times as much (arXiv 2405.09673, section 4): 1e-4 is a start"
+            "needs about ten times as much (arXiv 2405.09673): 1e-4 is a start"
         )
     checkpointing = "on" if optim.activation_checkpointing else "off"
     return [

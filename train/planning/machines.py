@@ -58,8 +58,9 @@ GPUS = (
     Gpu("80 GB", 79 * GIB),
     Gpu("141 GB", 139 * GIB),
 )
-"""torch reports 79.2 GiB on an H100 and 139.8 on an H200, which were measured. GPUs of 24 and 48 GB
-with error correction (L4, A10G, L40S) are stated to leave 22 and 44 GiB."""
+"""torch reported 79.2 GiB on an H100 (docs/log/results.md). The other sizes are assumed: about 139 GiB
+for an H200, and 22 and 44 GiB for GPUs of 24 and 48 GB, some of which lose memory to error
+correction."""
 
 MACHINES = (1, 2, 4, 8)
 """Numbers of GPUs of the machines among which the smallest is chosen."""
@@ -103,7 +104,7 @@ def need(recipe: Recipe, shape: Shape, num_gpus: int) -> Need:
 
 
 def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> MachineFit:
-    """Return whether a recipe fits on GPUs of one size, and if not the least change that helps.
+    """Return a recipe's fit on GPUs of one size, with the least change that makes it fit.
 
     Changes that train the same weights come first, then LoRA, then LoRA on 4-bit weights, and
     states in host memory last, because they make a step several times as long.

@@ -138,7 +138,7 @@ class OptimConfig(Section):
 
 
 class OutputConfig(Section):
-    """Where a run writes, how often, and where its results are published."""
+    """The folder of a run, the intervals of its checkpoints and logs, and where it publishes results."""
 
     folder: str
     """The run folder. A relative path starts at the working directory."""

@@ -66,7 +66,7 @@ This folder holds adapters (and the reward head, if there is one), not the weigh
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """What a run was trained on and with."""
+    """The data that a run was trained on, with their licences, and the versions of the software."""
 
     data: DataFingerprints
     licences: Mapping[str, str]

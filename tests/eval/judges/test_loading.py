@@ -347,7 +347,8 @@ def test_the_card_in_a_checkpoint_says_what_the_recipe_said(world: Path, tmp_pat
     (checkpoint.parent / "recipe.yaml").write_text(
         json.dumps(run_folders.recipe(checkpoint, [], system_prompt="Look twice."))
     )
-    found, scores = judge_card_of(checkpoint), judged(checkpoint, world)
+    found = judge_card_of(checkpoint)
+    scores = judged(checkpoint, world)
     assert found is not None
     (checkpoint / CARD).write_text(found.model_dump_json(indent=1))
     (checkpoint.parent / "recipe.yaml").unlink()

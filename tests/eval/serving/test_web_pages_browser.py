@@ -474,7 +474,8 @@ def test_scoring_can_be_cancelled_and_a_server_that_ends_is_said(
     with listening(judges["scalar"]) as (server, port):
         opened(chromium, f"http://127.0.0.1:{port}/")
         click(chromium, "#examples button")
-        running, server.service.running = server.service.running, None
+        running = server.service.running
+        server.service.running = None
         click(chromium, "#score")
         chromium.wait_until("document.getElementById('problem').textContent !== ''")
         assert "the model is being loaded" in text(chromium, "#problem")
@@ -498,7 +499,8 @@ def test_a_page_that_is_opened_too_early_waits_for_the_model(
     chromium: Browser, judges: dict[str, JudgeToServe]
 ) -> None:
     with listening(judges["scalar"]) as (server, port):
-        running, server.service.running = server.service.running, None
+        running = server.service.running
+        server.service.running = None
         chromium.open_address(f"http://127.0.0.1:{port}/")
         chromium.wait_until("document.getElementById('model').textContent.includes('being loaded')")
         server.service.running = running

@@ -157,7 +157,7 @@ def test_a_message_is_not_as_long_as_its_record(tmp_path: Path) -> None:
 
 
 def time_to_refuse(source: Source, texts: Sequence[str], reason: str) -> str | None:
-    """Return how the time to refuse a row grows if it grows faster than the row's text, else None.
+    """Return a message on the time to refuse a row if it grows faster than its text, else None.
 
     Args:
         source: a source whose row `index` contains `texts[index]`.
