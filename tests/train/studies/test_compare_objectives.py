@@ -131,7 +131,7 @@ def test_a_model_that_knows_the_truth_is_right_everywhere(tmp_path: Path) -> Non
     assert model.courtesy == 0.5
     assert model.coverage is not None
     assert model.coverage.n == 480
-    within_one, within_two = model.coverage.on_line
+    within_one, within_two = model.coverage.of_differences
     assert 0.5 < within_one.share < within_two.share < 1
 
 
@@ -161,7 +161,7 @@ def test_deviations_of_the_right_size_cover_the_ratings() -> None:
     result = coverage_of_ratings(questions)
     assert result is not None
     assert result.slope == pytest.approx(3, abs=0.3)
-    for share in result.on_line:
+    for share in (*result.on_line, *result.of_differences):
         assert abs(share.share - share.expected) < 0.05
     assert coverage_of_ratings([*questions, question([1.0, 2.0, 3.0, 4.0])]) is None
 
