@@ -4,15 +4,17 @@ A response is one picture. The model reads it as a part of the question, with th
 question, and not as an answer of the assistant.
 """
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from PIL import Image
 from torch import nn
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Response, text
+from mmrm.data.preference import Message, Response, image_parts, text
 from mmrm.data.prompts import filled, question
-from mmrm.eval.candidates import Candidates, Scores
+from mmrm.eval.candidates import STD, Candidates, Scores
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.packed_judge import (
     PackedJudge,
@@ -49,10 +51,11 @@ class PictureLayout:
         [response] = unit.responses
         self._refuse_other_forms(candidates, response)
         images = (*candidates.images, *response.images)
-        contents = {"text_prompt": question(candidates.prompt)}
+        contents = {"text_prompt": Response.of_text(question(candidates.prompt))}
         conversations = []
         for prompt in self.prompts:
-            turn = text("user", filled(prompt, contents), len(images))
+            content = [*image_parts(len(images)), *filled(prompt, contents)]
+            turn: Message = {"role": "user", "content": content}
             conversations.append(Conversation((turn,), images))
         return conversations, None
 
@@ -112,6 +115,17 @@ class PictureJudge(PackedJudge):
         """The function that encodes the questions about a picture for the model."""
         return PictureUnitEncoder(self.packed.encoder, self.layout)
 
+    @property
+    def trial(self) -> Candidates:
+        """Two pictures with which a server tests at its start that the judge can compute."""
+        buffer = io.BytesIO()
+        Image.new("RGB", (28, 28)).save(buffer, "PNG")
+        picture = buffer.getvalue()
+        sources = (picture,) * self.row.num_source_pictures
+        prompt = (text("user", "?", len(sources)),)
+        responses = (Response((picture,)), Response((picture,)))
+        return Candidates("trial", sources, prompt, responses, "trial")
+
     def units(self, candidates: Candidates) -> list[Unit]:
         """Return a unit for each picture."""
         indices = range(len(candidates.responses))
@@ -131,9 +145,9 @@ class PictureJudge(PackedJudge):
         by_head = by_question.diagonal(dim1=1, dim2=2)  # (pictures, columns, heads)
         numbers = by_head.mean(-1)
         scores = columns.ranking_scores(numbers).tolist()
-        deviations = columns.attributes(numbers)["std"].tolist()
+        deviations = columns.attributes(numbers)[STD].tolist()
         return [
-            UnitResult(values=(score,), attributes={"std": (deviation,)})
+            UnitResult(values=(score,), attributes={STD: (deviation,)})
             for score, deviation in zip(scores, deviations, strict=True)
         ]
 
@@ -150,5 +164,5 @@ class PictureJudge(PackedJudge):
         attributes = joined_attributes(results)
         if self.protocol is None:
             refuse_non_finite(candidates, values)
-            refuse_non_finite(candidates, attributes["std"])
+            refuse_non_finite(candidates, attributes[STD])
         return Scores(values, attributes=attributes)

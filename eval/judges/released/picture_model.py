@@ -57,9 +57,6 @@ UNREADABLE = (
 class PictureReward:
     """A released reward model that scores a picture, with the settings of its authors' script."""
 
-    backbone: str
-    """Hub id of the model that the authors trained. Its config.json, tokenizer and image processor
-    are used."""
     weight_files: tuple[str, ...]
     """Names of the file of tensors, in the order in which the authors' script looks for them."""
     prompts: tuple[str, ...]
@@ -123,12 +120,12 @@ def load_picture_model(
     except IncompleteCheckpointError as error:
         raise CheckpointError(str(error)) from error
 
-    modules: list[nn.Module] = [model.head]
+    modules = [model.head]
     for head_tensors in heads[1:]:
         head = RewardHead(model.config)
         head.float().load_state_dict(head_tensors)
         modules.append(head)
-    model.head = HeadsSideBySide(modules)
+    model.set_submodule("head", HeadsSideBySide(modules))
     return model, encoder
 
 
@@ -154,12 +151,8 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         CheckpointError: The file cannot be read, or holds something else than floating-point
             tensors.
     """
-    content: Mapping[str, object]
     try:
-        if file.suffix == ".safetensors":
-            content = load_file(file)
-        else:
-            content = torch.load(file, map_location="cpu", weights_only=True)
+        content = _stored_content(file)
     except UNREADABLE as error:
         raise CheckpointError(
             f"{file} cannot be read ({type(error).__name__}: {error}). It was probably cut off "
@@ -177,6 +170,15 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
             )
         tensors[name] = value
     return tensors
+
+
+def _stored_content(file: Path) -> Mapping[str, object]:
+    """Return the content of a file in the format of safetensors or of `torch.save`."""
+    if file.suffix == ".safetensors":
+        tensors: dict[str, Tensor] = load_file(file)
+        return tensors
+    content: Mapping[str, object] = torch.load(file, map_location="cpu", weights_only=True)
+    return content
 
 
 def _embedding(file: Path, tensors: Mapping[str, Tensor]) -> Tensor:
