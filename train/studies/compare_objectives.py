@@ -216,7 +216,7 @@ def row_of_record(record: Preference) -> dict[str, Any]:
         "key": f"{Question.of_record(record).key:016x}",
         "prompt": list(record.prompt),
         "images": [_data_uri(image) for image in record.images if isinstance(image, bytes)],
-        "responses": [record.responses[index] for index in order],
+        "responses": [record.responses[index].text for index in order],
     }
     for name in ATTRIBUTES:
         values = record.attributes[name]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, Response
 from mmrm.eval.contamination.question_overlap import Question
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.variants import Ablation, Run
@@ -88,9 +88,9 @@ def test_the_rows_of_a_source_hide_the_order_of_its_records() -> None:
         assert Question.of_row(row).key == Question.of_record(record).key
         assert sorted(row["responses"]) == sorted(response.text for response in record.responses)
         for response, rating in zip(row["responses"], row["rating"], strict=True):
-            index = record.responses.index(response)
+            index = record.responses.index(Response.of_text(response))
             assert record.attributes["rating"][index] == rating
-        places_of_best.append(row["responses"].index(record.responses[0]))
+        places_of_best.append(row["responses"].index(record.responses[0].text))
     assert len(set(places_of_best)) == 8
     assert places_of_best.count(0) < 20
 
