@@ -279,8 +279,7 @@ def _picture_judge(
     backbone = Path(config.settings_folder).expanduser()
     backbone_folder = fetch_checkpoint(backbone, SETTINGS_DOWNLOADED)
     _refuse_other_family(path, backbone_folder, config.model, family)
-    patterns = [*SETTINGS_DOWNLOADED, *row.weight_files]
-    folder = fetch_checkpoint(Path(config.checkpoint).expanduser(), patterns)
+    folder = fetch_checkpoint(Path(config.checkpoint).expanduser(), row.weight_files)
     model, encoder = load_picture_model(folder, backbone_folder, row)
     token_budget = runtime.token_budget or TOKEN_BUDGET[runtime.device.type]
     return PictureJudge(

@@ -9,6 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from torch import Tensor
@@ -122,6 +123,54 @@ def test_users_give_pictures_as_responses(tmp_path: Path) -> None:
     scores = loaded.score(PROMPT, responses)
     [expected] = picture_judge(tmp_path / "judge.yaml").score_batch([candidates_for("hpsv3")])
     assert scores == pytest.approx(expected.values, abs=1e-6)
+
+
+def test_a_rank_without_work_runs_the_filler_row(tmp_path: Path) -> None:
+    for model in ("hpsv3", "edit_reward"):
+        judge = picture_judge(released(tmp_path / model, model).judge_file)
+        assert judge.run(judge.packed.encoder.pack([]), []) == []
+
+
+def test_weights_in_bf16_keep_their_dtype_and_heads_in_fp32_theirs(tmp_path: Path) -> None:
+    """The authors convert the backbone to bf16, and load the heads in fp32."""
+    files = released(tmp_path, "edit_reward")
+    [exact] = picture_judge(files.judge_file).score_batch([candidates_for("edit_reward")])
+
+    def to_bf16(tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            if "rm_head" not in name:
+                tensors[name] = tensor.bfloat16()
+
+    change_tensors(files.weights, to_bf16)
+    judge = picture_judge(files.judge_file)
+    assert next(judge.model.parameters()).dtype == torch.bfloat16
+    heads: Any = judge.model.get_submodule("head")
+    for ours, theirs in zip(heads, files.heads, strict=True):
+        assert torch.equal(ours.state_dict()["0.weight"], theirs.state_dict()["0.weight"])
+    [scores] = judge.score_batch([candidates_for("edit_reward")])
+    assert scores.values == pytest.approx(exact.values, abs=0.1)
+
+
+def test_files_of_a_hub_id_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = released(tmp_path, "hpsv3")
+    folders = {
+        "MizzenAI/HPSv3": files.weights.parent,
+        "Qwen/Qwen2-VL-7B-Instruct": files.backbone,
+    }
+    fetched: dict[str, list[str]] = {}
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        fetched[name] = allow_patterns
+        return str(folders[name])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    judge_file = tmp_path / "hub.yaml"
+    judge_file.write_text("type: released\nmodel: hpsv3\ncheckpoint: MizzenAI/HPSv3\n")
+    picture_judge(judge_file)
+    assert fetched == {
+        "Qwen/Qwen2-VL-7B-Instruct": ["*.json", "*.jinja", "*.txt"],
+        "MizzenAI/HPSv3": ["HPSv3.safetensors"],
+    }
 
 
 def test_it_can_be_served(tmp_path: Path) -> None:
