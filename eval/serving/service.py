@@ -422,8 +422,9 @@ def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
             "and released judges."
         )
     loaded = load_judge(path, runtime)
-    loaded.rank("?", ["-", "."])  # a judge that cannot compute fails now and not at a request
     assert isinstance(loaded.judge, PackedJudge), "a judge with a checkpoint runs in this process"
+    # A judge that cannot compute fails now and not at a request.
+    loaded.judge.score_batch([loaded.judge.trial])
     # A released judge that compares two responses is shown to clients as a generative one.
     kind = "generative" if config.compares else config.type
     served = ServedCheckpoint(name, kind, judge_digest(path), reference_of(path))
