@@ -20,8 +20,11 @@ from mmrm.eval.serving.api_models import (
     RerankAnswer,
     RerankQuery,
     RerankRequest,
+    RewardNamesAnswer,
     RewardsAnswer,
     RewardsRequest,
+    ScoreImagesAnswer,
+    ScoreImagesRequest,
     StoredImage,
     WrittenGroup,
     WrittenTurn,
@@ -50,6 +53,11 @@ class Route:
         return "get" if self.request is None else "post"
 
 
+WHITE_SQUARE = (
+    "iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAAAAACN7WTCAAAAJUlEQVR42u3LMREA"
+    "AAgEoNf+nbWC5ww7NfnpiKIoiqIoiqIoniwyIgFvCyLXLgAAAABJRU5ErkJggg=="
+)
+"""A PNG file of 56 x 56 white pixels in base64."""
 RERANK = Route(
     summary="Rank responses, in the form of vLLM, Jina and Cohere",
     request=RerankRequest,
@@ -82,6 +90,20 @@ ROUTES: Mapping[str, Route] = {
         example={"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2? "]},
         answer=GetRewardAnswer,
     ),
+    "/score": Route(
+        summary="Score generated and edited images, in the form of UniRL's reward service",
+        request=ScoreImagesRequest,
+        example={
+            "requests": [
+                {
+                    "history": [{"text": "A white square", "image_b64": WHITE_SQUARE}],
+                    "required_rewards": ["reward_model"],
+                }
+            ]
+        },
+        answer=ScoreImagesAnswer,
+    ),
+    "/rewards": Route(summary="The names that /score knows", answer=RewardNamesAnswer),
     "/v1/models": Route(summary="Name, kind, fingerprint and limits", answer=ModelsAnswer),
     "/metrics": Route(summary="Counters and gauges for Prometheus"),
     "/health": Route(summary="Whether the process is alive", answer=HealthAnswer, needs_key=False),

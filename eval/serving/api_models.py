@@ -182,6 +182,37 @@ class GetRewardRequest(Request):
     )
 
 
+class HistoryTurn(BaseModel):
+    """A prompt, and an image that belongs to it."""
+
+    model_config = ConfigDict(strict=True)
+
+    text: str
+    image_b64: str | None = Field(default=None, description="The bytes of an image in base64.")
+    video_b64: str | None = Field(default=None, description="Must be null. Videos are refused.")
+    video_path: str | None = Field(default=None, description="Must be null. Videos are refused.")
+
+
+class ScoredHistory(BaseModel):
+    """A generated image with its prompt.
+
+    `history` is [generated image], or, for an edited image, [source image, edited image]. The turns
+    of an edited image have equal texts.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    history: list[HistoryTurn]
+    required_rewards: list[str] = Field(description='Must be ["reward_model"].')
+    metadata: dict[str, Any] | None = Field(default=None, description="Is not used.")
+
+
+class ScoreImagesRequest(Request):
+    """A request to `/score`."""
+
+    requests: list[ScoredHistory] = Field(min_length=1)
+
+
 # Answers
 
 
@@ -345,6 +376,23 @@ class GetRewardAnswer(BaseModel):
     )
 
 
+class ScoreImagesAnswer(BaseModel):
+    """The answer of `/score`, in the form of UniRL's reward service."""
+
+    results: list[dict[str, dict[str, float]]] = Field(
+        description='The raw score of each image: {"reward_model": {"score": SCORE}}.'
+    )
+    errors: list[dict[str, str]] = Field(
+        description="An empty object for each image. If an image has no score, the request fails."
+    )
+
+
+class RewardNamesAnswer(BaseModel):
+    """The answer of `/rewards`, in the form of UniRL's reward service."""
+
+    rewards: list[str] = Field(description='["reward_model"].')
+
+
 class ModelEntry(BaseModel):
     """The served model."""
 
@@ -372,6 +420,9 @@ class HealthAnswer(BaseModel):
     """The answer of `/health`."""
 
     status: Literal["alive"]
+    rewards: dict[str, list[str]] = Field(
+        description='{"reward_model": [the status of /ready]}, for the client of UniRL.'
+    )
 
 
 class ReadyAnswer(BaseModel):

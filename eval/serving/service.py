@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -110,6 +110,13 @@ class Service:
     up."""
     failed: BaseException | None = None
     """The error that ended loading or computing. The server then ends as well."""
+
+    @property
+    def status(self) -> Literal["ready", "loading", "draining"]:
+        """The status for load balancers: only a server that is ready gives scores."""
+        if self.draining:
+            return "draining"
+        return "loading" if self.running is None else "ready"
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
