@@ -18,7 +18,6 @@ from mmrm.eval.serving.api_models import (
     ModelsAnswer,
     ReadyAnswer,
     RerankAnswer,
-    RerankQuery,
     RerankRequest,
     RewardNamesAnswer,
     RewardsAnswer,
@@ -27,6 +26,7 @@ from mmrm.eval.serving.api_models import (
     ScoreImagesRequest,
     StoredImage,
     WrittenGroup,
+    WrittenParts,
     WrittenTurn,
 )
 
@@ -182,7 +182,7 @@ def _json_content(model: type[BaseModel]) -> Json:
 def _schemas() -> Json:
     """Return the schemas of all models by their names."""
     # Only annotations refer to these four, see `described_as`, so they are named here.
-    requests: list[type[BaseModel]] = [WrittenGroup, WrittenTurn, RerankQuery, StoredImage]
+    requests: list[type[BaseModel]] = [WrittenGroup, WrittenTurn, WrittenParts, StoredImage]
     answers: list[type[BaseModel]] = [ErrorAnswer]
     for route in ROUTES.values():
         if route.request is not None:

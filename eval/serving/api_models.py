@@ -40,9 +40,10 @@ class StoredImage(BaseModel):
 
 
 class WrittenImage(BaseModel):
-    """An image of a turn, in transformers' form.
+    """An image of a turn or a response, in transformers' form.
 
-    A part without an image is the place of an image of the group's `images`.
+    A part of a turn that has no image is the place of an image of the group's `images`. A part of a
+    response must have one.
     """
 
     type: Literal["image"]
@@ -63,7 +64,7 @@ class ImageAddress(BaseModel):
 
 
 class WrittenImageAddress(BaseModel):
-    """An image of a turn, in OpenAI's form."""
+    """An image of a turn or a response, in OpenAI's form."""
 
     type: Literal["image_url", "input_image"]
     image_url: str | ImageAddress | None = None
@@ -76,12 +77,15 @@ class WrittenTurn(BaseModel):
         description="At most one system turn comes first. Then user and assistant alternate."
     )
     content: str | list[WrittenText | WrittenImage | WrittenImageAddress] = Field(
-        description="A text, or a list of texts and images. A turn of the assistant has no image."
+        description=(
+            "A text, or a list of texts and images. Of the assistant's turns, only the scored "
+            "response of `/classify` may have images."
+        )
     )
 
 
-class RerankQuery(BaseModel):
-    """A prompt that is a list of texts and images."""
+class WrittenParts(BaseModel):
+    """A query or a document of `/rerank` that is a list of texts and images."""
 
     content: str | list[WrittenText | WrittenImage | WrittenImageAddress]
 
@@ -89,6 +93,19 @@ class RerankQuery(BaseModel):
 AnyTurn = Annotated[Any, described_as(WrittenTurn)]
 AnyImage = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": f"{SCHEMAS}/StoredImage"}]})
+]
+
+
+AnyPart = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"$ref": f"{SCHEMAS}/{part.__name__}"}
+                for part in (WrittenText, WrittenImage, WrittenImageAddress)
+            ]
+        }
+    ),
 ]
 
 
@@ -100,7 +117,10 @@ class WrittenGroup(BaseModel):
     messages: str | list[AnyTurn] = Field(
         description="The prompt: a question, or a conversation that ends with the user's turn."
     )
-    responses: list[str] = Field(min_length=1, description="The responses that are scored.")
+    responses: list[str | list[AnyPart]] = Field(
+        min_length=1,
+        description="The responses that are scored, each a text or a list of texts and images.",
+    )
     images: list[AnyImage] = Field(
         default=[],
         description=(
@@ -154,10 +174,12 @@ class ClassifyRequest(Request):
 class RerankRequest(Request):
     """A request to `/rerank` or `/v1/rerank`."""
 
-    query: str | Annotated[dict[str, Any], described_as(RerankQuery)] = Field(
+    query: str | Annotated[dict[str, Any], described_as(WrittenParts)] = Field(
         description="The prompt."
     )
-    documents: list[str] = Field(min_length=1, description="The responses that are scored.")
+    documents: list[str | Annotated[dict[str, Any], described_as(WrittenParts)]] = Field(
+        min_length=1, description="The responses that are scored."
+    )
     top_n: int = Field(
         default=0, ge=0, description="The number of documents in the answer. 0 returns all."
     )
@@ -332,10 +354,10 @@ class ClassifyAnswer(BaseModel):
 
 
 class Document(BaseModel):
-    """A response."""
+    """A response, as it was sent: its text, or its parts."""
 
-    text: str
-    multi_modal: None = None
+    text: str | None = None
+    multi_modal: list[AnyPart] | None = None
 
 
 class RankedDocument(BaseModel):

@@ -229,40 +229,34 @@ def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -
 def _group_of_conversation(messages: list[Any]) -> dict[str, Any]:
     """Return a group, a prompt with one response: the last message is the response.
 
-    Raises: RecordError if the last message is not a text of the assistant.
+    Raises: RecordError if the last message is not the assistant's, or has neither text nor parts.
     """
     last_turn = messages[-1] if messages and isinstance(messages[-1], dict) else {}
     response = last_turn.get("content")
-    if isinstance(response, list):
-        response = _joined_texts(response)
-    if last_turn.get("role") != "assistant" or not isinstance(response, str):
+    if last_turn.get("role") != "assistant" or not isinstance(response, str | list):
         raise RecordError(
-            "the last of the messages must be the assistant's turn with the text to be scored."
+            "the last of the messages must be the assistant's turn with the response to be scored, "
+            "a text or a list of parts."
         )
     return {"messages": messages[:-1], "responses": [response]}
-
-
-def _joined_texts(parts: list[Any]) -> str | None:
-    """Return the joined texts of a turn's parts, or None if a part is not a text."""
-    texts: list[str] = []
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            return None
-        if not isinstance(part.get("text"), str):
-            return None
-        texts.append(part["text"])
-    return "".join(texts)
 
 
 def read_rerank_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read the body of a request to `/rerank`, a route of vLLM.
 
-    The `query` is the prompt, a text or `{"content": parts}`. The `documents` are the responses.
+    The `query` is the prompt, a text or `{"content": parts}`. The `documents` are the responses,
+    each in one of these forms.
     """
     request = RerankRequest.model_validate(body)
-    content = request.query if isinstance(request.query, str) else request.query.get("content")
-    group = {"messages": [{"role": "user", "content": content}], "responses": request.documents}
+    turn = {"role": "user", "content": _written_content(request.query)}
+    responses = [_written_content(document) for document in request.documents]
+    group = {"messages": [turn], "responses": responses}
     return ScoreRequest([group], write_answer=partial(_rerank_answer, served, request))
+
+
+def _written_content(text_or_parts: str | dict[str, Any]) -> Any:
+    """Return the content of a query or a document, which is a text or `{"content": parts}`."""
+    return text_or_parts if isinstance(text_or_parts, str) else text_or_parts.get("content")
 
 
 def _rerank_answer(
@@ -276,10 +270,13 @@ def _rerank_answer(
     num_shown = request.top_n or len(request.documents)
     ranked_documents: list[RankedDocument] = []
     for index in result.scores.order[:num_shown]:
+        content = _written_content(request.documents[index])
+        is_text = isinstance(content, str)
+        document = Document(text=content) if is_text else Document(multi_modal=content)
         ranked_documents.append(
             RankedDocument(
                 index=index,
-                document=Document(text=request.documents[index]),
+                document=document,
                 relevance_score=result.scores.values[index],
             )
         )
