@@ -120,6 +120,7 @@ REFUSALS = {
     "404": "The server has no such model.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
+    "415": "The body is a pickle.",
     "422": "The request is malformed, or exceeds a limit.",
     "429": "Too many requests wait. Repeat it after the seconds in `Retry-After`.",
     "500": "The server failed. Its log has the reason.",

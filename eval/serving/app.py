@@ -29,7 +29,7 @@ from mmrm.eval.serving.dialects import (
     ScoreRequest,
     ServedCheckpoint,
 )
-from mmrm.eval.serving.service import LOGGER, RequestError, Service
+from mmrm.eval.serving.service import LOGGER, REQUIRES_JSON, RequestError, Service
 from mmrm.eval.serving.web_pages import reference_page, try_page
 
 PROBE_PATHS = ("/health", "/ready")
@@ -147,7 +147,10 @@ def application(service: Service) -> FastAPI:
         return error.response()
 
     @app.exception_handler(HTTPException)
-    async def answer_unknown_route(_: Request, error: HTTPException) -> JSONResponse:
+    async def answer_unknown_route(request: Request, error: HTTPException) -> JSONResponse:
+        # verl-omni's client posts pickles to the address alone, without the path of a route.
+        if request.headers.get("content-type") == "application/octet-stream":
+            return RequestError(415, "unsupported_media_type", REQUIRES_JSON).response()
         return RequestError(
             error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}."
         ).response()

@@ -37,6 +37,14 @@ READ_SECONDS = 60
 RETRY_SECONDS = "1"
 """Seconds after which a client may repeat a refused request, as text for the header Retry-After."""
 
+FIRST_BYTE_OF_PICKLES = b"\x80"
+"""The first byte of a pickle of protocol 2 or later. No text in UTF-8 begins with it."""
+REQUIRES_JSON = (
+    "the body is not JSON. verl-omni's and flow_grpo's HTTP scorer clients send pickles, and this "
+    "server reads none, because a pickle can run any program. Send JSON to /v1/rewards. For "
+    "verl-omni, copy eval/adapters/verl_omni_reward.py, which does so."
+)
+
 
 class RequestError(Exception):
     """The error with which a whole request is answered.
@@ -386,9 +394,12 @@ def read_request(
         max_values: The largest number of JSON values that a body may hold.
 
     Raises:
-        RequestError: If the body has too many values, is no JSON, or names another model.
+        RequestError: If the body is a pickle, has too many values, is no JSON, or names another
+            model.
         RecordError, ValidationError: If `read` refuses the parsed body.
     """
+    if body.startswith(FIRST_BYTE_OF_PICKLES):
+        raise RequestError(415, "unsupported_media_type", REQUIRES_JSON)
     num_values = count_values(body)
     if num_values > max_values:
         raise RequestError(
