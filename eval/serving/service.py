@@ -236,7 +236,8 @@ class Service:
                         raise RequestError(
                             413,
                             "too_large",
-                            f"the request has more than the {self.limits.body:,} bytes allowed.",
+                            f"the request has more than the {self.limits.body:,} bytes allowed. "
+                            "Send fewer or smaller images, or start with `--max-body N`.",
                         )
         except TimeoutError:
             raise RequestError(

@@ -100,7 +100,7 @@ def test_judges_that_write_read_responses_with_images(
 @pytest.mark.numerics
 def test_vllms_routes_take_content_parts_as_responses(judges: dict[str, JudgeToServe]) -> None:
     parts = [text_part("A cat: "), openai_part(2)]
-    responses = [parts, "No.", [openai_part(1)]]
+    responses: list[Any] = [parts, "No.", [openai_part(1)]]
     judge = LoadedJudge(judges["scalar"].judge)
     expected = judge.score(QUESTION, responses)
 
