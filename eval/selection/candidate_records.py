@@ -246,5 +246,8 @@ def _as_text_or_parts(value: Any) -> Any:
         return content
     if all(part["type"] == "text" for part in content):
         return "".join(part["text"] for part in content)
-    # Arrow gives all structs of a list the same keys, with None for those of other types.
-    return [{key: item for key, item in part.items() if item is not None} for part in content]
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        # Arrow gives all structs of a list the same keys, with None for those of other types.
+        parts.append({key: item for key, item in part.items() if item is not None})
+    return parts
