@@ -24,9 +24,10 @@ from rich.table import Table
 
 from mmrm.data.display.console import plain_console
 from tools.official_scorers.genai_bench import GENAI_BENCH
+from tools.official_scorers.mmrb2 import MMRB2
 from tools.official_scorers.scorer import Comparison, OfficialScorer
 
-SCORERS: tuple[OfficialScorer, ...] = (GENAI_BENCH,)
+SCORERS: tuple[OfficialScorer, ...] = (MMRB2, GENAI_BENCH)
 """The official scorers with which our figures are compared."""
 MIN_WIDTH = 125
 """The fewest columns of the printed table."""

@@ -37,7 +37,13 @@ from mmrm.eval.benchmarks.benchmark import (
     group_figures,
     macro,
 )
-from mmrm.eval.benchmarks.prediction_records import abbreviated, is_number, one_of, parse_records, text
+from mmrm.eval.benchmarks.prediction_records import (
+    abbreviated,
+    is_number,
+    one_of,
+    parse_records,
+    text,
+)
 from mmrm.eval.benchmarks.ranked_predictions import (
     finite_scores,
     ranked_predictions_format,
@@ -70,9 +76,7 @@ LETTERS = "ABCD"
 TIE = "A=B"
 TIES = (TIE, "A=B=Good", "A=B=Bad")
 """Rankings of two equally good edits."""
-KNOWN = (
-    PublishedEdition("the released edition", 484, {"2pair": 186, "3pair": 150, "4pair": 148}),
-)
+KNOWN = (PublishedEdition("the released edition", 484, {"2pair": 186, "3pair": 150, "4pair": 148}),)
 
 
 # Rows

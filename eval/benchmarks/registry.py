@@ -17,6 +17,7 @@ from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
 from mmrm.eval.benchmarks.genai_bench import GENAI_BENCH
 from mmrm.eval.benchmarks.mm_rlhf_rankings import MM_RLHF_RANKINGS
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
+from mmrm.eval.benchmarks.mmrb2 import MMRB2
 from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.reward_bench_2 import REWARD_BENCH_2
@@ -28,11 +29,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mm_rlhf_rewardbench": MM_RLHF_REWARDBENCH,
     "mm_rlhf_rankings": MM_RLHF_RANKINGS,
     "reward_bench_2": REWARD_BENCH_2,
+    "mmrb2": MMRB2,
     "genai_bench": GENAI_BENCH,
     "preference_folder": PREFERENCE_FOLDER,
 }
 
-WITH_VIDEOS = (MM_RLHF_REWARDBENCH.name, MM_RLHF_RANKINGS.name)
+WITH_VIDEOS = (MM_RLHF_REWARDBENCH.name, MM_RLHF_RANKINGS.name, GENAI_BENCH.name)
 """The benchmarks with questions about videos."""
 
 
@@ -57,7 +59,7 @@ class BenchmarkConfig(Location):
     def _settings_fit_the_benchmark(self) -> BenchmarkConfig:
         if self.frames is not None and self.name not in WITH_VIDEOS:
             raise ValueError(
-                f"`frames` is for {MM_RLHF_REWARDBENCH.name}, and {self.name} shows no videos. "
+                f"`frames` is for {', '.join(WITH_VIDEOS)}, and {self.name} shows no videos. "
                 "Remove `frames`."
             )
         if self.type is not None and self.name != PREFERENCE_FOLDER.name:

@@ -52,6 +52,8 @@ LONGEST_KEY = 60
 """The most characters of a repeated JSON key in a message."""
 MOST_THREADS = 16
 """The most threads that decode images at once."""
+FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+"""Endings of the names of a video's frames."""
 KEY_LENGTH = 24
 """Hexadecimal digits of a row's key."""
 
@@ -89,6 +91,18 @@ def find_files(location: str, patterns: Sequence[str], title: str) -> list[Path]
         "`embedded-hard`, the official file, or a folder with one of: "
         f"{', '.join(patterns)}."
     )
+
+
+def refuse_embedded(title: str, where: Location) -> None:
+    """Raise UserError if a location is an edition with generated rows, for benchmarks without one.
+
+    The message begins with `title`, the name of the benchmark.
+    """
+    if where.location in EMBEDDED:
+        raise UserError(
+            f"{title}: there is no edition with generated rows, which {where.location!r} names. "
+            "Set the location to `hub` or to the path of a copy."
+        )
 
 
 def _check_files(files: Sequence[Path], title: str) -> None:
@@ -434,6 +448,55 @@ def image_of_row(value: object, root: Path, identity: str) -> tuple[tuple[Encode
             "is text only by design."
         )
     return (path_below(root, value, identity),), value
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """An image of a row, which may be missing, and a text that stands for it in the row's key."""
+
+    content: EncodedImage | None
+    """None if the image is missing."""
+    reference: str
+
+    @property
+    def contents(self) -> tuple[EncodedImage, ...]:
+        """The image, or nothing if it is missing."""
+        return () if self.content is None else (self.content,)
+
+
+def row_image(value: object, root: Path, identity: str) -> RowImage:
+    """Return an image of a row whose benchmark counts rows without their images as unavailable.
+
+    Args:
+        value: The row's image column: a path, or a mapping with `bytes` and `path`.
+        root: The folder that paths are relative to.
+        identity: The benchmark and the row, for messages.
+
+    Raises:
+        ImageError: If the path names a video.
+        RecordError: If the value is neither a path nor such a mapping, or the path leaves `root`.
+    """
+    if not value:
+        return RowImage(None, "(none)")
+    images, reference = image_of_row(value, root, identity)
+    if isinstance(images[0], Path) and not images[0].is_file():
+        return RowImage(None, reference)
+    return RowImage(images[0], reference)
+
+
+def frame_files(folder: Path, num_frames: int) -> tuple[EncodedImage, ...]:
+    """Return the files of a video's frames in a folder, at most `num_frames` and evenly spaced.
+
+    The first frame is the first of the folder, and the others follow at equal distances, so that
+    the last one is not the last of the folder. The result is empty if the folder has no images or
+    does not exist.
+    """
+    if not folder.is_dir():
+        return ()
+    files = [file for file in folder.iterdir() if file.suffix.lower() in FRAME_SUFFIXES]
+    files.sort()
+    num_shown = min(num_frames, len(files))
+    return tuple(files[index * len(files) // num_shown] for index in range(num_shown))
 
 
 def path_below(root: Path, reference: str, identity: str) -> Path:

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def compare(checkout: Path, scratch: Path) -> Iterator[Comparison]:
         yield Comparison(name, "from responses", again, result["acc"])
 
     parse_response = official_functions(
-        checkout / "inference.py", ["parse_response"], {"re": _regex()}
+        checkout / "inference.py", ["parse_response"], {"re": import_module("regex")}
     )["parse_response"]
     for seed in range(NUM_GENERATED):
         folder = scratch / str(seed)
@@ -105,13 +106,6 @@ def generated_records(seed: int, parse_response: Any) -> list[Any]:
     elif seed % 8 == 7:
         records[broken]["correct"] = None
     return records
-
-
-def _regex() -> Any:
-    """Return the module that inference.py imports as `re`."""
-    import regex
-
-    return regex
 
 
 GENAI_BENCH = OfficialScorer(
