@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from rich.markup import escape
 from rich.progress import track
 
@@ -35,7 +34,7 @@ from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.package import recipe_path
-from mmrm.data.preference import Preference, validate
+from mmrm.data.preference import UNANSWERED, EncodedImage, Preference, validate
 from mmrm.data.preparation.data_card import SHARING_HEADINGS
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import (
@@ -43,7 +42,7 @@ from mmrm.data.preparation.recipe_section import (
     pairs_together_of,
     read_data_section,
 )
-from mmrm.data.preparation.row_index import ORDER, ROW, RowIndex, normalised
+from mmrm.data.preparation.row_index import ORDER, ROW, RowIndex, normalised_response
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.storage.files import write_whole
@@ -72,12 +71,22 @@ class Suspicion(NamedTuple):
     """The fault in words, or the text that shows it."""
 
 
+class ShownImage(NamedTuple):
+    """An image on the page."""
+
+    is_enlarged: bool
+    """True if the page enlarges the image because it is small."""
+    address: str
+    """The image as a data URI."""
+
+
 class ShownResponse(NamedTuple):
     """A response of a sample on the page."""
 
     name: str
     """"Chosen" or "Rejected" in a pair, otherwise the rank of the response."""
     text: str
+    images: list[ShownImage]
     critique: str | None
     attributes: str
     """The response's attributes with their numbers; empty if the record has none."""
@@ -123,7 +132,7 @@ def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
     identity = f"{split.source.name}:{row}"
     try:
         record = validate(split.source.record(row))
-        for image in record.images:
+        for image in record.all_images:
             # Both are called for the errors that they raise: on the header, and on the pixels.
             image_size(image, record.identity)
             decode(image, record.identity)
@@ -131,10 +140,10 @@ def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
         return None
     except RecordError as error:
         return Suspicion("cannot be used", identity, str(error).removeprefix(f"{identity}: "))
-    first_text = normalised(record.chosen)
-    if all(normalised(response) == first_text for response in record.responses[1:]):
+    first_response = normalised_response(record.chosen)
+    if all(normalised_response(response) == first_response for response in record.responses[1:]):
         return Suspicion(
-            "chosen equals rejected", record.identity, record.chosen[:SHOWN_CHARACTERS]
+            "chosen equals rejected", record.identity, record.chosen.text[:SHOWN_CHARACTERS]
         )
     return None
 
@@ -184,20 +193,19 @@ def _contradictory_lists(splits: Sequence[SourceSplit]) -> Iterator[Suspicion]:
         preferences: set[tuple[str, str]] = set()
         for identity in identities_of_list:
             name, _, row = identity.rpartition(":")
-            preferences |= preferred_texts(splits_by_name[name].source.record(int(row)))
+            preferences |= preferred_responses(splits_by_name[name].source.record(int(row)))
         if any((worse, better) in preferences for better, worse in preferences):
             detail = f"the same responses in {', '.join(identities_of_list)}"
             yield Suspicion("contradictory labels", identities_of_list[0], detail)
 
 
-def preferred_texts(record: Preference) -> set[tuple[str, str]]:
-    """Return the normalised texts of every two responses of different rank, the better one first.
+def preferred_responses(record: Preference) -> set[tuple[str, str]]:
+    """Return every two normalised responses of different rank, the better one first.
 
-    Pairs of equal texts are left out.
+    Pairs of equal responses are left out.
     """
-    ranked = [
-        (rank, normalised(text)) for rank, text in zip(record.ranks, record.responses, strict=True)
-    ]
+    normalised_responses = map(normalised_response, record.responses)
+    ranked = list(zip(record.ranks, normalised_responses, strict=True))
     preferences = set()
     for better_rank, better in ranked:
         for worse_rank, worse in ranked:
@@ -374,40 +382,55 @@ def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any
     """Draw up to `count` training records of a source by `seed`, and yield them for the page.
 
     Each record is a mapping with four keys. `record` is the Preference. `responses` has a
-    `ShownResponse` for each of its responses. `images` has a pair for
-    each image: a bool that is True if the page enlarges the image because it is small, and the
-    image as a data URI. `problem` is a sentence if the record cannot be shown, else an empty text.
+    `ShownResponse` for each of its responses. `images` has a `ShownImage` for each image of the
+    prompt. `problem` is a sentence if the record cannot be shown, else an empty text.
     """
     generator = np.random.default_rng(seed)
     for row in generator.choice(split.rows, min(count, len(split.rows)), replace=False):
         # An empty record is shown in place of one that cannot be read.
-        record = Preference(f"{split.source.name}:{row}", prompt=(), responses=("", ""))
-        images: list[Image.Image] = []
+        record = Preference(f"{split.source.name}:{row}", prompt=(), responses=UNANSWERED)
+        images: list[ShownImage] = []
+        responses: list[ShownResponse] = []
         problem = ""
         try:
             record = validate(split.source.record(int(row)))
-            images = [decode(image, record.identity) for image in record.images]
+            images = shown_images(record.images, record.identity)
+            responses = shown_responses(record)
         except RecordError as error:
             problem = f"It cannot be shown: {error}"
-        thumbnails = []
-        for image in images:
-            is_enlarged = max(image.size) <= TINY
-            thumbnails.append((is_enlarged, thumbnail(image, THUMBNAIL)))
-        yield {
-            "record": record,
-            "responses": shown_responses(record),
-            "images": thumbnails,
-            "problem": problem,
-        }
+        yield {"record": record, "responses": responses, "images": images, "problem": problem}
+
+
+def shown_images(images: Sequence[EncodedImage], identity: str) -> list[ShownImage]:
+    """Return images as the page shows them.
+
+    Args:
+        images: The images of a prompt or of a response.
+        identity: The name of their record, for messages.
+
+    Raises:
+        ImageError: An image cannot be decoded.
+    """
+    shown = []
+    for image in images:
+        decoded = decode(image, identity)
+        is_enlarged = max(decoded.size) <= TINY
+        shown.append(ShownImage(is_enlarged, thumbnail(decoded, THUMBNAIL)))
+    return shown
 
 
 def shown_responses(record: Preference) -> list[ShownResponse]:
-    """Return the responses of a record as the page shows them, the best one first."""
+    """Return the responses of a record as the page shows them, the best one first.
+
+    Raises:
+        ImageError: An image of a response cannot be decoded.
+    """
     names = ["Chosen", "Rejected"]
     if not record.is_pair:
         names = [f"Rank {rank}" for rank in record.ranks]
     responses = []
-    for index, (name, text) in enumerate(zip(names, record.responses, strict=True)):
+    for index, (name, response) in enumerate(zip(names, record.responses, strict=True)):
+        images = shown_images(response.images, record.identity)
         attributes = []
         for attribute, values in record.attributes.items():
             number = "unknown" if math.isnan(values[index]) else f"{values[index]:g}"
@@ -418,7 +441,9 @@ def shown_responses(record: Preference) -> list[ShownResponse]:
         elif index == len(names) - 1:
             critique = record.rejected_critique
         is_best = record.ranks[index] == 0
-        responses.append(ShownResponse(name, text, critique, ", ".join(attributes), is_best))
+        responses.append(
+            ShownResponse(name, response.text, images, critique, ", ".join(attributes), is_best)
+        )
     return responses
 
 

@@ -28,9 +28,9 @@ class Limits(Section):
     turns: int = Field(default=500, ge=1, le=100_000)
     """Turns of its prompt."""
     parts: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Text parts and image parts of its prompt."""
+    """Text parts and image parts of its prompt, and of responses that have images."""
     images: int = Field(default=256, ge=0, le=65_535)
-    """Images of its prompt; the frames of a video are images."""
+    """Images of its prompt and its responses; the frames of a video are images."""
 
     def check(self, record: Preference) -> Preference:
         """Return `record` unchanged; raise RecordError if it is beyond a limit."""
@@ -41,12 +41,16 @@ class Limits(Section):
             record.source,
             record.category,
         )
-        all_texts = [*texts(record.prompt), *record.responses]
+        all_texts = [*texts(record.prompt), *(response.text for response in record.responses)]
         all_texts += [text for text in optional_texts if text is not None]
         self.refuse_beyond("characters", sum(map(len, all_texts)))
         self.refuse_beyond("turns", len(record.prompt))
-        self.refuse_beyond("parts", sum(len(message["content"]) for message in record.prompt))
-        self.refuse_beyond("images", len(record.images))
+        num_parts = sum(len(message["content"]) for message in record.prompt)
+        for response in record.responses:
+            if response.images:
+                num_parts += len(response.content)
+        self.refuse_beyond("parts", num_parts)
+        self.refuse_beyond("images", len(record.all_images))
         return record
 
     def refuse_beyond(self, name: str, count: int, advice: str | None = None) -> None:

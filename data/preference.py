@@ -1,9 +1,13 @@
 """The record of this project: a multimodal prompt with responses that were compared or rated.
 
+A response is a message: it may hold images as well as texts.
+
 Training and evaluation both start from `Preference` records, and `validate` checks the rules that
 every record must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels,
 so that a record is small and a data set can be memory-mapped.
 """
+
+from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +48,12 @@ class Message(TypedDict):
 
 def text(role: Literal["system", "user", "assistant"], content: str, images: int = 0) -> Message:
     """Return a message of `images` image parts followed by one text part."""
-    image_parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(images)]
-    return {"role": role, "content": [*image_parts, {"type": "text", "text": content}]}
+    return {"role": role, "content": [*image_parts(images), {"type": "text", "text": content}]}
+
+
+def image_parts(count: int) -> list[TextPart | ImagePart]:
+    """Return the places of `count` images."""
+    return [{"type": "image"} for _ in range(count)]
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
@@ -61,6 +69,85 @@ def texts(messages: Sequence[Message]) -> list[str]:
 def num_image_parts(messages: Sequence[Message]) -> int:
     """Return the number of image parts of `messages`."""
     return sum(part["type"] == "image" for message in messages for part in message["content"])
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer to a prompt: texts and images in the order in which they are shown.
+
+    A policy's answer is mostly one text. What an image generator or an editor returns is an image,
+    and an interleaved answer has both.
+    """
+
+    content: tuple[str | EncodedImage, ...]
+    """The texts and the images. The frames of a video are images."""
+
+    @classmethod
+    def of_text(cls, text: str) -> Response:
+        """Return a response of one text."""
+        return cls((text,))
+
+    @property
+    def text(self) -> str:
+        """The texts, joined as chat templates join them, without the images."""
+        return "".join(part for part in self.content if isinstance(part, str))
+
+    @property
+    def images(self) -> tuple[EncodedImage, ...]:
+        """The images in their order."""
+        return tuple(part for part in self.content if not isinstance(part, str))
+
+    @property
+    def is_visible(self) -> bool:
+        """True if the response has an image, or a character that can be seen."""
+        return bool(self.images) or visible(self.text)
+
+    @property
+    def parts(self) -> list[TextPart | ImagePart]:
+        """The content as the parts of a message, with a place for each image."""
+        parts: list[TextPart | ImagePart] = []
+        for part in self.content:
+            if isinstance(part, str):
+                parts.append({"type": "text", "text": part})
+            else:
+                parts.append({"type": "image"})
+        return parts
+
+    @property
+    def turn(self) -> Message:
+        """The response as a turn of the assistant, with a place for each image."""
+        return {"role": "assistant", "content": self.parts}
+
+    def without_images(self) -> Response:
+        """Return the response with its texts alone."""
+        return Response(tuple(part for part in self.content if isinstance(part, str)))
+
+    def with_images(self, images: Sequence[EncodedImage]) -> Response:
+        """Return the response with other images in the places of its own.
+
+        Args:
+            images: As many images as the response has.
+        """
+        remaining_images = iter(images)
+        return Response(
+            tuple(
+                part if isinstance(part, str) else next(remaining_images) for part in self.content
+            )
+        )
+
+
+UNANSWERED = (Response(()), Response(()))
+"""The responses of a record that is a prompt alone."""
+
+
+def text_pair(first: str, second: str) -> tuple[Response, Response]:
+    """Return two responses of one text each."""
+    return Response.of_text(first), Response.of_text(second)
+
+
+def text_responses(*contents: str) -> tuple[Response, ...]:
+    """Return a response of one text for each of the texts."""
+    return tuple(map(Response.of_text, contents))
 
 
 Rule = Literal["exact", "multiple_choice", "numeric"]
@@ -84,7 +171,7 @@ class Preference:
     """Origin of the record, for messages to people: `source:row`, or a file and line."""
     prompt: tuple[Message, ...]
     """System, user and earlier assistant turns; the last turn is the user's."""
-    responses: tuple[str, ...]
+    responses: tuple[Response, ...]
     """The responses, the best one first. Responses of equal rank are in the source's order."""
     images: tuple[EncodedImage, ...] = ()
     """One image for each image part of the prompt, in the same order."""
@@ -110,12 +197,12 @@ class Preference:
     rating. A higher number is better, equal numbers are a tie, and NaN is unknown."""
 
     @property
-    def chosen(self) -> str:
+    def chosen(self) -> Response:
         """The best response, which is the preferred one of a pair."""
         return self.responses[0]
 
     @property
-    def rejected(self) -> str:
+    def rejected(self) -> Response:
         """The worst response, which is the other one of a pair."""
         return self.responses[-1]
 
@@ -127,7 +214,16 @@ class Preference:
     @property
     def is_question(self) -> bool:
         """True if the record is a prompt with a known answer and no responses."""
-        return self.truth is not None and not any(self.responses)
+        has_responses = any(response.text or response.images for response in self.responses)
+        return self.truth is not None and not has_responses
+
+    @property
+    def all_images(self) -> tuple[EncodedImage, ...]:
+        """The images of the prompt, and after them those of the responses in their order."""
+        images = list(self.images)
+        for response in self.responses:
+            images += response.images
+        return tuple(images)
 
 
 CONTROL_TOKENS = (
@@ -257,10 +353,12 @@ def _stray_markers(record: Preference) -> Iterator[str]:
 def _responses_and_notes(record: Preference) -> dict[str, str]:
     """Return the texts of a record except its prompt, by their names in messages.
 
-    Critiques and rationales that the record does not have are left out.
+    The texts of one response are joined, as a chat template joins them. Critiques and rationales
+    that the record does not have are left out.
     """
+    text_by_name = {name: response.text for name, response in _named_responses(record).items()}
     content_by_name = {
-        **_named_responses(record),
+        **text_by_name,
         "the chosen critique": record.chosen_critique,
         "the rejected critique": record.rejected_critique,
         "the rationale": record.rationale,
@@ -268,14 +366,16 @@ def _responses_and_notes(record: Preference) -> dict[str, str]:
     return {name: content for name, content in content_by_name.items() if content is not None}
 
 
-def _named_responses(record: Preference) -> dict[str, str]:
+def _named_responses(record: Preference) -> dict[str, Response]:
     """Return the responses of a record by their names in messages, the best response first."""
     if len(record.responses) == 2:
         return {
             "the chosen response": record.chosen,
             "the rejected response": record.rejected,
         }
-    return {f"response {number}": text for number, text in enumerate(record.responses, start=1)}
+    return {
+        f"response {number}": response for number, response in enumerate(record.responses, start=1)
+    }
 
 
 def _faults(record: Preference) -> Iterator[str]:
@@ -305,8 +405,8 @@ def _faults(record: Preference) -> Iterator[str]:
             "Each image needs exactly one place in the prompt."
         )
     for name, response in _named_responses(record).items():
-        if not visible(response) and not record.is_question:
-            yield f"{name} is empty; every response must hold text that can be seen."
+        if not response.is_visible and not record.is_question:
+            yield f"{name} is empty; every response must hold an image, or text that can be seen."
     yield from _faults_of_ranks(record)
     # `not … <=` instead of `>`, because every comparison with NaN is False.
     if record.margin is not None and not abs(record.margin) <= LARGEST_MARGIN:

@@ -14,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from mmrm.data.preference import Message, Preference, num_image_parts, text, texts
+from mmrm.data.preference import (
+    ImagePart,
+    Message,
+    Preference,
+    Response,
+    TextPart,
+    image_parts,
+    num_image_parts,
+    text,
+    texts,
+)
 
 JudgeTemplate = Literal["r1_reward", "short", "turns"]
 Answer = Literal[1, 2]
@@ -54,9 +64,11 @@ ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
 def judge_conversation(
-    template: JudgeTemplate, prompt: Sequence[Message], first: str, second: str
+    template: JudgeTemplate, prompt: Sequence[Message], first: Response, second: Response
 ) -> tuple[Message, ...]:
     """Return the conversation in which a judge is asked which of two responses is better.
+
+    Its images are those of the prompt, then those of the first and those of the second response.
 
     Args:
         template: The key in TEMPLATES of the words that the judge gets.
@@ -64,23 +76,49 @@ def judge_conversation(
         first: The response that is called Response 1.
         second: The response that is called Response 2.
     """
-    contents = {"question": question(prompt), "first": first, "second": second}
-    turns = [filled(turn, contents) for turn in TEMPLATES[template]]
-    messages = [text("user", turns[0], num_image_parts(prompt))]
-    for index, turn in enumerate(turns[1:], start=1):
+    question_text = Response.of_text(question(prompt))
+    contents = {"question": question_text, "first": first, "second": second}
+    messages: list[Message] = []
+    for index, template_of_turn in enumerate(TEMPLATES[template]):
         # The turns are alternately the user's and the assistant's.
         is_of_user = index % 2 == 0
-        messages.append(text("user" if is_of_user else "assistant", turn))
+        parts = filled(template_of_turn, contents)
+        if index == 0:
+            parts = [*image_parts(num_image_parts(prompt)), *parts]
+        messages.append({"role": "user" if is_of_user else "assistant", "content": parts})
     return tuple(messages)
 
 
-def filled(template: str, contents: Mapping[str, str]) -> str:
+def filled(template: str, contents: Mapping[str, Response]) -> list[TextPart | ImagePart]:
     """Return a template with `{name}` replaced by `contents[name]` for each name in `contents`.
 
-    All names are replaced at once, so that a "{second}" inside a content is not replaced.
+    All names are replaced at once, so that a "{second}" inside a content is not replaced. What
+    stands between two images is one text part. Without images, the result is one text part.
     """
     names = "|".join(contents)
-    return re.sub(rf"\{{({names})\}}", lambda match: contents[match[1]], template)
+    # Every second piece is the name of a content.
+    pieces = re.split(rf"\{{({names})\}}", template)
+    parts: list[TextPart | ImagePart] = []
+    text_before: list[str] = []
+    for index, piece in enumerate(pieces):
+        is_name = index % 2 == 1
+        added = contents[piece].parts if is_name else Response.of_text(piece).parts
+        for part in added:
+            if part["type"] == "text":
+                text_before.append(part["text"])
+                continue
+            parts += _as_text_part(text_before)
+            parts.append(part)
+            text_before = []
+    if not parts:
+        return [{"type": "text", "text": "".join(text_before)}]
+    return [*parts, *_as_text_part(text_before)]
+
+
+def _as_text_part(pieces: Sequence[str]) -> list[TextPart | ImagePart]:
+    """Return the pieces of a text as one text part; an empty list if the text is empty."""
+    joined = "".join(pieces)
+    return [{"type": "text", "text": joined}] if joined else []
 
 
 def question(prompt: Sequence[Message]) -> str:
@@ -109,7 +147,7 @@ CRITIQUE_REQUEST = (
 
 
 def with_critique(
-    prompt: tuple[Message, ...], response: str, request: str, critique: str | None
+    prompt: tuple[Message, ...], response: Response, request: str, critique: str | None
 ) -> tuple[Message, ...]:
     """Return the conversation that a critic reads: prompt, response, request and critique.
 
@@ -120,7 +158,7 @@ def with_critique(
         critique: The critique. With None, the conversation ends with the request, and the critic
             writes the critique.
     """
-    conversation = (*prompt, text("assistant", response), text("user", request))
+    conversation = (*prompt, response.turn, text("user", request))
     if critique is None:
         return conversation
     return (*conversation, text("assistant", critique))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmrm.data.preference import EncodedImage, Message, Preference
+from mmrm.data.preference import EncodedImage, Message, Preference, Response
 
 Side = Literal[0, 1]
 """An index into `Example.responses`."""
@@ -28,9 +28,10 @@ class Candidates:
     is mostly a digest of prompt, responses and image reference. Rows of equal content get the
     suffixes -2, -3 … in file order. Results are never stored under it; see `journal_key`."""
     images: tuple[EncodedImage, ...]
+    """The images of the prompt. A response holds its own."""
     prompt: tuple[Message, ...]
     """The question as a conversation; one image part for each of `images`."""
-    responses: tuple[str, ...]
+    responses: tuple[Response, ...]
     identity: str
     """The benchmark and row of the candidates, for messages. It is never a key, because ids
     repeat."""
@@ -38,12 +39,17 @@ class Candidates:
     """The orders in which a judge that compares is shown the responses, one judgement for each:
     indices into `responses`. Empty: every two responses are shown in both orders."""
 
+    @property
+    def all_images(self) -> tuple[EncodedImage, ...]:
+        """The images of the prompt, and after them those of the responses in their order."""
+        return images_as_shown(self, range(len(self.responses)))
+
 
 @dataclass(frozen=True, slots=True)
 class Example(Candidates):
     """A row of a benchmark: a prompt and two responses, one of which is known to be better."""
 
-    responses: tuple[str, str]
+    responses: tuple[Response, Response]
     better: Side
     group: str
     """The benchmark's own category."""
@@ -87,6 +93,21 @@ class RankedExample(Candidates):
     """Reason why the row cannot be judged; such a row is in no figure. Empty for other rows."""
     true_scores: tuple[float, ...] | None = None
     """As in `Example`."""
+
+
+def images_as_shown(candidates: Candidates, shown: Sequence[int]) -> tuple[EncodedImage, ...]:
+    """Return the images of a conversation that shows a judge some responses to a prompt.
+
+    They are the images of the prompt, and after them those of the responses as they are shown.
+
+    Args:
+        candidates: The prompt and its responses.
+        shown: Indices of the responses, in the order in which they are shown.
+    """
+    images = list(candidates.images)
+    for index in shown:
+        images += candidates.responses[index].images
+    return tuple(images)
 
 
 BenchmarkRow = Example | RankedExample

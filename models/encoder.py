@@ -18,6 +18,7 @@ from mmrm.data.preference import (
     EncodedImage,
     Message,
     Preference,
+    Response,
     control_token,
     control_token_faults,
     num_image_parts,
@@ -64,6 +65,24 @@ class Conversation:
     """The images, in the order of their places in the turns. Those of a response are the last."""
     loss: bool = False
     """The response and its end-of-turn token carry language-model loss."""
+
+    @classmethod
+    def answered(
+        cls, prompt: Sequence[Message], images: Sequence[EncodedImage], *responses: Response
+    ) -> Conversation:
+        """Return a prompt that is followed by a response, or by several as successive turns.
+
+        Args:
+            prompt: The turns of the prompt.
+            images: The images of the prompt.
+            responses: The responses, with their own images.
+        """
+        turns = list(prompt)
+        all_images = list(images)
+        for response in responses:
+            turns.append(response.turn)
+            all_images += response.images
+        return cls(turns, all_images)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 
+from mmrm.data.preference import text_responses
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mmrm.data.display.command import exit_on_user_error
@@ -140,7 +142,7 @@ def _of_record(record: Preference) -> Comparison:
     images = []
     for image in record.images:
         images.append(content_digest(image) if isinstance(image, bytes) else str(image))
-    return Comparison(record.prompt, tuple(images), (record.chosen, record.rejected))
+    return Comparison(record.prompt, tuple(images), (record.chosen.text, record.rejected.text))
 
 
 def _comparison(row: Row) -> Comparison:
@@ -269,7 +271,8 @@ def judged(
     Without votes it is the request. With votes, each is the request with a judgement of its own,
     whose words occur nowhere else.
     """
-    request = judge_conversation("r1_reward", comparison.prompt, *responses)
+    first, second = text_responses(*responses)
+    request = judge_conversation("r1_reward", comparison.prompt, first, second)
     conversation = tokeniser.conversation(request, comparison.images)
     conversations = []
     for vote in range(votes):

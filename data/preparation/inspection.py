@@ -13,7 +13,7 @@ import numpy as np
 
 from mmrm.data.errors import LeftOut
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, image_size
-from mmrm.data.preference import Preference, validate
+from mmrm.data.preference import ImagePart, Preference, TextPart, validate
 from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.filters import FilterConfig, reasons_after_filters
 from mmrm.data.preparation.recognition import files_config, in_yaml, recognise
@@ -122,25 +122,34 @@ def _record_lines(record: Preference) -> Iterator[str]:
     In place of an image is its size.
     """
     yield f"\n{record.identity}"
-    sizes = iter([image_size(image, record.identity) for image in record.images])
+    # Images of the prompt come before those of the responses.
+    sizes = iter([image_size(image, record.identity) for image in record.all_images])
     for turn in record.prompt:
-        pieces = []
-        for part in turn["content"]:
-            if part["type"] == "image":
-                height, width = next(sizes)
-                pieces.append(f"[image of {width} x {height} pixels]")
-            else:
-                pieces.append(part["text"])
-        yield f"  {turn['role'] + ':':<10}{_printable(' '.join(pieces))}"
+        yield f"  {turn['role'] + ':':<10}{_printable(_with_sizes(turn['content'], sizes))}"
     names = ["chosen:", "rejected:"]
     if not record.is_pair:
         names = [f"rank {rank}:" for rank in record.ranks]
     for name, response in zip(names, record.responses, strict=True):
-        yield f"  {name:<10}{_printable(response)}"
+        yield f"  {name:<10}{_printable(_with_sizes(response.parts, sizes))}"
     for name, values in record.attributes.items():
         numbers = ", ".join("unknown" if isnan(value) else f"{value:g}" for value in values)
         yield f"  attribute {_printable(name)}: {numbers}"
     yield f"  {'margin:':<10}{'none' if record.margin is None else record.margin}"
+
+
+def _with_sizes(parts: Sequence[TextPart | ImagePart], sizes: Iterator[tuple[int, int]]) -> str:
+    """Return the parts of a message as a text, with the size of each image in its place.
+
+    `sizes` yields the height and the width of each image.
+    """
+    pieces = []
+    for part in parts:
+        if part["type"] == "image":
+            height, width = next(sizes)
+            pieces.append(f"[image of {width} x {height} pixels]")
+        else:
+            pieces.append(part["text"])
+    return " ".join(pieces)
 
 
 def _printable(text: str) -> str:

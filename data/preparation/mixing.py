@@ -412,10 +412,14 @@ class Mixture:
         """Return for each source what is left to compute; see `left_to_compute`."""
         text_tokens, image_tokens = np.nan_to_num(self._known_lengths()).T
         prompt_texts = np.concatenate([split.prompt_text_tokens() for split in self.splits])
+        prompt_images = np.concatenate(
+            [split.prompt_image_tokens(self.image_tokens) for split in self.splits]
+        )
         lengths = RecordLengths(
             total=text_tokens + image_tokens,
-            prompt=prompt_texts + image_tokens,
+            prompt=prompt_texts + prompt_images,
             images=image_tokens,
+            prompt_images=prompt_images,
             first_image=self.first_image_tokens(),
         )
         source_numbers = np.searchsorted(self.records.ends, order, side="right")

@@ -1,4 +1,4 @@
-"""The row index of a source: 56 bytes about each row, and the size of each image.
+"""The row index of a source: 58 bytes about each row, and the size of each image.
 
 Filters, packing plans and data cards are computed from it. A row index does not depend on filters,
 weights, caps or pixel limits, so that a change of those does not read the data again.
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mmrm.data.errors import ImageError, LeftOut, MarkerInTextError, RecordError
 from mmrm.data.images import ImageTokens, image_size
-from mmrm.data.preference import Preference, shown_words, texts, validate, visible
+from mmrm.data.preference import Preference, Response, shown_words, texts, validate
 from mmrm.data.preparation.attribute_ranges import (
     AttributeRanges,
     add_ranges,
@@ -28,6 +28,7 @@ from mmrm.data.preparation.attribute_ranges import (
 from mmrm.data.preparation.faults import count_faults
 from mmrm.data.rationales import obstacle
 from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage.content import response_content
 from mmrm.data.storage.files import content_digest, hash64
 
 REASONS = (
@@ -57,7 +58,7 @@ ROW = np.dtype(
     [
         ("reason", "u1"),  # index into REASONS
         ("flags", "u1"),  # sum of the bits below
-        ("images", "u2"),  # number of images
+        ("images", "u2"),  # number of images of the prompt and of all responses
         ("text_tokens", "u4"),  # of the prompt and all responses, estimated
         ("chosen", "u4"),  # characters of the best response
         ("rejected", "u4"),  # characters of the worst response
@@ -70,9 +71,10 @@ ROW = np.dtype(
         ("responses", "u2"),  # number of responses
         ("ranks", "u2"),  # number of different ranks; 1 if all responses are tied
         ("others", "u4"),  # characters of all responses but the best and the worst
+        ("prompt_images", "u2"),  # number of images of the prompt, which are the first ones
     ]
 )
-LATER_FIELDS = ("image_key", "responses", "ranks", "others")
+LATER_FIELDS = ("image_key", "responses", "ranks", "others", "prompt_images")
 """The fields that earlier versions did not have."""
 CONTENT_FIELDS = [name for name in ROW.names or () if name not in LATER_FIELDS]
 """The fields of which the digest of a source's content is computed. Digests of earlier versions had
@@ -153,33 +155,49 @@ class RowIndex:
     def image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
         """Return the number of image tokens of each row, int64 of shape (rows,).
 
+        Images of the prompt and of the responses count.
+
         Example: three rows have 1, 0 and 2 images. If the three images have 10, 20 and 30 tokens,
         the rows have 10, 0 and 50.
 
         Args:
             count_tokens: Counts the tokens of images from their sizes.
         """
-        tokens_of_images = count_tokens(self.sizes)
-        tokens_before_image = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens_of_images)])
-        ends = np.cumsum(self.rows["images"], dtype=np.int64)
-        starts = ends - self.rows["images"]
-        return np.asarray(tokens_before_image[ends] - tokens_before_image[starts])
+        return self._tokens_of_first(self.rows["images"], count_tokens)
 
-    def first_image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of each row's first image, int64 of shape (rows,).
-
-        It is 0 for a row without images. In the example of `image_tokens`, the rows have 10, 0 and
-        20.
+    def prompt_image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
+        """Return the number of image tokens of each row's prompt, int64 of shape (rows,).
 
         Args:
             count_tokens: Counts the tokens of images from their sizes.
         """
-        has_images = self.rows["images"] > 0
-        ends = np.cumsum(self.rows["images"], dtype=np.int64)
-        first_images = (ends - self.rows["images"])[has_images]
-        tokens = np.zeros(len(self.rows), np.int64)
-        tokens[has_images] = count_tokens(self.sizes)[first_images]
-        return tokens
+        return self._tokens_of_first(self.rows["prompt_images"], count_tokens)
+
+    def _tokens_of_first(
+        self, counts: npt.NDArray[np.integer], count_tokens: ImageTokens
+    ) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of the first images of each row, int64 of shape (rows,).
+
+        Args:
+            counts: The number of images of each row that count, shape (rows,).
+            count_tokens: Counts the tokens of images from their sizes.
+        """
+        tokens_of_images = count_tokens(self.sizes)
+        tokens_before_image = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens_of_images)])
+        starts = np.cumsum(self.rows["images"], dtype=np.int64) - self.rows["images"]
+        return np.asarray(tokens_before_image[starts + counts] - tokens_before_image[starts])
+
+    def first_image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of each prompt's first image, int64 of shape (rows,).
+
+        It is 0 for a row whose prompt has no image. In the example of `image_tokens`, the rows have
+        10, 0 and 20 if all images belong to prompts.
+
+        Args:
+            count_tokens: Counts the tokens of images from their sizes.
+        """
+        has_image = self.rows["prompt_images"] > 0
+        return self._tokens_of_first(has_image.astype(np.int64), count_tokens)
 
 
 def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> RowIndex:
@@ -195,7 +213,7 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     for row in rows:
         try:
             record = _usable_record(source, row)
-            sizes_of_row = [image_size(image, record.identity) for image in record.images]
+            sizes_of_row = [image_size(image, record.identity) for image in record.all_images]
             entries.append(_entry(record))
             sizes += sizes_of_row  # only now: a fault before leaves the row without images
             add_ranges(attributes, ranges_of_attributes(record.attributes))
@@ -218,7 +236,7 @@ def _usable_record(source: Source, row: int) -> Preference:
         RecordError: The record cannot be used.
     """
     record = source.record(row)
-    has_responses = all(map(visible, record.responses))
+    has_responses = all(response.is_visible for response in record.responses)
     if not has_responses and not record.is_question:
         raise LeftOut("empty", f"{record.identity}: a response is empty.")
     return validate(record)
@@ -261,25 +279,37 @@ def normalised(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def normalised_response(response: Response) -> str:
+    """Return a text that is equal for copies of a response.
+
+    It is the text of the response, normalised, and after it a line with the digest of each image.
+    """
+    lines = [normalised(response.text)]
+    lines += [content_digest(image) for image in response.images]
+    return "\n".join(lines)
+
+
 def _entry(record: Preference) -> tuple[int, ...]:
     """Return a usable record's entry in the row index: figures about it, in the order of ROW."""
-    prompt_and_responses = (*texts(record.prompt), *record.responses)
-    num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in prompt_and_responses)
+    texts_of_responses = [response.text for response in record.responses]
+    all_texts = [*texts(record.prompt), *texts_of_responses]
+    num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in all_texts)
     keys = _keys(record)
     return (
         REASONS.index("kept"),
         _flags(record),
-        len(record.images),
+        len(record.all_images),
         num_bytes // BYTES_PER_TOKEN,
-        len(record.chosen),
-        len(record.rejected),
+        len(record.chosen.text),
+        len(record.rejected.text),
         keys.prompt,
         keys.pair,
         keys.record,
         keys.image,
         len(record.responses),
         len(set(record.ranks)),
-        sum(map(len, record.responses[1:-1])),
+        sum(map(len, texts_of_responses[1:-1])),
+        len(record.images),
     )
 
 
@@ -292,19 +322,25 @@ def _entry_left_out(reason: str) -> tuple[int, ...]:
     return (REASONS.index(reason), *[0] * num_other_fields)
 
 
+def _shown(response: Response) -> tuple[list[str], list[str]]:
+    """Return what a reader sees of a response: its words, and digests of its images."""
+    return shown_words(response.text), [content_digest(image) for image in response.images]
+
+
 def _flags(record: Preference) -> int:
     """Return a number whose bits, such as IDENTICAL and RATIONALE, are properties of a record."""
     flags = 0
     responses = record.responses
-    first_words = shown_words(record.chosen)
-    is_identical = all(shown_words(response) == first_words for response in responses[1:])
+    first_shown = _shown(record.chosen)
+    is_identical = all(_shown(response) == first_shown for response in responses[1:])
     if is_identical and not record.is_question:
         flags |= IDENTICAL
-    if any(map(LEFT_OVER_MARKER.search, (*texts(record.prompt), *responses))):
+    texts_of_responses = [response.text for response in responses]
+    if any(map(LEFT_OVER_MARKER.search, (*texts(record.prompt), *texts_of_responses))):
         flags |= MARKERS
-    if any(map(LANGUAGE_MODEL_REFUSAL.search, responses)):
+    if any(map(LANGUAGE_MODEL_REFUSAL.search, texts_of_responses)):
         flags |= REFUSAL
-    if normalised(record.chosen) < normalised(record.rejected):
+    if normalised_response(record.chosen) < normalised_response(record.rejected):
         flags |= ORDER
     if record.rationale is not None:
         flags |= RATIONALE
@@ -337,14 +373,14 @@ def _keys(record: Preference) -> _RecordKeys:
     """
     try:
         images = [content_digest(image) for image in record.images]
+        responses = sorted(map(normalised_response, record.responses))
     except OSError as error:
         raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
     prompt = [*images, *map(normalised, texts(record.prompt))]
-    responses = sorted(map(normalised, record.responses))
     everything: tuple[object, ...] = (
         images,
         record.prompt,
-        *record.responses,
+        *map(response_content, record.responses),
         record.margin,
         record.chosen_critique,
         record.rejected_critique,

@@ -40,7 +40,9 @@ class RecordLengths:
     prompt: Numbers
     """The prompt with its images."""
     images: Numbers
-    """All images."""
+    """All images, those of the responses among them."""
+    prompt_images: Numbers
+    """The images of the prompt."""
     first_image: Numbers
     """The image with which the prompt begins; 0 without images."""
 
@@ -69,7 +71,7 @@ def left_to_compute(
     saved_tokens[same_image] = lengths.first_image[order][same_image]
     saved_patches[same_image] = lengths.first_image[order][same_image]
     saved_tokens[same_prompt] = lengths.prompt[order][same_prompt]
-    saved_patches[same_prompt] = lengths.images[order][same_prompt]
+    saved_patches[same_prompt] = lengths.prompt_images[order][same_prompt]
 
     total = np.bincount(source_numbers, lengths.total[order], num_sources)
     images = np.bincount(source_numbers, lengths.images[order], num_sources)

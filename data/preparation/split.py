@@ -180,10 +180,19 @@ class SourceSplit:
         prompt_tokens = rows["text_tokens"] - response_characters / BYTES_PER_TOKEN
         return np.asarray(np.maximum(prompt_tokens, 0))
 
-    def first_image_tokens(self, count_image_tokens: ImageTokens) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of each training row's first image, int64 of shape (rows,).
+    def prompt_image_tokens(self, count_image_tokens: ImageTokens) -> npt.NDArray[np.int64]:
+        """Return the image tokens of each training row's prompt, int64 of shape (rows,).
 
-        It is 0 without images, and for a generated source.
+        They are 0 for a generated source.
+        """
+        if self.row_index is None:
+            return np.zeros(len(self.rows), np.int64)
+        return self.row_index.prompt_image_tokens(count_image_tokens)[self.rows]
+
+    def first_image_tokens(self, count_image_tokens: ImageTokens) -> npt.NDArray[np.int64]:
+        """Return the tokens of each training row's first image, int64 of shape (rows,).
+
+        Only images of the prompt count. It is 0 without one, and for a generated source.
         """
         if self.row_index is None:
             return np.zeros(len(self.rows), np.int64)
@@ -225,10 +234,22 @@ class SplitRecords(Sequence[Preference]):
         source_number, position = self.locate(index)
         source, rows = self.rows_by_source[source_number]
         record = validate(source.record(int(rows[position])))
-        images = record.images
         if self.grey:
-            images = tuple(grey_like(image, record.identity) for image in images)
-        return replace(record, source=source.name, images=images)
+            record = _with_grey_images(record)
+        return replace(record, source=source.name)
+
+
+def _with_grey_images(record: Preference) -> Preference:
+    """Return a record with a grey image of the same size in place of each image.
+
+    Images of the prompt and of the responses are replaced.
+    """
+    responses = []
+    for response in record.responses:
+        grey_images = [grey_like(image, record.identity) for image in response.images]
+        responses.append(response.with_images(grey_images))
+    images = tuple(grey_like(image, record.identity) for image in record.images)
+    return replace(record, images=images, responses=tuple(responses))
 
 
 def hold_out(

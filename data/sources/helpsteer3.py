@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.pairs import score_gap
@@ -51,7 +51,7 @@ class HelpSteer3Config(TiedComparisonsConfig):
         record = Preference(
             row.identity,
             prompt_from_turns(row.value("context", list)),
-            responses=(row.text("response1"), row.text("response2")),
+            responses=text_responses(row.text("response1"), row.text("response2")),
             category=row.text_or_empty("domain"),
         )
         if rating == 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.shared.conversation import MARKER, prompt_from_question
 from mmrm.data.sources.shared.file_source import SourceRow, field
@@ -99,7 +99,7 @@ class LlavaCriticConfig(TiedComparisonsConfig):
             return Preference(
                 row.identity,
                 prompt_from_question(parts["question"].strip(), 1),
-                responses=(chosen, rejected),
+                responses=text_responses(chosen, rejected),
                 images=(row.stored_image("image"),),
                 ranks=TIED_RANKS,
             )
@@ -114,7 +114,7 @@ class LlavaCriticConfig(TiedComparisonsConfig):
         return Preference(
             row.identity,
             prompt_from_question(parts["question"].strip(), 1),
-            responses=(chosen, rejected),
+            responses=text_responses(chosen, rejected),
             images=(row.stored_image("image"),),
             rationale=rationale or None,
             first_in_rationale=first_in_rationale,

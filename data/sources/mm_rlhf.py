@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mmrm.data.errors import ImageError, LeftOut
 from mmrm.data.images import resolved
-from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.preference import EncodedImage, Preference, text_responses
 from mmrm.data.sources.shared.conversation import MARKER, prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.sources.shared.ties import TIED_RANKS, TiedComparisonsConfig
@@ -59,7 +59,7 @@ class MmRlhfConfig(TiedComparisonsConfig, ImageFilesConfig):
         return Preference(
             row.identity,
             prompt_from_question(text, len(images)),
-            (row.text("chosen"), row.text("rejected")),
+            text_responses(row.text("chosen"), row.text("rejected")),
             images,
             chosen_critique=row.text_or_empty("chosen_reason") or None,
             rejected_critique=row.text_or_empty("rejected_reason") or None,

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from mmrm.data.errors import RecordError, UserError
-from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.preference import EncodedImage, Preference, text_responses
 from mmrm.data.regular_files import open_regular, read_bytes
 from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import (
@@ -99,7 +99,9 @@ class MmprConfig(ImageFilesConfig):
         """
         images = row.all_images(row.optional_value("image", str | list))
         prompt = prompt_from_question(row.text("question"), len(images))
-        return Preference(row.identity, prompt, (row.text("chosen"), row.text("rejected")), images)
+        return Preference(
+            row.identity, prompt, text_responses(row.text("chosen"), row.text("rejected")), images
+        )
 
     def _chosen_subsets(self, located: LocatedFiles) -> dict[str, Subset]:
         """Return the subsets that the recipe names, by name, in the order of meta.json.

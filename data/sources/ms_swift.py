@@ -10,7 +10,7 @@ The last turn of `messages` is the chosen response. In place of `rejected_respon
 
 from typing import Literal
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import (
     prompt_from_turns,
     response_text,
@@ -44,5 +44,9 @@ class MsSwiftConfig(FormatConfig):
             prompt_turns, chosen, rejected = split_conversations(turns, rejected_turns)
         prompt = prompt_from_turns(prompt_turns, len(images))
         return Preference(
-            row.identity, prompt, (chosen, rejected), images, margin=row.optional_number("margin")
+            row.identity,
+            prompt,
+            text_responses(chosen, rejected),
+            images,
+            margin=row.optional_number("margin"),
         )

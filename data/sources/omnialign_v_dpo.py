@@ -7,7 +7,7 @@ pairs and left the set out.
 from typing import Literal, get_args
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, LocatedFiles, SourceRow
 
@@ -49,4 +49,6 @@ class OmniAlignVDpoConfig(ImageFilesConfig):
         prompt = prompt_from_question(row.text("prompt").strip(), 1)
         chosen = row.text("chosen")
         rejected = row.text("rejected")
-        return Preference(row.identity, prompt, (chosen, rejected), (row.image(row.text("image")),))
+        return Preference(
+            row.identity, prompt, text_responses(chosen, rejected), (row.image(row.text("image")),)
+        )

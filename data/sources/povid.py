@@ -8,7 +8,7 @@ conversations share the question, with images named as in COCO. A row of another
 from typing import Literal
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import turn_text, turns_from_sharegpt, with_image_parts
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 
@@ -41,6 +41,6 @@ class PovidConfig(ImageFilesConfig):
         return Preference(
             row.identity,
             with_image_parts(chosen_turns[:-1], 1),
-            (turn_text(chosen_turns[-1]), turn_text(rejected_turns[-1])),
+            text_responses(turn_text(chosen_turns[-1]), turn_text(rejected_turns[-1])),
             (image,),
         )

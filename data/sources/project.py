@@ -32,7 +32,7 @@ from pydantic import Field
 
 from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
-from mmrm.data.preference import LARGEST_MARGIN, Preference
+from mmrm.data.preference import LARGEST_MARGIN, UNANSWERED, Preference, Response, text_pair
 from mmrm.data.sources.shared.conversation import as_turns, checked_for_markers, prompt_from_turns
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.ratings import (
@@ -102,11 +102,11 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
             )
         images = row.all_images(row.columns.get("images"))
         has_list = any(row.columns.get(name) is not None for name in KEYS_OF_LISTS)
-        responses = ("", "")
+        responses = UNANSWERED
         if not has_list:
             chosen = checked_for_markers(row.text("chosen"), "the chosen response")
             rejected = checked_for_markers(row.text("rejected"), "the rejected response")
-            responses = (chosen, rejected)
+            responses = text_pair(chosen, rejected)
         turns = as_turns(row.value("prompt", str | list))
         prompt = prompt_from_turns(turns, len(images))
         record = Preference(
@@ -245,9 +245,13 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """
     row: dict[str, Any] = {"prompt": record.prompt}
     if record.is_pair and not record.attributes:
-        row |= {"chosen": record.chosen, "rejected": record.rejected}
+        row |= {
+            "chosen": _written(record.chosen, record.identity),
+            "rejected": _written(record.rejected, record.identity),
+        }
     else:
-        row |= {"responses": list(record.responses), "ranks": list(record.ranks)}
+        responses = [_written(response, record.identity) for response in record.responses]
+        row |= {"responses": responses, "ranks": list(record.ranks)}
         if record.attributes:
             row["ratings"] = _ratings_without_nan(record.attributes)
     row |= {
@@ -261,6 +265,24 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
         row["first_in_rationale"] = record.first_in_rationale
     row |= {"source": record.source, "category": record.category}
     return {name: value for name, value in row.items() if value not in (None, "")}
+
+
+def _written(response: Response, identity: str) -> str | list[dict[str, str]]:
+    """Return a response as a text, or as a list of parts if it has images.
+
+    Args:
+        response: The response. Each image becomes a data URI.
+        identity: The name of its record, for messages.
+    """
+    if not response.images:
+        return response.text
+    parts: list[dict[str, str]] = []
+    for part in response.content:
+        if isinstance(part, str):
+            parts.append({"type": "text", "text": part})
+        else:
+            parts.append({"type": "image", "image": data_uri(part, identity)})
+    return parts
 
 
 def _ratings_without_nan(

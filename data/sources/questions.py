@@ -24,7 +24,15 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import EncodedImage, Message, Preference, Rule, TextPart, Truth
+from mmrm.data.preference import (
+    EncodedImage,
+    Message,
+    Preference,
+    Rule,
+    TextPart,
+    Truth,
+    text_responses,
+)
 from mmrm.data.sources.shared.conversation import as_turns, prompt_from_turns
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
 
@@ -87,7 +95,7 @@ class QuestionsConfig(FormatConfig):
         return Preference(
             row.identity,
             with_text_below(prompt, "\n".join(lines_below)),
-            responses=("", ""),
+            responses=text_responses("", ""),
             images=images,
             category=category,
             truth=Truth(rule, answers),

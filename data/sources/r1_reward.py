@@ -13,7 +13,7 @@ import re
 from typing import Literal
 
 from mmrm.data.errors import ImageError, RecordError
-from mmrm.data.preference import EncodedImage, Preference
+from mmrm.data.preference import EncodedImage, Preference, text_responses
 from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.shared.conversation import parsed_turns, prompt_from_question, turn_text
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
@@ -74,7 +74,7 @@ class R1RewardConfig(FormatConfig):
         return Preference(
             row.identity,
             prompt_from_question(comparison["question"].strip(), len(images)),
-            responses=(chosen, rejected),
+            responses=text_responses(chosen, rejected),
             images=images,
             rationale=rationale or None,
             first_in_rationale=first_in_rationale if rationale else "chosen",

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
@@ -25,7 +25,7 @@ class RlaifVConfig(FilesConfig):
         return Preference(
             row.identity,
             prompt_from_question(row.text("question"), 1),
-            (row.text("chosen"), row.text("rejected")),
+            text_responses(row.text("chosen"), row.text("rejected")),
             (row.stored_image("image"),),
             category=row.text_or_empty("origin_dataset"),
         )

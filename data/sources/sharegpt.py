@@ -8,7 +8,7 @@
 
 from typing import Literal
 
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.sources.shared.conversation import (
     response_text,
     turns_from_sharegpt,
@@ -43,7 +43,10 @@ class ShareGptConfig(FormatConfig):
         chosen = _response(row, "chosen")
         rejected = _response(row, "rejected")
         return Preference(
-            row.identity, with_image_parts(turns, len(images)), (chosen, rejected), images
+            row.identity,
+            with_image_parts(turns, len(images)),
+            text_responses(chosen, rejected),
+            images,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmrm.data.errors import LeftOut, RecordError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 from mmrm.data.sources.shared.pairs import score_gap
 
@@ -59,7 +59,7 @@ class ShpConfig(FilesConfig):
         return Preference(
             row.identity,
             (text("user", row.text("history")),),
-            responses=(chosen, rejected),
+            responses=text_responses(chosen, rejected),
             margin=margin,
             category=row.text_or_empty("domain"),
         )

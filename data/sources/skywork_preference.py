@@ -6,7 +6,7 @@ version 0.2 does not.
 
 from typing import Literal
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
@@ -31,6 +31,6 @@ class SkyworkPreferenceConfig(FilesConfig):
         return Preference(
             row.identity,
             prompt_from_turns(shared_turns),
-            (chosen, rejected),
+            text_responses(chosen, rejected),
             category=row.text_or_empty("source"),
         )

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from mmrm.data.errors import RecordError
 from mmrm.data.markers import IMAGE_MARKER
-from mmrm.data.preference import Preference, num_image_parts
+from mmrm.data.preference import Preference, num_image_parts, text_responses
 from mmrm.data.sources.shared.conversation import (
     as_turns,
     common_prefix_length,
@@ -65,7 +65,7 @@ class TrlConfig(RenamedColumnsConfig):
         return Preference(
             row.identity,
             prompt_from_turns(turns, len(images)),
-            (chosen, rejected),
+            text_responses(chosen, rejected),
             images,
             margin=row.optional_number("margin"),
         )

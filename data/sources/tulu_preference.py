@@ -7,7 +7,7 @@ Some have several turns. BaseReward trains on 65k pairs of the mixture, and does
 from typing import Literal
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns, response_text
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 
@@ -39,6 +39,6 @@ class TuluPreferenceConfig(FilesConfig):
         return Preference(
             row.identity,
             prompt_from_turns(chosen[:-1]),
-            (chosen_response, rejected_response),
+            text_responses(chosen_response, rejected_response),
             category=row.text_or_empty("source"),
         )

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.pairs import score_gap
@@ -52,7 +52,7 @@ class UltraFeedbackBinarizedConfig(TiedComparisonsConfig):
                 "chosen response must not have the lower score. Correct the row, or remove it."
             )
         prompt = prompt_from_turns(shared_turns)
-        responses = (chosen, rejected)
+        responses = text_responses(chosen, rejected)
         if chosen_score == rejected_score:
             self.check_tie(f"both responses have the score {chosen_score}.")
             return Preference(row.identity, prompt, responses, margin=0.0, ranks=TIED_RANKS)

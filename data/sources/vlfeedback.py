@@ -8,7 +8,7 @@ lines name them in `img_path`.
 
 from typing import Literal
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.sources.shared.pairs import PairsConfig
@@ -36,5 +36,8 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
         has_image = bool(row.columns.get("image"))
         image = row.stored_image("image") if has_image else row.image(row.text("img_path"))
         return Preference(
-            row.identity, prompt_from_question(row.text("prompt"), 1), ("", ""), (image,)
+            row.identity,
+            prompt_from_question(row.text("prompt"), 1),
+            text_responses("", ""),
+            (image,),
         )

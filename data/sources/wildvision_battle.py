@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmrm.data.errors import LeftOut, RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.ties import TIED_RANKS, TiedComparisonsConfig
@@ -66,7 +66,7 @@ class WildVisionBattleConfig(TiedComparisonsConfig):
         return Preference(
             row.identity,
             prompt,
-            (chosen, rejected),
+            text_responses(chosen, rejected),
             (image,),
             category=row.text_or_empty("language"),
             ranks=TIED_RANKS if is_tie else (0, 1),

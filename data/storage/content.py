@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mmrm.data.preference import EncodedImage, Message, Preference
+from mmrm.data.preference import EncodedImage, Message, Preference, Response
 from mmrm.data.storage.files import content_digest
 
 
@@ -52,7 +52,7 @@ def question_key(question: Preference) -> str:
 def shown_key(
     prompt: Sequence[Message],
     images: Iterable[EncodedImage],
-    responses: Sequence[str],
+    responses: Sequence[Response],
     *other_values: Any,
 ) -> str:
     """Return a digest (64 hexadecimal digits) of a model's input, as a key for its result.
@@ -60,12 +60,42 @@ def shown_key(
     Args:
         prompt: The messages of the prompt.
         images: The images of the prompt. They are compared by their bytes.
-        responses: The responses to the prompt.
+        responses: The responses to the prompt, with their images, which are compared by their
+            bytes as well.
         *other_values: All other values on which the result depends. JSON must be able to hold them.
     """
     image_digests = list(map(_image_digest, images))
-    content = [list(prompt), image_digests, list(responses), list(other_values)]
+    shown_responses = list(map(response_content, responses))
+    content = [list(prompt), image_digests, shown_responses, list(other_values)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def response_content(response: Response) -> str | list[str | dict[str, str]]:
+    """Return what a response shows, as a value of JSON: each image as a digest of its bytes.
+
+    A response without images is its text, as it was when responses were texts. Results that were
+    stored then are still found.
+    """
+    if not response.images:
+        return response.text
+    content: list[str | dict[str, str]] = []
+    for part in response.content:
+        if isinstance(part, str):
+            content.append(part)
+        else:
+            content.append({"image": _image_digest(part)})
+    return content
+
+
+def written_response(response: Response) -> str:
+    """Return a response as one text, in which each image is a digest of its bytes.
+
+    A response without images is its text. Different responses have different texts, so that names,
+    draws and digests of rows can be computed from them.
+    """
+    if not response.images:
+        return response.text
+    return json.dumps(response_content(response))
 
 
 def _image_digest(image: EncodedImage) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import cos, log, pi, sqrt
 from typing import NamedTuple
 
-from mmrm.data.preference import Preference, Truth, dense_ranks, text
+from mmrm.data.preference import Preference, Truth, dense_ranks, text, text_responses
 from mmrm.data.storage.files import digest
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scenes import (
@@ -136,7 +136,7 @@ class RatedItem:
         return Preference(
             identity=self.identity,
             prompt=(text("user", self.question, images=1),),
-            responses=tuple(response.text for response in best_first),
+            responses=text_responses(*[response.text for response in best_first]),
             images=(png(draw(self.scene)),),
             source=self.source,
             category="rated",

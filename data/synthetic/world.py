@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from mmrm.data.preference import Preference, Truth, text
+from mmrm.data.preference import Preference, Truth, text, text_responses
 from mmrm.data.storage.files import digest
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
@@ -124,7 +124,7 @@ class GeneratedItem:
         return Preference(
             identity=self.identity,
             prompt=(text("user", self.question, len(images)),),
-            responses=(self.chosen, self.rejected),
+            responses=text_responses(self.chosen, self.rejected),
             images=images,
             chosen_critique=self.critique(chosen=True),
             rejected_critique=self.critique(chosen=False),

@@ -113,14 +113,15 @@ class RewardServer:
         # A digest of the server's checkpoint, which is known from its first answer on.
         self.fingerprint: str | None = None
 
-    async def score(self, rows: list[tuple[Any, str]]) -> list[float]:
+    async def score(self, rows: list[tuple[Any, Any]]) -> list[float]:
         """Return the score of each row, in the order of the rows.
 
         Rows with equal messages are sent as one group in one request, wherever they are in `rows`.
         The server computes the prompt of a group once.
 
         Args:
-            rows: Pairs of a prompt's messages, in the form of `sendable`, and one response.
+            rows: Pairs of a prompt's messages, in the form of `sendable`, and one response: a text,
+                or the content of a turn that `sendable` returned.
 
         Raises:
             RewardServerError: If one of the rows has no score.
@@ -145,7 +146,7 @@ class RewardServer:
         return [score_by_row[index] for index in range(len(rows))]
 
     async def _score_group(
-        self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[str]
+        self, http: httpx.AsyncClient, limit: asyncio.Semaphore, messages: Any, responses: list[Any]
     ) -> list[float]:
         """Request the scores of responses to one prompt, and return them.
 

@@ -76,7 +76,10 @@ class Annotator:
         if chosen_position == 1:
             responses.reverse()
         question = judge_conversation(self.template, record.prompt, *responses)
-        chat = messages(question, record.images, record.identity)
+        images = list(record.images)
+        for response in responses:
+            images += response.images
+        chat = messages(question, images, record.identity)
         for try_number, temperature in enumerate(self.temperatures, start=1):
             body = {
                 "model": self.model,

@@ -13,6 +13,7 @@ responses, so pairs of neighbours in the ranking alone would give the same ranks
 from collections.abc import Sequence
 
 from mmrm.data.errors import RecordError
+from mmrm.data.preference import text_responses
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
@@ -96,8 +97,8 @@ def _ranked_row(pairs: Sequence[Example], identity: str) -> RankedExample:
     """
     better_than: dict[str, set[str]] = {}
     for pair in pairs:
-        better = pair.responses[pair.better]
-        other = pair.responses[1 - pair.better]
+        better = pair.responses[pair.better].text
+        other = pair.responses[1 - pair.better].text
         better_than.setdefault(better, set())
         better_than.setdefault(other, set()).add(better)
     rank_by_response = ranks_of(better_than, identity)
@@ -112,7 +113,7 @@ def _ranked_row(pairs: Sequence[Example], identity: str) -> RankedExample:
         key=content_key(first.prompt, sorted(responses), references),
         images=first.images,
         prompt=first.prompt,
-        responses=responses,
+        responses=text_responses(*responses),
         ranks=tuple(rank_by_response[response] for response in responses),
         group=first.group,
         source=first.source,

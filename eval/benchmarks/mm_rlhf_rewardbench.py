@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mmrm.data.preference import EncodedImage
+from mmrm.data.preference import EncodedImage, text_pair
 from mmrm.data.storage.row_files import Row
 from mmrm.data.video import is_video_name
 from mmrm.eval.benchmarks.benchmark import (
@@ -149,7 +149,7 @@ def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
         key=content_key(prompt, sorted(responses), [reference]),
         images=images,
         prompt=prompt,
-        responses=responses,
+        responses=text_pair(*responses),
         better=better,
         group=group,
         source=source,

@@ -178,8 +178,8 @@ def _question_turn(example: Example, first: Side, question: str) -> tuple[Messag
     """
     prompt = QUESTION.format(
         question=question,
-        answer_a=example.responses[first],
-        answer_b=example.responses[1 - first],
+        answer_a=example.responses[first].text,
+        answer_b=example.responses[1 - first].text,
     )
     return user_turn(prompt, len(example.images), images_last=True)
 

@@ -24,6 +24,7 @@ from mmrm.data.preparation.recognition import (
 )
 from mmrm.data.sources.shared.file_source import FilesConfig, shards_problem
 from mmrm.data.sources.shared.source import Source
+from mmrm.data.storage.content import written_response
 from mmrm.data.storage.files import content_digest
 from mmrm.eval.benchmarks.benchmark import (
     BUILT_IN,
@@ -140,7 +141,7 @@ def repetition_notes(examples: Sequence[Example]) -> list[str]:
     """
     winners_by_content: dict[str, list[str]] = {}
     for example in examples:
-        winner = example.responses[example.better]
+        winner = written_response(example.responses[example.better])
         winners_by_content.setdefault(example.key, []).append(winner)
     num_repeated = sum(len(winners) - 1 for winners in winners_by_content.values())
     num_contradicted = sum(len(set(winners)) > 1 for winners in winners_by_content.values())
@@ -170,21 +171,24 @@ def require_distinct_responses(record: Preference) -> Preference:
     """Return `record` unchanged; raise RecordError if its responses are equal."""
     if record.chosen == record.rejected:
         raise RecordError(
-            f"{record.identity}: both responses are the same text, and no judge can tell them "
-            "apart. Remove the record."
+            f"{record.identity}: both responses are the same, and no judge can tell them apart. "
+            "Remove the record."
         )
     return record
 
 
 def example_from_record(record: Preference) -> Example:
     """Return a record as a row of a benchmark."""
-    responses, better = in_drawn_order(
-        json.dumps(list(record.prompt)), record.chosen, record.rejected
-    )
+    chosen = written_response(record.chosen)
+    rejected = written_response(record.rejected)
+    _, better = in_drawn_order(json.dumps(list(record.prompt)), chosen, rejected)
+    responses = (record.chosen, record.rejected)
+    if better == 1:
+        responses = (record.rejected, record.chosen)
     references = [content_digest(image) for image in record.images]
     group = record.category or UNSORTED
     return Example(
-        key=content_key(record.prompt, sorted(responses), references),
+        key=content_key(record.prompt, sorted([chosen, rejected]), references),
         images=record.images,
         prompt=record.prompt,
         responses=responses,
@@ -195,8 +199,8 @@ def example_from_record(record: Preference) -> Example:
         row={
             "id": record.identity,
             "category": group,
-            "chosen": record.chosen,
-            "rejected": record.rejected,
+            "chosen": chosen,
+            "rejected": rejected,
         },
         true_scores=true_scores(record, better),
     )

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from mmrm.data.errors import PredictionsError, RecordError
+from mmrm.data.preference import text_responses
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
@@ -100,7 +101,7 @@ def _example(row: Row, root: Path, identity: str) -> RankedExample:
         key=content_key(prompt, sorted(responses), []),
         images=(),
         prompt=prompt,
-        responses=responses,
+        responses=text_responses(*responses),
         ranks=tuple(0 if index < len(right) else 1 for index in order),
         group=row["subset"],
         source=row["subset"],

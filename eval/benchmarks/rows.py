@@ -557,7 +557,7 @@ def check_images(name: str, examples: Sequence[BenchmarkRow]) -> None:
     """
     identity_by_image: dict[EncodedImage, str] = {}
     for example in examples:
-        for image in example.images:
+        for image in example.all_images:
             identity_by_image.setdefault(image, example.identity)
 
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:

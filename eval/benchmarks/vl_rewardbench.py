@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Message
+from mmrm.data.preference import Message, text_pair
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
@@ -116,7 +116,7 @@ def _example(row: Row, root: Path, identity: str) -> Example:
         key=content_key(prompt, responses, [reference]),
         images=images,
         prompt=prompt,
-        responses=pair.responses,
+        responses=text_pair(*pair.responses),
         better=pair.better,
         group=official_group(row["id"]),
         source=dataset(row["id"]),
@@ -156,8 +156,8 @@ def ask(example: Example, first: Side) -> tuple[Message, ...]:
     """
     prompt = QUESTION.format(
         query=example.row["query"],
-        first=example.responses[first],
-        second=example.responses[1 - first],
+        first=example.responses[first].text,
+        second=example.responses[1 - first].text,
     )
     return user_turn(prompt.replace("<image>\n", ""), len(example.images), images_last=True)
 
@@ -223,7 +223,7 @@ def _record(example: Example, vote: Vote) -> Record:
     return {
         "id": example.row["id"],
         "query": example.row["query"],
-        "response": list(example.responses),
+        "response": [response.text for response in example.responses],
         "ranking": ranking,
         **columns,
         "meta": {
@@ -248,8 +248,8 @@ def reward_records(examples: Sequence[Example], scores: Sequence[Scores]) -> lis
             {
                 "id": example.row["id"],
                 "prompt": example.row["query"],
-                "chosen": example.responses[example.better],
-                "rejected": example.responses[1 - example.better],
+                "chosen": example.responses[example.better].text,
+                "rejected": example.responses[1 - example.better].text,
                 "image": example.row["image"],
                 "rewards": rewards(example, row_scores),
             }

@@ -40,7 +40,7 @@ from PIL import Image
 
 from mmrm.data.errors import ImageError
 from mmrm.data.images import decode
-from mmrm.data.preference import EncodedImage, Message, Preference, texts
+from mmrm.data.preference import EncodedImage, Message, Preference, Response, texts
 from mmrm.data.preparation.row_index import LEFT_OVER_MARKER
 from mmrm.data.scanning import compatibility_form
 from mmrm.data.storage.files import content_digest, digest, hash64
@@ -467,7 +467,8 @@ class OverlapIndex:
         for example in examples:
             row = example.identity
             files = [content_digest(image) for image in example.images]
-            for image, file in zip(example.images, files, strict=True):
+            for image in example.all_images:
+                file = content_digest(image)
                 if file not in tables["image"]:
                     fingerprint = fingerprint_image(image, row)
                     if fingerprint is None:
@@ -501,9 +502,11 @@ class OverlapIndex:
         """
         matches: dict[tuple[Hit, str], None] = {}
         files = []
-        for image in record.images:
+        for number, image in enumerate(record.all_images):
             file, hit = self._images.find(image, record.identity)
-            files.append(file)
+            is_of_prompt = number < len(record.images)
+            if is_of_prompt:
+                files.append(file)
             if hit is not None:
                 matches[hit, ""] = None  # an image has no context
         for content in _text_contents(record.prompt, record.responses, files):
@@ -514,7 +517,7 @@ class OverlapIndex:
 
 
 def _text_contents(
-    prompt: Sequence[Message], responses: Sequence[str], images: Sequence[str]
+    prompt: Sequence[Message], responses: Sequence[Response], images: Sequence[str]
 ) -> list[TextContent]:
     """Return the user turns of a record and every pair of its responses.
 
@@ -523,7 +526,7 @@ def _text_contents(
     Args:
         prompt: The prompt of the record.
         responses: Its responses, two or more.
-        images: The digests of its images.
+        images: The digests of the images of its prompt.
     """
     contents: list[TextContent] = []
     for question in questions(prompt):
@@ -531,7 +534,8 @@ def _text_contents(
         if fingerprint is not None:
             contents.append(TextContent("question", fingerprint, question, " ".join(images)))
     question_keys = " ".join(f"{content.fingerprint.key:016x}" for content in contents)
-    for pair in combinations(responses, 2):
+    texts_of_responses = [response.text for response in responses]
+    for pair in combinations(texts_of_responses, 2):
         pair_fingerprint = fingerprint_text(*pair)
         if pair_fingerprint is not None:
             pair_text = " | ".join(pair)

@@ -86,7 +86,7 @@ def _match(record: Preference, source: str, hit: Hit, context: str) -> Match:
     # People recognise a record by its last question, or by its responses if these are the match.
     text = questions(record.prompt)[-1]
     if table_of(hit.kind) == "pair":
-        text = " | ".join(record.responses)
+        text = " | ".join(response.text for response in record.responses)
     return {
         "record": record.identity,
         "source": source,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mmrm.data.config.registry import load
+from mmrm.data.preference import text_responses
 from mmrm.data.sources.shared.conversation import response_text
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import Runtime
@@ -20,6 +21,7 @@ from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.registry import judge_config
 from mmrm.models.distributed import alone
+from mmrm.models.portable.conversations import Response as WrittenResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +30,22 @@ class LoadedJudge:
 
     The prompt, `messages`, is a text or a list of turns in transformers' or OpenAI's form. Its
     images may be inside the turns, or are given as `images`: PIL images, bytes, paths or data URIs.
-    `mmrm.models.portable.conversations` describes all forms.
+    A response is a text, or a list of parts that holds its images, such as
+    [{"type": "image", "image": "drawn.png"}]. `mmrm.models.portable.conversations` describes all
+    forms.
     """
 
     judge: Judge
 
     def score(
-        self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()
+        self, messages: Any, responses: Sequence[WrittenResponse], images: Iterable[Any] = ()
     ) -> list[float]:
         """Return the score of each response to the prompt `messages`; higher is better."""
         return list(self.rank(messages, responses, images).values)
 
-    def rank(self, messages: Any, responses: Sequence[str], images: Iterable[Any] = ()) -> Scores:
+    def rank(
+        self, messages: Any, responses: Sequence[WrittenResponse], images: Iterable[Any] = ()
+    ) -> Scores:
         """Return the scores, the order and the margin of the responses to the prompt `messages`.
 
         If the judge writes, the result also has its texts. In a distributed run, each rank judges
@@ -50,7 +56,9 @@ class LoadedJudge:
         with alone():
             return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
 
-    def compare(self, messages: Any, a: str, b: str, images: Iterable[Any] = ()) -> Scores:
+    def compare(
+        self, messages: Any, a: WrittenResponse, b: WrittenResponse, images: Iterable[Any] = ()
+    ) -> Scores:
         """Return the scores of the responses `a` and `b` to the prompt `messages`.
 
         In the result, `order[0]` is the index of the better response, 0 for `a` and 1 for `b`. A
@@ -83,7 +91,7 @@ class LoadedJudge:
             texts.append(_text_of(completion))
         batch: list[Candidates] = []
         for key, converted_prompt in prompts_by_key.items():
-            responses = tuple(texts[row] for row in rows_by_key[key])
+            responses = text_responses(*[texts[row] for row in rows_by_key[key]])
             batch.append(replace(converted_prompt, responses=responses))
         with alone():
             scores_of_batch = self.judge.score_batch(batch)

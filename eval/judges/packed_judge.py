@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from time import perf_counter
 
+import numpy as np
 import torch
 
 from mmrm.data.errors import NonFiniteError, RecordError
-from mmrm.data.preference import Message, control_token, text, texts
+from mmrm.data.images import ImageTokens, image_size
+from mmrm.data.preference import Response, control_token, texts
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, Usage
 from mmrm.eval.journal import SILENT, Journal
@@ -52,8 +54,8 @@ class Unit:
     """The seed of each text that the judge writes."""
 
     @property
-    def responses(self) -> tuple[str, ...]:
-        """The texts of the responses that are shown, in the order of `shown`."""
+    def responses(self) -> tuple[Response, ...]:
+        """The responses that are shown, in the order of `shown`."""
         return tuple(self.candidates.responses[index] for index in self.shown)
 
 
@@ -73,10 +75,8 @@ class UnitResult:
     """The cost of judging the unit."""
 
 
-Messages = Sequence[Message]
-"""The turns of a conversation, without its images."""
-Layout = Callable[[Unit], tuple[list[Messages], StoredRead | None]]
-"""Returns the conversations of a unit, and the token at which each score is read. The latter is
+Layout = Callable[[Unit], tuple[list[Conversation], StoredRead | None]]
+"""Returns the conversations of a unit with their images, and the token at which each score is read. The latter is
 None if no score is read but text is written.
 
 It is a separate object and not a method of the judge, because loader workers receive it by
@@ -98,10 +98,9 @@ class UnitEncoder:
 
         Raises: RecordError if an image cannot be decoded.
         """
-        all_messages, scored_token = self.layout(unit)
-        candidates = unit.candidates
-        conversations = [Conversation(messages, candidates.images) for messages in all_messages]
-        return self.encoder.encode_conversations(conversations, scored_token, candidates.identity)
+        conversations, scored_token = self.layout(unit)
+        identity = unit.candidates.identity
+        return self.encoder.encode_conversations(conversations, scored_token, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +110,14 @@ class ResponsesLayout:
     read: StoredRead
     """The token of a response at which its score is read."""
 
-    def __call__(self, unit: Unit) -> tuple[list[Messages], StoredRead]:
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead]:
         """Return one conversation for each response, and the token at which its score is read."""
-        prompt = unit.candidates.prompt
-        conversations: list[Messages] = [
-            (*prompt, text("assistant", response)) for response in unit.responses
-        ]
+        candidates = unit.candidates
+        conversations: list[Conversation] = []
+        for response in unit.responses:
+            conversations.append(
+                Conversation.answered(candidates.prompt, candidates.images, response)
+            )
         return conversations, self.read
 
 
@@ -295,7 +296,8 @@ def sets_that_begin_alike(units: Sequence[Unit]) -> list[list[int]]:
 def refuse_control_tokens(candidates: Candidates, encoder: Encoder) -> None:
     """Raise RecordError if the prompt or a response holds a control token of the tokenizer."""
     prompt_texts = ["".join(texts([turn])) for turn in candidates.prompt]
-    for content in (*prompt_texts, *candidates.responses):
+    texts_of_responses = [response.text for response in candidates.responses]
+    for content in (*prompt_texts, *texts_of_responses):
         token = control_token(content, encoder.control_tokens)
         if token:
             raise RecordError(
@@ -304,21 +306,31 @@ def refuse_control_tokens(candidates: Candidates, encoder: Encoder) -> None:
             )
 
 
-def units_of_responses(candidates: Candidates, token_budget: int | None) -> Iterator[Unit]:
+def units_of_responses(
+    candidates: Candidates, token_budget: int | None, count_image_tokens: ImageTokens
+) -> Iterator[Unit]:
     """Yield units of consecutive responses that fit together into a packed row.
 
-    The number of tokens of a response is estimated. A unit holds at least one response, also if
-    that one is longer than the budget.
+    The number of tokens of a response's text is estimated. A unit holds at least one response, also
+    if that one is longer than the budget.
 
     Args:
         candidates: The prompt and its responses.
         token_budget: Largest number of tokens in a row; None puts all responses into one unit.
+        count_image_tokens: Counts the tokens of images from their sizes.
+
+    Raises:
+        ImageError: An image of a response cannot be read.
     """
     num_responses = len(candidates.responses)
     start = 0
     used_tokens = 0
     for index, response in enumerate(candidates.responses):
-        tokens = len(response.encode(errors="surrogatepass")) // BYTES_A_TOKEN + 1
+        num_bytes = len(response.text.encode(errors="surrogatepass"))
+        tokens = num_bytes // BYTES_A_TOKEN + 1
+        if response.images:
+            sizes = [image_size(image, candidates.identity) for image in response.images]
+            tokens += int(count_image_tokens(np.array(sizes, np.uint32)).sum())
         is_full = token_budget is not None and used_tokens + tokens > token_budget
         if is_full and index > start:
             yield _unit_of_range(candidates, start, index)

@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrm.eval.candidates import Candidates, Scores, Usage
+from mmrm.eval.candidates import Candidates, Scores, Usage, images_as_shown
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.packed_judge import (
-    Messages,
     Unit,
     UnitResult,
     joined_texts,
@@ -15,6 +14,7 @@ from mmrm.eval.judges.packed_judge import (
 )
 from mmrm.eval.judges.released.templates import PointTemplate
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
+from mmrm.models.encoder import Conversation
 from mmrm.models.packing.packed_batch import PackedBatch
 
 
@@ -24,13 +24,15 @@ class PointLayout:
 
     template: PointTemplate
 
-    def __call__(self, unit: Unit) -> tuple[list[Messages], None]:
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
         """Return the conversation, which ends where the judge's text begins.
 
         The second value is None, because no score is read from the model.
         """
         [response] = unit.responses
-        return [self.template.ask(unit.candidates, response)], None
+        messages = self.template.ask(unit.candidates, response)
+        images = images_as_shown(unit.candidates, unit.shown)
+        return [Conversation(messages, images)], None
 
 
 @dataclass(frozen=True, kw_only=True)

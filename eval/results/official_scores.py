@@ -413,7 +413,9 @@ def _compare_with_rows(
         identity = str(example.row["ID"] if "ID" in example.row else example.row["id"])
         texts: tuple[str, ...] = ()
         if has_responses and isinstance(example, Example):
-            texts = (example.responses[example.better], example.responses[1 - example.better])
+            better = example.responses[example.better]
+            other = example.responses[1 - example.better]
+            texts = (better.text, other.text)
         elif has_positions:
             texts = (example.identity,)
         expected_counts[identity, texts] += 1

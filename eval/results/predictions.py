@@ -14,6 +14,7 @@ import numpy as np
 
 from mmrm.data.arrays import Ints
 from mmrm.data.errors import PredictionsError
+from mmrm.data.storage.content import written_response
 from mmrm.data.storage.files import content_digest, write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, Record
 from mmrm.eval.benchmarks.prediction_records import abbreviated, is_number
@@ -260,9 +261,12 @@ def _responses_in_order(example: BenchmarkRow) -> list[str]:
     Each response of a row with a ranking is preceded by its rank.
     """
     if isinstance(example, RankedExample):
-        ranked = sorted(zip(example.ranks, example.responses, strict=True))
+        written = map(written_response, example.responses)
+        ranked = sorted(zip(example.ranks, written, strict=True))
         return [f"{rank}: {response}" for rank, response in ranked]
-    return [example.responses[example.better], example.responses[1 - example.better]]
+    better = example.responses[example.better]
+    other = example.responses[1 - example.better]
+    return [written_response(better), written_response(other)]
 
 
 def predictions_in(path: Path) -> dict[str, Path]:

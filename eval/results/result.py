@@ -429,8 +429,8 @@ def chance_of_votes(votes: int, ties: Ties) -> float:
 def items_of(examples: Sequence[BenchmarkRow], item: Callable[[Any], str] | None = None) -> Ints:
     """Return the index of each row's item, shape (rows,).
 
-    Rows belong to one item if they show the same image, have the same prompt without an image, or
-    have the same item of the benchmark. A judge that misreads an image is wrong in all rows that
+    Rows belong to one item if they show the same image (in the prompt or in a response), have the
+    same prompt without an image, or have the same item of the benchmark. A judge that misreads an image is wrong in all rows that
     show it.
 
     Args:
@@ -439,7 +439,7 @@ def items_of(examples: Sequence[BenchmarkRow], item: Callable[[Any], str] | None
     """
     names_by_row: list[list[tuple[str, str]]] = []
     for example in examples:
-        names = [("image", content_digest(image)) for image in example.images]
+        names = [("image", content_digest(image)) for image in example.all_images]
         if not example.images:
             names.append(("prompt", repr(example.prompt)))
         if item is not None:

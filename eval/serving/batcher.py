@@ -248,8 +248,9 @@ class Batcher:
         if self.judge.info.compares or len(unit.shown) == 1:
             return  # such a unit has few responses, so that its encoding is the check
         responses = unit.candidates.responses
-        longest = max(unit.shown, key=lambda index: len(responses[index]))
-        num_characters = sum(map(len, texts(unit.candidates.prompt))) + len(responses[longest])
+        longest = max(unit.shown, key=lambda index: len(responses[index].text))
+        num_characters = sum(map(len, texts(unit.candidates.prompt)))
+        num_characters += len(responses[longest].text)
         if num_characters > self.limits.tokens:
             self._refuse_beyond_tokens(self.judge.encode(replace(unit, shown=(longest,))))
 

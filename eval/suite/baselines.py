@@ -11,12 +11,12 @@ from mmrm.eval.protocol import draw_side
 
 def _longest(row: BenchmarkRow, seed: int) -> tuple[float, ...]:
     """Return the number of characters of each response as its score."""
-    return tuple(len(response) for response in row.responses)
+    return tuple(len(response.text) for response in row.responses)
 
 
 def _shortest(row: BenchmarkRow, seed: int) -> tuple[float, ...]:
     """Return the negative number of characters of each response as its score."""
-    return tuple(-len(response) for response in row.responses)
+    return tuple(-len(response.text) for response in row.responses)
 
 
 def _first(row: BenchmarkRow, seed: int) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mmrm.data.preference import EncodedImage
 from mmrm.data.storage.code_digest import code_digest
+from mmrm.data.storage.content import written_response
 from mmrm.data.storage.files import content_digest, remembered_digest
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -130,7 +131,7 @@ def rows_digest(examples: Sequence[BenchmarkRow]) -> str:
     digest_by_image: dict[EncodedImage, str] = {}
     rows: list[str] = []
     for example in examples:
-        for image in example.images:
+        for image in example.all_images:
             if image not in digest_by_image:
                 digest_by_image[image] = content_digest(image)
         label: list[object] = [example.ranks]
@@ -139,7 +140,7 @@ def rows_digest(examples: Sequence[BenchmarkRow]) -> str:
         row = [
             example.key,
             example.prompt,
-            example.responses,
+            list(map(written_response, example.responses)),
             *label,
             example.group,
             example.source,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from mmrm.data.errors import UserError
 from mmrm.data.images import grey_like
-from mmrm.data.preference import EncodedImage, ImagePart, Message, TextPart
+from mmrm.data.preference import EncodedImage, ImagePart, Message, Response, TextPart
 from mmrm.data.storage.files import content_digest
-from mmrm.eval.candidates import BenchmarkRow
+from mmrm.eval.candidates import BenchmarkRow, Example
 from mmrm.eval.protocol import Images
 
 ImageDigests = tuple[str, ...]
@@ -27,9 +28,9 @@ def with_ablated_images(
 
     Args:
         examples: The rows of a benchmark.
-        images: `real` changes nothing. `none` removes the images from the prompt. `grey` replaces
-            each image by a grey one of the same size. `shuffled` gives each row the images of
-            another row.
+        images: `real` changes nothing. `none` removes the images from the prompt and the responses.
+            `grey` replaces each image by a grey one of the same size. `shuffled` gives each row the
+            images of another row.
         seed: The seed of `shuffled`.
 
     Raises:
@@ -45,38 +46,63 @@ def with_ablated_images(
 
 
 def _without_image_parts(example: BenchmarkRow) -> BenchmarkRow:
-    """Return the example without images."""
+    """Return the example without the images of its prompt and of its responses."""
     prompt: list[Message] = []
     for message in example.prompt:
         parts: list[TextPart | ImagePart] = [
             part for part in message["content"] if part["type"] != "image"
         ]
         prompt.append({**message, "content": parts})
-    return replace(example, images=(), prompt=tuple(prompt))
+    responses = tuple(response.without_images() for response in example.responses)
+    return _with_responses(replace(example, images=(), prompt=tuple(prompt)), responses)
 
 
 def _with_grey_images(example: BenchmarkRow) -> BenchmarkRow:
     """Return the example with grey images of the same sizes."""
-    images = tuple(grey_like(image, example.identity) for image in example.images)
-    return replace(example, images=images)
+    images = [grey_like(image, example.identity) for image in example.all_images]
+    return _with_images(example, images)
+
+
+def _with_images(example: BenchmarkRow, images: Sequence[EncodedImage]) -> BenchmarkRow:
+    """Return the example with other images: first those of its prompt, then of its responses.
+
+    Args:
+        example: The row.
+        images: As many images as the row has.
+    """
+    remaining_images = iter(images)
+    prompt_images = tuple(islice(remaining_images, len(example.images)))
+    responses = []
+    for response in example.responses:
+        images_of_response = list(islice(remaining_images, len(response.images)))
+        responses.append(response.with_images(images_of_response))
+    return _with_responses(replace(example, images=prompt_images), tuple(responses))
+
+
+def _with_responses(example: BenchmarkRow, responses: tuple[Response, ...]) -> BenchmarkRow:
+    """Return the example with other responses, as many as it has."""
+    if isinstance(example, Example):
+        first, second = responses
+        return replace(example, responses=(first, second))
+    return replace(example, responses=responses)
 
 
 def _shuffled(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]:
-    """Return the examples with their images exchanged between rows.
+    """Return the examples with their images exchanged between rows, those of responses as well.
 
     Each row gets as many images as it had. Rows without images are unchanged.
     """
-    digests_by_row = [tuple(map(content_digest, example.images)) for example in examples]
+    digests_by_row = [tuple(map(content_digest, example.all_images)) for example in examples]
     rows_with_images = [digests for digests in digests_by_row if digests]
     partners = _partners(rows_with_images, seed)
     image_by_digest: dict[str, EncodedImage] = {}
     for digests, example in zip(digests_by_row, examples, strict=True):
-        image_by_digest.update(zip(digests, example.images, strict=True))
+        image_by_digest.update(zip(digests, example.all_images, strict=True))
     shuffled: list[BenchmarkRow] = []
     for digests, example in zip(digests_by_row, examples, strict=True):
         if digests:
-            images = tuple(image_by_digest[digest] for digest in partners[digests])
-            shuffled.append(replace(example, images=images))
+            images = [image_by_digest[digest] for digest in partners[digests]]
+            shuffled.append(_with_images(example, images))
         else:
             shuffled.append(example)
     return shuffled

@@ -273,7 +273,7 @@ def evaluate(
 
 
 def _longest_lengths(examples: Sequence[BenchmarkRow], indices: Iterable[Sequence[int]]) -> Ints:
-    """Return the number of characters of the longest of some responses, shape (rows,).
+    """Return the number of characters of the longest text of some responses, shape (rows,).
 
     Args:
         examples: The rows.
@@ -281,7 +281,7 @@ def _longest_lengths(examples: Sequence[BenchmarkRow], indices: Iterable[Sequenc
     """
     lengths = []
     for example, indices_of_row in zip(examples, indices, strict=True):
-        lengths.append(max(len(example.responses[index]) for index in indices_of_row))
+        lengths.append(max(len(example.responses[index].text) for index in indices_of_row))
     return np.array(lengths, dtype=np.int64)
 
 
@@ -423,7 +423,7 @@ def _notes(
         )
     if protocol.images != "real":
         notes.append(f"Ablation: images {protocol.images}.")
-    text_only = sum(not example.images for example in examples)
+    text_only = sum(not example.all_images for example in examples)
     if text_only and protocol.images != "none":
         notes.append(f"{text_only} of {len(examples)} rows carry no image.")
     if benchmark.ranked and protocol.order != "both":

@@ -43,7 +43,7 @@ def test_a_record_beyond_a_limit_says_which_key_moves_it(
         RecordError, match=rf"^project:0: [\d,]+ {name}; at most .*`limits: {{{name}: N}}`"
     ):
         source.record(0)
-    assert record(source, 1).chosen == "This."
+    assert record(source, 1).chosen.text == "This."
     if row.get("images", [""])[0] != "gone.png":
         wider = open_source(tmp_path / "c", type="project", path=path, limits={name: WIDER[name]})
         assert record(wider).identity == "project:0"

@@ -20,6 +20,7 @@ from mmrm.data.preference import (
     num_image_parts,
     shown_words,
     text,
+    text_responses,
     validate,
 )
 
@@ -27,7 +28,7 @@ IMAGE: Message = {
     "role": "user",
     "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}],
 }
-GOOD = Preference("set:7", (IMAGE,), ("A cat.", "A dog."), (b"image",))
+GOOD = Preference("set:7", (IMAGE,), text_responses("A cat.", "A dog."), (b"image",))
 
 
 def test_a_good_record_comes_back_unchanged() -> None:
@@ -39,7 +40,12 @@ def test_a_good_record_comes_back_unchanged() -> None:
         text("user", "Which colour?"),
     )
     assert validate(dataclasses.replace(GOOD, prompt=turns)).prompt == turns
-    assert validate(Preference("set:8", (text("user", "Hello?"),), ("Hi.", "Bye."))).images == ()
+    assert (
+        validate(
+            Preference("set:8", (text("user", "Hello?"),), text_responses("Hi.", "Bye."))
+        ).images
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_images_are_counted_over_all_turns(parts: list[int], images: int) -> Non
         turns += [text("assistant", "yes")] if position else []
         shown: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(count)]
         turns.append({"role": "user", "content": [*shown, {"type": "text", "text": "x"}]})
-    record = Preference("set:1", tuple(turns), ("a", "b"), (b"x",) * images)
+    record = Preference("set:1", tuple(turns), text_responses("a", "b"), (b"x",) * images)
     assert num_image_parts(record.prompt) == sum(parts)
     if sum(parts) == images:
         assert validate(record) is record
@@ -152,11 +158,13 @@ def test_control_tokens_are_refused_over_the_parts_of_a_turn(token: str, pieces:
 )
 def test_a_text_that_nobody_can_see_is_empty(unseen: str) -> None:
     with pytest.raises(RecordError, match="the chosen response is empty"):
-        validate(dataclasses.replace(GOOD, responses=(unseen, "A dog.")))
+        validate(dataclasses.replace(GOOD, responses=text_responses(unseen, "A dog.")))
     with pytest.raises(RecordError, match="turn 0 of the prompt"):
         validate(dataclasses.replace(GOOD, prompt=(text("user", unseen),), images=()))
     assert (
-        validate(dataclasses.replace(GOOD, responses=(f"{unseen}!", "\U0001f600"))).chosen
+        validate(
+            dataclasses.replace(GOOD, responses=text_responses(f"{unseen}!", "\U0001f600"))
+        ).chosen.text
         == f"{unseen}!"
     )
 
@@ -186,14 +194,14 @@ def test_a_record_may_hold_ties_lists_and_unknown_attributes() -> None:
     tie = dataclasses.replace(GOOD, ranks=(0, 0))
     ranking = dataclasses.replace(
         GOOD,
-        responses=("A", "B", "C"),
+        responses=text_responses("A", "B", "C"),
         ranks=(0, 1, 1),
         attributes={"wit": (1.0, 0.5, float("nan"))},
     )
     assert validate(tie) is tie
     assert validate(ranking) is ranking
     assert [record.is_pair for record in (GOOD, tie, ranking)] == [True, False, False]
-    assert (ranking.chosen, ranking.rejected) == ("A", "C")
+    assert (ranking.chosen.text, ranking.rejected.text) == ("A", "C")
 
 
 @given(st.lists(st.integers(-3, 3)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message, text, text_pair
 from mmrm.data.prompts import (
     Answer,
     conclusion,
@@ -142,14 +142,14 @@ def test_the_request_shows_every_image_once_and_takes_braces_as_they_are() -> No
         "role": "user",
         "content": [{"type": "text", "text": "What {second}?"}, {"type": "image"}],
     }
-    (asked,) = judge_conversation("r1_reward", [turn], "{question} \\1", "b")
+    (asked,) = judge_conversation("r1_reward", [turn], *text_pair("{question} \\1", "b"))
     assert [part["type"] for part in asked["content"]] == ["image", "text"]
     shown = question([asked])
     assert "[Question]:\nWhat {second}?  \n" in shown
     assert "[Response 1]:\n{question} \\1  \n" in shown
     assert "[Response 2]:\nb  \n" in shown
     assert (
-        question(judge_conversation("short", [turn], "a", "b"))
+        question(judge_conversation("short", [turn], *text_pair("a", "b")))
         == "What {second}?\nResponse 1: a\nResponse 2: b\nWhich response is better?"
     )
 
@@ -159,7 +159,7 @@ def test_turns_show_each_response_as_the_assistants_own() -> None:
         "role": "user",
         "content": [{"type": "image"}, {"type": "text", "text": "What {second}?"}],
     }
-    opening, *later = judge_conversation("turns", [turn], "a {first}", "b")
+    opening, *later = judge_conversation("turns", [turn], *text_pair("a {first}", "b"))
     assert opening == turn
     assert later == [
         text("assistant", "a {first}"),

@@ -11,7 +11,7 @@ import pytest
 
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import data_uri, decode, image_size
-from mmrm.data.preference import Preference, text, validate
+from mmrm.data.preference import Preference, text, text_responses, validate
 from mmrm.data.video import VIDEO_ADVICE, is_video, is_video_name
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.mixtures import mixture, project
@@ -177,5 +177,5 @@ def test_frames_are_a_setting_of_the_benchmark_with_videos(tmp_path: Path) -> No
 def test_the_advice_stands_in_the_refusal_of_the_token_alone() -> None:
     for token, advised in (("<|video_pad|>", True), ("<|im_end|>", False)):
         with pytest.raises(RecordError, match="would read as a control token") as refused:
-            validate(Preference("r", (text("user", token),), ("a", "b")))
+            validate(Preference("r", (text("user", token),), text_responses("a", "b")))
         assert (VIDEO_ADVICE in str(refused.value)) == advised

@@ -107,7 +107,7 @@ class LengthJudge:
         self.asked = batch
         scores: list[Scores] = []
         for candidates in batch:
-            lengths = [float(len(response)) for response in candidates.responses]
+            lengths = [float(len(response.text)) for response in candidates.responses]
             scores.append(Scores(tuple(self.scale * length + self.offset for length in lengths)))
         return scores
 

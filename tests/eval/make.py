@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from mmrm.data.preference import EncodedImage
+from mmrm.data.preference import EncodedImage, text_pair
 from mmrm.eval.benchmarks.rows import user_turn
 from mmrm.eval.candidates import Example, Scores, Side, Vote
 
@@ -32,7 +32,16 @@ def example(
     """Return an example that asks a `question`, or one of its own: rows of one prompt are one item."""
     prompt = user_turn(question or f"what? {key}", len(images))
     return Example(
-        key, images, prompt, responses, f"test:{key}", better, group, "source", row, official_first
+        key,
+        images,
+        prompt,
+        text_pair(*responses),
+        f"test:{key}",
+        better,
+        group,
+        "source",
+        row,
+        official_first,
     )
 
 

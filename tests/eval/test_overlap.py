@@ -42,7 +42,7 @@ def benchmark() -> list[Example]:
 @pytest.fixture
 def planted(tmp_path: Path, benchmark: list[Example]) -> dict[str, Any]:
     """Return a source with two unrelated records between each two that hold something of a benchmark row."""
-    first, second = benchmark[1].responses
+    first, second = [response.text for response in benchmark[1].responses]
     question = benchmark[2].prompt[0]["content"][1]
     assert question["type"] == "text"
     original = photo(3)
@@ -93,7 +93,7 @@ def test_each_kind_of_match_is_found_and_nothing_else(
 def test_a_pair_of_a_benchmark_is_found_among_several_responses(
     tmp_path: Path, benchmark: list[Example]
 ) -> None:
-    first, second = benchmark[1].responses
+    first, second = [response.text for response in benchmark[1].responses]
     prompt = "An unrelated question about nothing in particular"
     rows = [
         {"prompt": prompt, "responses": ["One.", second, "Two.", first], "ranks": [0, 1, 1, 2]},

@@ -120,7 +120,7 @@ def test_pairs_by_margin_load_as_the_projects(
     scored: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = records(select(scored, "pairs", name, "--min-margin", "0.25"), "project")
-    assert [(one.chosen, one.rejected, one.margin) for one in found] == [
+    assert [(one.chosen.text, one.rejected.text, one.margin) for one in found] == [
         ("It is 5.", "It is 4.", 1.5),
         ("8", "7", 0.25),
     ]
@@ -150,7 +150,7 @@ def test_pairs_by_a_verifier_load_in_trls_format(
     ]  # whatever the scores say
     assert "1 where no response is right" in capsys.readouterr().err
     found = records(out, "trl")
-    assert [(one.chosen, one.rejected, one.margin) for one in found] == [
+    assert [(one.chosen.text, one.rejected.text, one.margin) for one in found] == [
         (*pair, None) for pair in expected
     ]
     assert found[0].images == (png("red", (48, 30)),)

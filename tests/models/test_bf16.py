@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message, Response, text
 from mmrm.data.prompts import with_critique
 from mmrm.models import generation
 from mmrm.models.backbone import load_critic, load_language_model, load_scalar
@@ -49,7 +49,7 @@ def cases(kind: str) -> list[stock.Case]:
         prompt: tuple[Message, ...] = ({"role": "user", "content": content},)
         answers = [" ".join(WORDS[(i + k * number) % 6] for k in range(1 + i)) for i in range(6)]
         turns = [
-            with_critique(prompt, "A red square.", "judge it.", answer)
+            with_critique(prompt, Response.of_text("A red square."), "judge it.", answer)
             if kind == "critic"
             else (*prompt, text("assistant", answer))
             for answer in answers

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import decode as decode_image
-from mmrm.data.preference import Message, Preference, text
+from mmrm.data.preference import Message, Preference, text, text_responses
 from mmrm.data.synthetic.scenes import png
 from mmrm.models.config import BackboneConfig, Read
 from mmrm.models.encoder import Conversation, Encoder, Span, assistant_turn
@@ -133,7 +133,7 @@ def test_every_special_token_of_the_tokenizer_is_refused_in_a_record() -> None:
     config = BackboneConfig(path="tiny", dtype="float32")
     encoder = Encoder(tokenizer, tiny.image_processor(), config, tiny.config())
     parts: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
-    good = Preference("set:7", (user("u"),), ("a", "b"))
+    good = Preference("set:7", (user("u"),), text_responses("a", "b"))
     encoder.refuse_control_tokens(good)
     for bad in (
         replace(good, prompt=({"role": "user", "content": parts},)),

@@ -214,9 +214,9 @@ class Attack:
             return "a truth value is used as a number"
         leaves = list(_leaves(case.row))
         for response in (record.chosen, record.rejected):
-            if not any(response in leaf for leaf in leaves):
+            if not any(response.text in leaf for leaf in leaves):
                 return "a response that nobody wrote"
-            if not any(map(_visible, response)):
+            if not any(map(_visible, response.text)):
                 return "a response of invisible characters"
         for message in record.prompt:
             if not num_image_parts([message]) and not any(map(_visible, "".join(texts([message])))):
@@ -239,9 +239,7 @@ class Attack:
         for conversation, response in zip(
             tree.conversations(), (record.chosen, record.rejected), strict=True
         ):
-            whole = "".join(
-                span.text for span in encoder.render((*record.prompt, text("assistant", response)))
-            )
+            whole = "".join(span.text for span in encoder.render((*record.prompt, response.turn)))
             ids = [
                 next(same) for _, same in groupby(conversation.ids, key=_pads(encoder.vision.image))
             ]

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Config
 
-from mmrm.data.preference import Message, Preference, text
+from mmrm.data.preference import Message, Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.sources.ms_swift import MsSwiftConfig
 from mmrm.data.synthetic.scenes import png
@@ -168,7 +168,7 @@ def prose(num_pairs: int) -> Iterator[Preference]:
         yield Preference(
             f"prose:{number}",
             (text("user", passage(*PROMPT)),),
-            (passage(*RESPONSE), passage(*RESPONSE)),
+            text_responses(passage(*RESPONSE), passage(*RESPONSE)),
         )
 
 

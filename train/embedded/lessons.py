@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message, Response, text
 from mmrm.data.prompts import JudgeTemplate, judge_conversation, with_critique
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.wording import VERDICTS, compare_in_short
@@ -129,14 +129,16 @@ class Lessons:
         # comparison, critique, comparison in the other order, critique.
         num_asked = int((verdict_number + 1) * self.config.asked_share)
         is_critique = num_asked % 2 == 0
+        stated = Response.of_text(turn.answer)
+        other = Response.of_text(turn.other)
         if is_critique:
-            critique = with_critique((question,), turn.answer, CRITIQUE_REQUEST, turn.critique)
+            critique = with_critique((question,), stated, CRITIQUE_REQUEST, turn.critique)
             return self.encoder.render(critique, loss=True)
         is_stated_first = num_asked % 4 == 1
         if is_stated_first:
-            request = judge_conversation(COMPARISON_TEMPLATE, (question,), turn.answer, turn.other)
+            request = judge_conversation(COMPARISON_TEMPLATE, (question,), stated, other)
         else:
-            request = judge_conversation(COMPARISON_TEMPLATE, (question,), turn.other, turn.answer)
+            request = judge_conversation(COMPARISON_TEMPLATE, (question,), other, stated)
         is_first_right = turn.right == is_stated_first
         verdict = text("assistant", compare_in_short(is_first_right))
         return self.encoder.render((*request, verdict), loss=True)

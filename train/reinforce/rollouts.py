@@ -5,6 +5,7 @@ prompt's place is its position among all prompts of the run, over all epochs.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL.Image import Image
 
 from mmrm.data.errors import RecordError
 from mmrm.data.images import decode
-from mmrm.data.preference import Message, Preference
+from mmrm.data.preference import EncodedImage, Message, Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import Answer, question
 from mmrm.models.encoder import Encoder
@@ -106,24 +107,31 @@ class RunPrompts(ABC):
     def load(self, index: int, place: int) -> Prompt:
         """Return the prompt of an index that `order` returned, for a place of the run."""
 
-    def encode(self, record: Preference, request: tuple[Message, ...], place: int) -> Prompt:
+    def encode(
+        self,
+        record: Preference,
+        request: tuple[Message, ...],
+        images: Sequence[EncodedImage],
+        place: int,
+    ) -> Prompt:
         """Return the prompt of a record for a place of the run.
 
         Args:
-            record: The record, whose images belong to the prompt.
+            record: The record.
             request: The conversation that the prompt consists of.
+            images: The images of the conversation.
             place: The position of the prompt in the run.
 
         Raises:
             RecordError: If the prompt has too many tokens, or the record cannot be used.
         """
         self.encoder.refuse_control_tokens(record)
-        images = tuple(decode(image, record.identity) for image in record.images)
-        tree = self.encoder.encode(images, [self.encoder.render(request)], None)
+        decoded = tuple(decode(image, record.identity) for image in images)
+        tree = self.encoder.encode(decoded, [self.encoder.render(request)], None)
         if tree.tokens > self.max_tokens:
             self.too_long += 1
             raise RecordError(
                 f"{record.identity}: the prompt has {tree.tokens} tokens, method.max_prompt_tokens "
                 f"allows {self.max_tokens}"
             )
-        return Prompt(tree, images, None, question(request), place, record.identity)
+        return Prompt(tree, decoded, None, question(request), place, record.identity)

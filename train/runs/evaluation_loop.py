@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import nn
 
 from mmrm.data.errors import RecordError, UserError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, Response
 from mmrm.data.sources.project import project_row
 from mmrm.data.storage.files import write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
@@ -243,17 +243,17 @@ class HeldOutRecords:
 def pairs_of_record(record: Preference) -> list[Preference]:
     """Return every two responses of different rank as a record of a pair, the better one first.
 
-    A record that is a pair is returned unchanged. Two pairs of the same texts are returned once.
+    A record that is a pair is returned unchanged. Two pairs of the same responses are returned once.
     """
     if record.is_pair:
         return [record]
-    pair_by_texts: dict[tuple[str, str], Preference] = {}
+    pair_by_responses: dict[tuple[Response, Response], Preference] = {}
     for better, worse in combinations(range(len(record.responses)), 2):
         if record.ranks[better] == record.ranks[worse]:
             continue
         responses = (record.responses[better], record.responses[worse])
         identity = f"{record.identity}, responses {better + 1} and {worse + 1}"
-        pair_by_texts[responses] = replace(
+        pair_by_responses[responses] = replace(
             record, identity=identity, responses=responses, ranks=(0, 1), margin=None, attributes={}
         )
-    return list(pair_by_texts.values())
+    return list(pair_by_responses.values())

@@ -16,7 +16,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from mmrm.data.preference import text
+from mmrm.data.preference import Response, text
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import judge_conversation
 from mmrm.data.storage.files import write_whole
@@ -299,8 +299,8 @@ def use(recipe: Recipe, *, has_adapters: bool) -> list[str]:
     turns = judge_conversation(
         template,
         [text("user", "{the question}", 1)],
-        "{the first response}",
-        "{the second response}",
+        Response.of_text("{the first response}"),
+        Response.of_text("{the second response}"),
     )
     if recipe.backbone.system_prompt is not None:
         turns = (text("system", recipe.backbone.system_prompt), *turns)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.models.config import Read
 from mmrm.models.encoder import Conversation, Encoder
@@ -616,8 +616,7 @@ class ResponseEncoder:
         self.encoder.refuse_control_tokens(record)
         conversations = []
         for response in record.responses:
-            messages = (*record.prompt, text("assistant", response))
-            conversations.append(Conversation(messages, record.images))
+            conversations.append(Conversation.answered(record.prompt, record.images, response))
         tree = self.encoder.encode_conversations(conversations, self.read, record.identity)
         return TrainingExample(
             tree,
@@ -653,9 +652,12 @@ def contents_of_images(tree: SegmentTree) -> tuple[str, ...]:
 
 
 def response_tokens(encoder: Encoder, record: Preference) -> tuple[int, ...]:
-    """Return the number of tokens of each response of a record; special tokens are not counted."""
+    """Return the number of text tokens of each response of a record.
+
+    Special tokens and images are not counted.
+    """
     counts = []
     for response in record.responses:
-        ids = encoder.tokenizer(response, add_special_tokens=False)["input_ids"]
+        ids = encoder.tokenizer(response.text, add_special_tokens=False)["input_ids"]
         counts.append(len(ids))
     return tuple(counts)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeFloat, model_validator
 
 from mmrm.data.errors import LeftOut, RecordError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.file_source import SourceRow, field
 from mmrm.data.sources.shared.ratings import with_rated_responses
 from mmrm.data.sources.shared.ties import TIED_RANKS, TiedComparisonsConfig
@@ -119,11 +119,11 @@ class PairsConfig(TiedComparisonsConfig):
         first, second = pairs[index]
         if first.score == second.score:
             self.check_tie(f"both responses have the score {first.score}.")
-            texts = (first.text, second.text)
-            return replace(record, responses=texts, ranks=TIED_RANKS, margin=0.0)
+            tied = text_responses(first.text, second.text)
+            return replace(record, responses=tied, ranks=TIED_RANKS, margin=0.0)
         chosen, rejected = (first, second) if first.score > second.score else (second, first)
         margin = score_gap(first.score, second.score, self.minimum_gap)
-        return replace(record, responses=(chosen.text, rejected.text), margin=margin)
+        return replace(record, responses=text_responses(chosen.text, rejected.text), margin=margin)
 
     def _pairs(self, responses: list[ScoredText]) -> list[tuple[ScoredText, ScoredText]]:
         """Return all pairs in the order of the responses, or the one with the largest gap."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import fsum, isnan
 
 from mmrm.data.errors import LeftOut
-from mmrm.data.preference import Preference, dense_ranks
+from mmrm.data.preference import Preference, dense_ranks, text_responses
 
 MIN_RESPONSES = 2
 """The smallest number of responses in a record."""
@@ -36,7 +36,7 @@ def with_ranked_responses(
         ordered_attributes[name] = tuple(float(values[index]) for index in best_first)
     return replace(
         record,
-        responses=tuple(responses[index] for index in best_first),
+        responses=text_responses(*[responses[index] for index in best_first]),
         ranks=tuple(dense_ranks([ranks[index] for index in best_first])),
         attributes=ordered_attributes,
     )

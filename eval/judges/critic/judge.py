@@ -14,15 +14,14 @@ from typing import Literal
 import torch
 
 from mmrm.data.errors import CheckpointError, RecordError
-from mmrm.data.preference import text
+from mmrm.data.preference import text, text_responses
 from mmrm.data.prompts import CRITIQUE_REQUEST, with_critique
-from mmrm.eval.candidates import Candidates, Scores, Usage, total_usage
+from mmrm.eval.candidates import Candidates, Scores, Usage, images_as_shown, total_usage
 from mmrm.eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.packed_inference import Cost
 from mmrm.eval.judges.packed_judge import (
-    Messages,
     Unit,
     UnitEncoder,
     UnitResult,
@@ -35,6 +34,7 @@ from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import CritiqueConfig, SamplingConfig, StoredRead
+from mmrm.models.encoder import Conversation
 from mmrm.models.packing.packed_batch import PackedBatch
 from mmrm.models.packing.segments import SegmentTree
 
@@ -53,30 +53,43 @@ class CritiqueLayout:
     samples: int = 1
     """Number of critiques of each response, if the model writes its `own`."""
 
-    def __call__(self, unit: Unit) -> tuple[list[Messages], StoredRead | None]:
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead | None]:
         """Return the conversations of a unit, and the token at which each score is read.
 
         If the model writes its `own` critiques, the conversations end where these begin, and there
         are `samples` of them for each response. The second value is then None, because the score is
         read after the text is generated.
         """
-        prompt = unit.candidates.prompt
-        conversations: list[Messages] = []
+        candidates = unit.candidates
+        conversations: list[Conversation] = []
         if self.critiques == "none":
             for response in unit.responses:
-                conversations.append((*prompt, text("assistant", response)))
+                conversations.append(
+                    Conversation.answered(candidates.prompt, candidates.images, response)
+                )
             return conversations, "end_of_turn"
         if self.critiques == "own":
-            for response in unit.responses:
-                request = with_critique(prompt, response, self.request, critique=None)
-                conversations += [request] * self.samples
+            for index in unit.shown:
+                conversations += [self._conversation(candidates, index, None)] * self.samples
             return conversations, None
-        given_critiques = self.critiques[unit.candidates.key]
+        given_critiques = self.critiques[candidates.key]
         for index in unit.shown:
-            response = unit.candidates.responses[index]
-            critique = given_critiques[index]
-            conversations.append(with_critique(prompt, response, self.request, critique))
+            conversations.append(self._conversation(candidates, index, given_critiques[index]))
         return conversations, "end_of_turn"
+
+    def _conversation(
+        self, candidates: Candidates, index: int, critique: str | None
+    ) -> Conversation:
+        """Return the conversation about one response, with its images.
+
+        Args:
+            candidates: The prompt and its responses.
+            index: The index of the response.
+            critique: The critique that ends the conversation. With None, it ends with the request.
+        """
+        response = candidates.responses[index]
+        messages = with_critique(candidates.prompt, response, self.request, critique)
+        return Conversation(messages, images_as_shown(candidates, [index]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +112,7 @@ class ForgivingEncoder:
                 unit.candidates,
                 images=(),
                 prompt=(text("user", "-"),),
-                responses=("-",) * len(unit.candidates.responses),
+                responses=text_responses("-") * len(unit.candidates.responses),
             )
             return self.encode(replace(unit, candidates=minimal_candidates))
 
@@ -181,7 +194,9 @@ class CriticJudge(WritingJudge):
         """
         is_benchmark = self.protocol is not None
         budget = None if is_benchmark else self.packed.token_budget
-        return [self._with_seeds(unit) for unit in units_of_responses(candidates, budget)]
+        image_tokens = self.packed.encoder.image_tokens
+        units = units_of_responses(candidates, budget, image_tokens)
+        return [self._with_seeds(unit) for unit in units]
 
     def _with_seeds(self, unit: Unit) -> Unit:
         """Return a copy of the unit with a seed for each of its critiques.

@@ -16,11 +16,11 @@ from mmrm.data.preference import Message
 from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from mmrm.eval.candidates import Candidates, Scores, Side, Usage, Vote
+from mmrm.eval.candidates import Candidates, Scores, Side, Usage, Vote, images_as_shown
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.judge import JudgeInfo
-from mmrm.eval.judges.packed_judge import Messages, Unit, UnitResult
+from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.judges.tournament import (
     Ask,
     Comparison,
@@ -32,6 +32,7 @@ from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.encoder import Conversation
 from mmrm.models.packing.packed_batch import PackedBatch
 from mmrm.models.portable.language_model import LabelModel
 
@@ -71,13 +72,14 @@ class PairLayout:
 
     ask: Ask
 
-    def __call__(self, unit: Unit) -> tuple[list[Messages], None]:
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
         """Return one conversation for each judgement, which ends where the judge's text begins.
 
         They are equal and differ in the seeds of the unit. The second value is None, because no
         score is read from the model.
         """
-        conversation = pair_conversation(self.ask, unit.candidates, unit.shown)
+        messages = pair_conversation(self.ask, unit.candidates, unit.shown)
+        conversation = Conversation(messages, images_as_shown(unit.candidates, unit.shown))
         return [conversation] * len(unit.seeds), None
 
 
@@ -136,7 +138,7 @@ class GenerativeJudge(WritingJudge):
         return list(units.values())
 
     def _identity(self, candidates: Candidates, shown: tuple[int, ...]) -> tuple[object, ...]:
-        """Return the key of a pair's unit: the indices of the two responses, or their texts.
+        """Return the key of a pair's unit: the indices of the two responses, or themselves.
 
         A greedy judge writes the same about the same texts. In a tournament, where responses are
         often equal, every two texts are therefore judged once in each order.

@@ -17,13 +17,11 @@ from torch import nn
 
 from mmrm.data.display.console import say_on_first_rank
 from mmrm.data.errors import CheckpointError, RecordError
-from mmrm.data.preference import text
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_checkpoint
 from mmrm.eval.judges.joint.config import JointJudgeConfig
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.packed_judge import (
-    Messages,
     PackedJudge,
     Unit,
     UnitResult,
@@ -45,13 +43,14 @@ class JointLayout:
     read: StoredRead
     """The token of each response at which its score is read."""
 
-    def __call__(self, unit: Unit) -> tuple[list[Messages], StoredRead]:
+    def __call__(self, unit: Unit) -> tuple[list[Conversation], StoredRead]:
         """Return a single conversation, which ends with all responses of the unit.
 
         The second value is the token of a response at which its score is read.
         """
-        answers = [text("assistant", response) for response in unit.responses]
-        return [(*unit.candidates.prompt, *answers)], self.read
+        candidates = unit.candidates
+        conversation = Conversation.answered(candidates.prompt, candidates.images, *unit.responses)
+        return [conversation], self.read
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,9 @@ class JointUnitEncoder:
         Raises: RecordError if an image cannot be decoded, or if several responses in one
         conversation do not fit into a packed row.
         """
-        [messages], read = self.layout(unit)
+        [conversation], read = self.layout(unit)
         candidates = unit.candidates
         num_responses = len(unit.shown)
-        conversation = Conversation(messages, candidates.images)
         tree = self.encoder.encode_joint(conversation, num_responses, read, candidates.identity)
         if num_responses == 1 or self.largest_cost is None or tree.cost <= self.largest_cost:
             return tree

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmrm.data.preference import Message, num_image_parts, text
+from mmrm.data.errors import RecordError
+from mmrm.data.preference import Message, Response, image_parts, num_image_parts
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between
 from mmrm.eval.candidates import Candidates, Side
@@ -39,12 +40,12 @@ class PairTemplate:
     def ask(self, pair: Candidates, first: Side) -> tuple[Message, ...]:
         """Return the conversation that shows two responses, the one with index `first` first."""
         contents = {
-            "question": question(pair.prompt),
+            "question": Response.of_text(question(pair.prompt)),
             "first": pair.responses[first],
             "second": pair.responses[1 - first],
         }
-        filled_text = filled(self.text, contents)
-        return (text("user", filled_text, num_image_parts(pair.prompt)),)
+        prompt_images = image_parts(num_image_parts(pair.prompt))
+        return ({"role": "user", "content": [*prompt_images, *filled(self.text, contents)]},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +59,27 @@ class PointTemplate:
     """A text that stands for the images and begins the question. The images themselves then follow
     the text. If it is empty, the images come before the text."""
 
-    def ask(self, candidates: Candidates, response: str) -> tuple[Message, ...]:
-        """Return the conversation that shows one response to the prompt of `candidates`."""
-        num_images = num_image_parts(candidates.prompt)
+    def ask(self, candidates: Candidates, response: Response) -> tuple[Message, ...]:
+        """Return the conversation that shows one response to the prompt of `candidates`.
+
+        Raises:
+            RecordError: The response has images, and the images of the prompt would follow them.
+        """
+        if self.mark and response.images:
+            raise RecordError(
+                f"{candidates.identity}: a response has images, and this judge's prompt puts the "
+                "images of the question after the responses, so that it judges texts alone. Use "
+                "another judge."
+            )
+        prompt_images = image_parts(num_image_parts(candidates.prompt))
         question_text = question(candidates.prompt)
         is_unmarked = self.mark.strip() not in question_text
-        if num_images and self.mark and is_unmarked:
+        if prompt_images and self.mark and is_unmarked:
             question_text = self.mark + question_text
-        filled_text = filled(self.text, {"question": question_text, "response": response})
-        turn = text("user", filled_text, num_images)
-        if self.mark:
-            # `text` puts the images first; here they follow the text.
-            image_parts = turn["content"][:num_images]
-            text_parts = turn["content"][num_images:]
-            turn["content"] = [*text_parts, *image_parts]
-        return (turn,)
+        contents = {"question": Response.of_text(question_text), "response": response}
+        parts = filled(self.text, contents)
+        content = [*parts, *prompt_images] if self.mark else [*prompt_images, *parts]
+        return ({"role": "user", "content": content},)
 
 
 def answer_tag(judgement: str) -> Side | None:

@@ -70,7 +70,7 @@ class ScalarJudge(PackedJudge):
         """
         is_benchmark = self.protocol is not None
         budget = None if is_benchmark else self.packed.token_budget
-        return list(units_of_responses(candidates, budget))
+        return list(units_of_responses(candidates, budget, self.packed.encoder.image_tokens))
 
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
         """Run the model on a packed row, and return one result for each unit in the row.

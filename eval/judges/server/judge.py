@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import EndpointError
+from mmrm.data.preference import Response
 from mmrm.eval.adapters.reward_client import RewardServer, RewardServerError, sendable
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.candidates import Candidates, Scores
@@ -65,10 +66,10 @@ class ServedJudge:
 
         If the server returns no scores, the list is empty, and the second value is the reason.
         """
-        rows: list[tuple[Any, str]] = []
+        rows: list[tuple[Any, Any]] = []
         for candidates in batch:
             messages = sendable(candidates.prompt, candidates.images)
-            rows += [(messages, response) for response in candidates.responses]
+            rows += [(messages, _sent(response)) for response in candidates.responses]
         try:
             scores = iter(asyncio.run(self.server.score(rows)))
         except RewardServerError as error:
@@ -79,6 +80,14 @@ class ServedJudge:
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
         """Return a note that names the server and its checkpoint, as the server reports it."""
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
+
+
+def _sent(response: Response) -> Any:
+    """Return a response as the server reads it: a text, or a list of parts if it has images."""
+    if not response.images:
+        return response.text
+    [turn] = sendable([response.turn], response.images)
+    return turn["content"]
 
 
 def load_server_judge(path: Path, runtime: Runtime, config: ServerConfig) -> ServedJudge:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import PatchTokens, decode
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.row_index import index_rows, pair_key
 from mmrm.data.storage.code_digest import imported_modules
@@ -438,19 +438,21 @@ def test_a_fingerprint_outlives_moving_and_preferring_otherwise(tmp_path: Path) 
     record = Preference(
         "a",
         ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q  x"}]},),
-        ("A b", "c"),
+        text_responses("A b", "c"),
         (RED,),
     )
     moved = Preference(
         "b",
         ({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "q X"}]},),
-        ("C", "a B"),
+        text_responses("C", "a B"),
         (tmp_path / "here/one.png",),
     )
     assert pair_key(record) == pair_key(moved)
-    assert pair_key(record) != pair_key(Preference("c", record.prompt, ("A b", "d"), (RED,)))
     assert pair_key(record) != pair_key(
-        Preference("d", record.prompt, ("A b", "c"), (png("red", (9, 9)),))
+        Preference("c", record.prompt, text_responses("A b", "d"), (RED,))
+    )
+    assert pair_key(record) != pair_key(
+        Preference("d", record.prompt, text_responses("A b", "c"), (png("red", (9, 9)),))
     )
 
 
@@ -628,7 +630,7 @@ def test_records_begin_with_the_same_image(tmp_path: Path) -> None:
     image: Any = {"type": "image"}
     a, b, c, d, upper = [cast(Any, {"type": "text", "text": letter}) for letter in "abcdB"]
     records = [
-        Preference("x", ({"role": "user", "content": content},), ("A", "B"), (RED,))
+        Preference("x", ({"role": "user", "content": content},), text_responses("A", "B"), (RED,))
         for content in ([image, a], [b, image], [image, c], [upper, image], [b, image, d])
     ]
     keys = image_keys(*records, replace(records[0], prompt=(text("user", "q"),), images=()))

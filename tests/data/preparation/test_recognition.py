@@ -57,7 +57,7 @@ def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
         found = [joined_rows(found)]
     for place, columns in enumerate(found):
         record = validate(config.convert(SourceRow(f"{kind}:{place}", columns, Anywhere())))
-        assert (record.chosen, record.rejected) in {
+        assert (record.chosen.text, record.rejected.text) in {
             ("A cat.", "A dog."),
             ("Hello.", "No."),
             ("Black.", "White."),

@@ -45,7 +45,7 @@ def test_rlaif_v(tmp_path: Path) -> None:
     write_parquet(tmp_path / "set" / "RLAIF-V-Dataset_000.parquet", [RLAIF_ROW])
     source = source_of(tmp_path, "rlaif_v")
     found = record(source)
-    assert (asked(found), found.chosen, found.rejected) == (
+    assert (asked(found), found.chosen.text, found.rejected.text) == (
         [None, "What is in the picture?"],
         "A red square.",
         "A red square and a cat.",
@@ -95,7 +95,7 @@ def test_rlhf_v(tmp_path: Path) -> None:
     ]
     write_parquet(tmp_path / "set" / "RLHF-V-Dataset.parquet", rows)
     source = source_of(tmp_path, "rlhf_v")
-    assert (asked(record(source)), record(source).chosen) == ([None, "Where?"], "Outside.")
+    assert (asked(record(source)), record(source).chosen.text) == ([None, "Where?"], "Outside.")
     for row, message in ((1, "cannot be read as JSON"), (2, "JSON list")):
         with pytest.raises(RecordError, match=f"rlhf_v:{row}: .*{message}"):
             source.record(row)
@@ -141,7 +141,12 @@ def test_vlfeedback(stored: str, tmp_path: Path) -> None:
     source = source_of(tmp_path, "vlfeedback")
     assert len(source) == 6
     found = record(source)
-    assert (found.chosen, found.rejected, found.margin, found.images) == ("a", "b", 1.0, (RED,))
+    assert (found.chosen.text, found.rejected.text, found.margin, found.images) == (
+        "a",
+        "b",
+        1.0,
+        (RED,),
+    )
     assert asked(found) == [None, "Describe."]
     assert left_out(source, 2) == "tie"  # b and c both have the mean 4
     assert [left_out(source, pair) for pair in (3, 4, 5)] == [
@@ -151,7 +156,7 @@ def test_vlfeedback(stored: str, tmp_path: Path) -> None:
     assert left_out(wide, 0) == "small_gap"
     hardest = source_of(tmp_path, "vlfeedback", pairs="hardest")
     assert len(hardest) == 1
-    assert record(hardest).chosen == "a"
+    assert record(hardest).chosen.text == "a"
     assert hardest.fingerprint() != source.fingerprint()
 
 
@@ -208,7 +213,7 @@ def test_mm_rlhf(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "set" / "dpo_pairs.jsonl", rows)
     source = source_of(tmp_path, "mm_rlhf", frames=4)
     found = record(source)
-    assert (asked(found), found.chosen, found.chosen_critique, found.rejected_critique) == (
+    assert (asked(found), found.chosen.text, found.chosen_critique, found.rejected_critique) == (
         [None, "What?"],
         "A square.",
         "Right.",
@@ -276,13 +281,13 @@ def test_r1_reward(tmp_path: Path) -> None:
     write_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet", rows)
     source = source_of(tmp_path, "r1_reward")
     first, second = record(source, 0), record(source, 1)
-    assert (first.chosen, first.rejected, asked(first), first.images) == (
+    assert (first.chosen.text, first.rejected.text, asked(first), first.images) == (
         "Red.",
         "Blue.",
         [None, "What colour?"],
         (RED,),
     )
-    assert (second.chosen, second.rejected) == ("Blue.", "Red.")
+    assert (second.chosen.text, second.rejected.text) == ("Blue.", "Red.")
     with pytest.raises(RecordError, match="r1_reward:2: 'answer' is"):
         source.record(2)
     with pytest.raises(ImageError, match="r1_reward:3: 'image' is not base64"):
@@ -302,7 +307,7 @@ def test_r1_reward_for_sft_carries_the_reasoning(tmp_path: Path) -> None:
     )
     source = source_of(tmp_path, "r1_reward", images=str(tmp_path / "set"))
     found = record(source)
-    assert (found.chosen, found.rejected) == ("Blue.", "Red.")
+    assert (found.chosen.text, found.rejected.text) == ("Blue.", "Red.")
     assert found.rationale == "Response 1 says blue. Response 2 says red. Response 1 is better."
     with pytest.raises(RecordError, match="r1_reward:1: 'message' cannot be read as JSON"):
         source.record(1)

@@ -59,7 +59,7 @@ def test_mmif_and_sharegpt(tmp_path: Path) -> None:
     for kind in ("mmif", "sharegpt"):
         source = source_of(tmp_path, kind)
         found = record(source)
-        assert (asked(found), found.chosen, found.rejected) == (
+        assert (asked(found), found.chosen.text, found.rejected.text) == (
             [None, "Use three words."],
             "A red square.",
             "It is red.",
@@ -98,7 +98,7 @@ def test_ms_swift(tmp_path: Path) -> None:
     source = source_of(tmp_path, "ms_swift")
     for index, margin in ((0, 0.5), (1, None)):
         found = record(source, index)
-        assert (asked(found), found.chosen, found.rejected, found.margin) == (
+        assert (asked(found), found.chosen.text, found.rejected.text, found.margin) == (
             [None, "What is this?"],
             "A square.",
             "A cat.",
@@ -126,7 +126,7 @@ def test_povid(tmp_path: Path) -> None:
     )
     source = source_of(tmp_path, "povid", images=str(tmp_path / "coco"))
     found = record(source)
-    assert (asked(found), found.chosen, found.rejected) == (
+    assert (asked(found), found.chosen.text, found.rejected.text) == (
         [None, "Describe."],
         "A square.",
         "A square and a cup.",
@@ -226,8 +226,11 @@ def test_llava_critic(prompt: str, judgement: str, chosen: str | None, tmp_path:
         assert left_out(source, 0) == "tie"
         return
     found = record(source)
-    assert found.chosen == chosen
-    assert {found.chosen, found.rejected} in ({"Red [really].", "Blue."}, {"Red.", "Blue."})
+    assert found.chosen.text == chosen
+    assert {found.chosen.text, found.rejected.text} in (
+        {"Red [really].", "Blue."},
+        {"Red.", "Blue."},
+    )
     assert asked(found)[1] in ("What [colour]?", "What colour?")
     assert (found.rationale is None) == ("Response 1" not in prompt)
     assert found.rationale in (None, "Response 1 is better. The better response: [1]")
@@ -284,12 +287,12 @@ def test_wildvision_battle(tmp_path: Path) -> None:
     ]
     write_parquet(tmp_path / "set" / "data" / "test-00000-of-00001.parquet", rows)
     source = source_of(tmp_path, "wildvision_battle")
-    assert (asked(record(source)), record(source).chosen, record(source).category) == (
+    assert (asked(record(source)), record(source).chosen.text, record(source).category) == (
         [None, "What?"],
         "A square.",
         "English",
     )
-    assert record(source, 1).chosen == "A cat."
+    assert record(source, 1).chosen.text == "A cat."
     assert [left_out(source, row) for row in (2, 3, 4)] == ["tie", "tie", "no_pair"]
     with pytest.raises(RecordError, match="wildvision_battle:5: 'winner' is 'left'"):
         source.record(5)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, validate
+from mmrm.data.preference import Preference, text_responses, validate
 from mmrm.data.sources.project import project_row
 from tests.data.sources.fixtures import (
     RED,
@@ -57,7 +57,7 @@ def test_ultrafeedback_gives_all_responses_with_their_ratings(tmp_path: Path) ->
     assert len(source) == 4
 
     whole = record(source)
-    assert whole.responses == ("c", "d", "a", "b")
+    assert whole.responses == text_responses("c", "d", "a", "b")
     assert whole.ranks == (0, 1, 2, 3)
     assert whole.attributes == {
         "helpfulness": (5.0, 3.0, 4.0, 1.0),
@@ -68,14 +68,14 @@ def test_ultrafeedback_gives_all_responses_with_their_ratings(tmp_path: Path) ->
     assert (whole.margin, whole.category) == (None, "evol_instruct")
 
     partly_rated = record(source, 1)
-    assert (partly_rated.responses, partly_rated.ranks) == (("b", "a"), (0, 1))
+    assert (partly_rated.responses, partly_rated.ranks) == (text_responses("b", "a"), (0, 1))
     assert isnan(partly_rated.attributes["honesty"][0])
     assert partly_rated.attributes["honesty"][1] == 5.0
     assert partly_rated.margin == 1.0
 
     assert [left_out(source, row) for row in (2, 3)] == ["tie", "no_pair"]
     tie = record(source_of(tmp_path, "ultrafeedback", pairs="none", ties="keep"), 2)
-    assert (tie.responses, tie.ranks, tie.margin) == (("a", "b"), (0, 0), 0.0)
+    assert (tie.responses, tie.ranks, tie.margin) == (text_responses("a", "b"), (0, 0), 0.0)
 
 
 @pytest.mark.parametrize("stored", ["list", "columns"])
@@ -89,7 +89,7 @@ def test_vlfeedback_gives_all_responses_with_their_ratings(stored: str, tmp_path
     }
     write_parquet(tmp_path / "set" / "train-00000-of-00001.parquet", [row])
     found = record(source_of(tmp_path, "vlfeedback", pairs="none"))
-    assert found.responses[0] == "a"
+    assert found.responses[0].text == "a"
     assert found.ranks[0] == 0
     assert found.images == (RED,)
     assert sorted(found.attributes) == [
@@ -108,10 +108,12 @@ def test_ties_between_rated_responses_are_kept_as_pairs(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "set" / "evol_instruct.jsonl", [row])
     every = source_of(tmp_path, "ultrafeedback", pairs="all", ties="keep", minimum_gap=2)
     found = [record(every, index) for index in range(3)]
-    assert [tie.responses for tie in found] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [tie.responses for tie in found] == [
+        text_responses(*pair) for pair in ("ab", "ac", "bc")
+    ]
     assert {(tie.ranks, tie.margin) for tie in found} == {((0, 0), 0.0)}
     hardest = record(source_of(tmp_path, "ultrafeedback", ties="keep"))
-    assert (hardest.responses, hardest.ranks) == (("a", "b"), (0, 0))
+    assert (hardest.responses, hardest.ranks) == (text_responses("a", "b"), (0, 0))
 
 
 def test_a_gap_between_pairs_is_refused_without_pairs(tmp_path: Path) -> None:
@@ -193,7 +195,8 @@ def test_ties_are_kept_if_the_recipe_keeps_them(
     assert left_out(source_of(tmp_path, kind), 0) == "tie"
     source = source_of(tmp_path, kind, ties="keep")
     found = record(source)
-    assert (found.responses, found.ranks, found.margin) == (responses, (0, 0), margin)
+    assert (found.responses, found.ranks) == (text_responses(*responses), (0, 0))
+    assert found.margin == margin
     assert found.rationale is None
     assert source.fingerprint() != source_of(tmp_path, kind).fingerprint()
 
@@ -215,14 +218,17 @@ def test_a_project_file_lists_responses_with_ranks_or_ratings(tmp_path: Path) ->
     ]
     source = project_source(tmp_path, *rows, pairs="none")
     ranked, rated, both = (record(source, index) for index in range(3))
-    assert (ranked.responses, ranked.ranks) == (("Black.", "White.", "Red."), (0, 1, 1))
+    assert (ranked.responses, ranked.ranks) == (
+        text_responses("Black.", "White.", "Red."),
+        (0, 1, 1),
+    )
     assert ranked.attributes == {}
     # `style` is unknown of one response, so that the correctness alone ranks them.
-    assert (rated.responses, rated.ranks) == (("Black.", "White.", "Red."), (0, 1, 1))
+    assert (rated.responses, rated.ranks) == (text_responses("Black.", "White.", "Red."), (0, 1, 1))
     assert rated.attributes["correctness"] == (5.0, 0.0, 0.0)
     assert rated.attributes["style"][:2] == (4.5, 2.0)
     assert isnan(rated.attributes["style"][2])
-    assert (both.responses, both.ranks) == (("Red.", "Black.", "White."), (0, 1, 2))
+    assert (both.responses, both.ranks) == (text_responses("Red.", "Black.", "White."), (0, 1, 2))
     assert both.attributes["correctness"] == (0.0, 5.0, 0.0)
     assert both.category == "colour"
 
@@ -235,13 +241,13 @@ def test_a_project_file_of_lists_gives_the_best_and_the_worst_by_default(tmp_pat
     ]
     source = project_source(tmp_path, *rows)
     found = record(source)
-    assert (found.responses, found.ranks) == (("Black.", "Red."), (0, 1))
+    assert (found.responses, found.ranks) == (text_responses("Black.", "Red."), (0, 1))
     assert found.attributes == {"style": (2.0, 1.0)}
     assert found.is_pair
     assert left_out(source, 1) == "tie"
-    assert record(source, 2).responses == ("a", "b")
+    assert record(source, 2).responses == text_responses("a", "b")
     kept = record(project_source(tmp_path / "kept", *rows, ties="keep"), 1)
-    assert (kept.responses, kept.ranks) == (("White.", "Red."), (0, 0))
+    assert (kept.responses, kept.ranks) == (text_responses("White.", "Red."), (0, 0))
 
 
 def test_lists_in_parquet_and_under_other_names_are_read(tmp_path: Path) -> None:
@@ -256,7 +262,7 @@ def test_lists_in_parquet_and_under_other_names_are_read(tmp_path: Path) -> None
         path=str(path),
         columns={"prompt": "question", "responses": "answers"},
     )
-    assert record(source).responses == ("b", "a")
+    assert record(source).responses == text_responses("b", "a")
     assert record(source).attributes == {"x": (2.0, 1.0)}
     assert left_out(source, 1) == "no_pair"
 
@@ -295,10 +301,14 @@ def test_a_wrong_list_names_its_record(row: Any, message: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     "original",
     [
-        Preference("a:0", (), ("x", "y", "z"), ranks=(0, 1, 1)),
-        Preference("a:0", (), ("x", "y"), ranks=(0, 0), margin=0.0, chosen_critique="Good."),
-        Preference("a:0", (), ("x", "y"), attributes={"n": (float("nan"), 2.0)}, source="s"),
-        Preference("a:0", (), ("x", "y"), margin=1.5, category="c"),
+        Preference("a:0", (), text_responses("x", "y", "z"), ranks=(0, 1, 1)),
+        Preference(
+            "a:0", (), text_responses("x", "y"), ranks=(0, 0), margin=0.0, chosen_critique="Good."
+        ),
+        Preference(
+            "a:0", (), text_responses("x", "y"), attributes={"n": (float("nan"), 2.0)}, source="s"
+        ),
+        Preference("a:0", (), text_responses("x", "y"), margin=1.5, category="c"),
     ],
 )
 def test_a_record_comes_back_from_the_projects_format(original: Preference, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     )
     assert found.identity == "project:0"
     assert asked(found) == [None, "Which colour?"]
-    assert (found.chosen, found.rejected, found.margin) == ("Red.", "Blue.", 2.0)
+    assert (found.chosen.text, found.rejected.text, found.margin) == ("Red.", "Blue.", 2.0)
     assert (found.chosen_critique, found.rejected_critique, found.rationale) == (
         "Right.",
         "Wrong.",
@@ -131,7 +131,7 @@ def test_all_file_types_give_the_same_records(kind: str, tmp_path: Path) -> None
                 writer.write_table(table, max_chunksize=32)
     source = open_source(tmp_path / "c", type="project", path=str(path))
     assert len(source) == 150
-    assert [record(source, index).chosen for index in (0, 39, 40, 64, 149)] == [
+    assert [record(source, index).chosen.text for index in (0, 39, 40, 64, 149)] == [
         "yes 0",
         "yes 39",
         "yes 40",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import text_responses
 from tests.data.sources.fixtures import (
     asked,
     left_out,
@@ -36,7 +37,7 @@ def test_skywork_preference(tmp_path: Path) -> None:
     write_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet", [row])
     found = record(source_of(tmp_path, "skywork_preference"))
     assert [message["role"] for message in found.prompt] == ["user", "assistant", "user"]
-    assert (found.chosen, found.rejected, found.category, found.images) == (
+    assert (found.chosen.text, found.rejected.text, found.category, found.images) == (
         "Yes",
         "No",
         "magpie_pro",
@@ -80,7 +81,7 @@ def test_ultrafeedback_all_and_hard(tmp_path: Path) -> None:
     every = source_of(tmp_path, "ultrafeedback", pairs="all")
     assert len(every) == 18
     pairs = [
-        (found.chosen, found.rejected)
+        (found.chosen.text, found.rejected.text)
         for found in (record(every, slot) for slot in (0, 1, 2, 3, 5))
     ]
     assert pairs == [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("d", "c")]
@@ -88,7 +89,7 @@ def test_ultrafeedback_all_and_hard(tmp_path: Path) -> None:
     hard = source_of(tmp_path, "ultrafeedback")
     assert len(hard) == 3
     found = record(hard)
-    assert (found.chosen, found.rejected, found.margin, asked(found), found.category) == (
+    assert (found.chosen.text, found.rejected.text, found.margin, asked(found), found.category) == (
         "a",
         "c",
         4.0,
@@ -114,7 +115,12 @@ def test_ultrafeedback_binarized(tmp_path: Path) -> None:
     source = source_of(tmp_path, "ultrafeedback_binarized", minimum_gap=1)
     assert len(source) == 4
     found = record(source)
-    assert (found.chosen, found.rejected, found.margin, asked(found)) == ("Yes", "No", 1.5, ["Hi"])
+    assert (found.chosen.text, found.rejected.text, found.margin, asked(found)) == (
+        "Yes",
+        "No",
+        1.5,
+        ["Hi"],
+    )
     assert [left_out(source, row) for row in (1, 2)] == ["tie", "small_gap"]
     with pytest.raises(
         RecordError, match=r"ultrafeedback_binarized:3: .*must not have the lower score"
@@ -145,7 +151,7 @@ def test_tulu_and_olmo(tmp_path: Path) -> None:
     for kind, margins in (("tulu_preference", (None, None)), ("olmo_preference", (2.5, None))):
         source = source_of(tmp_path, kind)
         found = record(source)
-        assert (len(found.prompt), found.chosen, found.rejected, found.category) == (
+        assert (len(found.prompt), found.chosen.text, found.rejected.text, found.category) == (
             3,
             "Yes",
             "No",
@@ -180,13 +186,13 @@ def test_helpsteer3(packed: bool, tmp_path: Path) -> None:
     source = source_of(tmp_path, "helpsteer3", minimum_gap=2)
     assert len(source) == 5
     minus, three = record(source, 0), record(source, 3)
-    assert (minus.chosen, minus.rejected, minus.margin, minus.category) == (
+    assert (minus.chosen.text, minus.rejected.text, minus.margin, minus.category) == (
         "one",
         "two",
         2.0,
         "code",
     )
-    assert (three.chosen, three.rejected, three.margin, asked(three)) == (
+    assert (three.chosen.text, three.rejected.text, three.margin, asked(three)) == (
         "two",
         "one",
         3.0,
@@ -230,7 +236,9 @@ def test_shp(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "set" / "askculinary" / "test.json", [base])
     source = source_of(tmp_path, "shp", minimum_ratio=2)
     assert len(source) == 5
-    assert [(record(source, row).chosen, record(source, row).rejected) for row in (0, 1)] == [
+    assert [
+        (record(source, row).chosen.text, record(source, row).rejected.text) for row in (0, 1)
+    ] == [
         ("one", "two"),
         ("two", "one"),
     ]
@@ -271,7 +279,7 @@ def test_helpsteer2(packed: bool, tmp_path: Path) -> None:
     found = record(source)
     assert (found.identity, found.responses, found.ranks, found.margin) == (
         "helpsteer2:0",
-        ("two", "one"),
+        text_responses("two", "one"),
         (0, 1),
         2.0,
     )
@@ -285,11 +293,15 @@ def test_helpsteer2(packed: bool, tmp_path: Path) -> None:
     several_turns = record(source, 1)
     assert [message["role"] for message in several_turns.prompt] == ["user", "assistant", "user"]
     assert asked(several_turns) == ["More"]
-    assert several_turns.chosen == "yes"
+    assert several_turns.chosen.text == "yes"
     assert left_out(source_of(tmp_path, "helpsteer2", minimum_gap=2), 1) == "small_gap"
     assert left_out(source, 2) == "tie"
     tie = record(source_of(tmp_path, "helpsteer2", ties="keep"), 2)
-    assert (tie.responses, tie.ranks, tie.margin) == (("first", "second"), (0, 0), 0.0)
+    assert (tie.responses, tie.ranks, tie.margin) == (
+        text_responses("first", "second"),
+        (0, 0),
+        0.0,
+    )
     assert tie.attributes["correctness"] == (0.0, 4.0)
     for index, message in (
         (3, "the prompts of two successive rows differ"),

@@ -46,7 +46,7 @@ def test_vision_rows_as_in_trl_lib_rlaif_v(tmp_path: Path) -> None:
     source = open_source(tmp_path / "c", type="trl", path=str(tmp_path))
     assert len(source) == 2
     found = record(source)
-    assert (asked(found), found.chosen, found.rejected, found.images) == (
+    assert (asked(found), found.chosen.text, found.rejected.text, found.images) == (
         [None, "What is this?"],
         "A red square.",
         "A cat.",
@@ -88,7 +88,7 @@ def test_the_implicit_prompt_is_what_both_share(tmp_path: Path) -> None:
         )
     )
     assert [message["role"] for message in found.prompt] == ["user", "assistant", "user"]
-    assert (found.chosen, found.rejected) == ("Yes", "No")
+    assert (found.chosen.text, found.rejected.text) == ("Yes", "No")
 
 
 def test_equal_conversations_stay_a_pair_of_equal_responses(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_equal_conversations_stay_a_pair_of_equal_responses(tmp_path: Path) -> N
             path=str(write_jsonl(tmp_path / "t.jsonl", [{"chosen": whole, "rejected": whole}])),
         )
     )
-    assert (found.chosen, found.rejected) == ("Same", "Same")
+    assert (found.chosen.text, found.rejected.text) == ("Same", "Same")
 
 
 def test_standard_texts(tmp_path: Path) -> None:
@@ -111,8 +111,12 @@ def test_standard_texts(tmp_path: Path) -> None:
     source = open_source(
         tmp_path / "c", type="trl", path=str(write_jsonl(tmp_path / "t.jsonl", rows))
     )
-    assert (asked(record(source)), record(source).chosen) == (["The sky is"], " blue.")
-    assert (asked(record(source, 1)), record(source, 1).chosen, record(source, 1).rejected) == (
+    assert (asked(record(source)), record(source).chosen.text) == (["The sky is"], " blue.")
+    assert (
+        asked(record(source, 1)),
+        record(source, 1).chosen.text,
+        record(source, 1).rejected.text,
+    ) == (
         ["The sky is"],
         " blue.",
         " green.",
@@ -206,7 +210,7 @@ def test_a_prompt_next_to_whole_conversations(
     assert recognise(str(path), tmp_path / "c").type == "trl"
     found = record(open_source(tmp_path / "c", type="trl", path=str(path)))
     assert asked(found) == [None, "Which colour?"]
-    assert (found.chosen, found.rejected, found.images) == ("Red.", "Blue.", (RED,))
+    assert (found.chosen.text, found.rejected.text, found.images) == ("Red.", "Blue.", (RED,))
 
 
 def test_a_prompt_may_be_the_beginning_of_longer_conversations(tmp_path: Path) -> None:

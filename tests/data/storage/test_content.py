@@ -12,7 +12,7 @@ import pytest
 
 from mmrm.data.errors import LeftOut
 from mmrm.data.images import decode
-from mmrm.data.preference import Preference, Truth, text, validate
+from mmrm.data.preference import Preference, Truth, text, text_responses, validate
 from mmrm.data.sources.registry import SOURCES
 from mmrm.data.storage.content import record_key, shown_key
 from tests.data.sources.fixtures import BLUE, RED, open_source
@@ -121,7 +121,7 @@ def test_another_name_of_a_source_is_the_same_content(
     assert list(map(record_key, renamed)) == list(map(record_key, records[kind]))
 
 
-PLAIN = Preference("a:0", (text("user", "What?", 1),), ("yes", "no"), (RED,))
+PLAIN = Preference("a:0", (text("user", "What?", 1),), text_responses("yes", "no"), (RED,))
 
 
 @pytest.mark.parametrize(

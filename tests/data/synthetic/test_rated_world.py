@@ -87,12 +87,12 @@ def test_every_index_holds_a_whole_record(
         assert (style["sure"] is not None) == response.style.is_courteous
         assert (style["hedge"] is not None) == response.style.is_hedged
     record = validate(item.preference(), CONTROL_TOKENS)
-    assert sorted(record.responses) == sorted(texts)
+    assert sorted(response.text for response in record.responses) == sorted(texts)
     assert list(record.attributes) == [*CLAIMS, "wording", "quality", "rating"]
     assert list(record.attributes["rating"]) == sorted(record.attributes["rating"], reverse=True)
     by_text = {response.text: response for response in item.responses}
-    for place, text in enumerate(record.responses):
-        response = by_text[text]
+    for place, shown in enumerate(record.responses):
+        response = by_text[shown.text]
         stated = [values[place] for values in record.attributes.values()]
         wording = float(response.style.is_courteous)
         assert stated == [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mmrm.data.errors import RecordError, UserError
+from mmrm.data.preference import text_responses
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.vl_rewardbench import (
     VL_REWARDBENCH,
@@ -122,7 +123,7 @@ def check_rows(examples: tuple[Example, ...]) -> None:
         "wildvision-battle",
     ]
     assert len({example.key for example in examples}) == 4
-    assert examples[0].responses == ("first [0, 1]", "second")
+    assert examples[0].responses == text_responses("first [0, 1]", "second")
     content = [{"type": "image"}, {"type": "text", "text": "what is RLAIF-V-1?"}]
     assert examples[0].prompt == ({"role": "user", "content": content},)
     assert {len(example.images) for example in examples} == {1}

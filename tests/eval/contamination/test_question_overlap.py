@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference, Truth, text
+from mmrm.data.preference import Preference, Truth, text, text_responses
 from mmrm.data.preparation.mixing import MixtureConfig
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.contamination.question_overlap import (
@@ -33,7 +33,9 @@ def asked(number: int) -> Question:
 
 def question(words: str, *images: bytes | Path) -> Preference:
     prompt = (text("user", words, len(images)),)
-    return Preference("file:1", prompt, ("", ""), images, truth=Truth("exact", ("2",)))
+    return Preference(
+        "file:1", prompt, text_responses("", ""), images, truth=Truth("exact", ("2",))
+    )
 
 
 def test_content_decides_and_not_the_identity(tmp_path: Path) -> None:

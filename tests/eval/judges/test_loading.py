@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from mmrm.data.errors import CheckpointError, RecipeError, UserError
 from mmrm.data.images import decode
-from mmrm.data.preference import text
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from mmrm.eval.candidates import Example
@@ -146,7 +145,9 @@ def test_adapters_are_judged_on_their_base_with_the_head_of_the_run(
     assert found == [pytest.approx(scores, rel=RELATIVE) for scores in inside(model, world)]
     assert found != judged(world / "run" / "checkpoint-1", world)
     one = examples(world)[0]
-    scores = load_judge(folder, CPU).score(list(one.prompt), one.responses, one.images)
+    scores = load_judge(folder, CPU).score(
+        list(one.prompt), [response.text for response in one.responses], one.images
+    )
     assert scores == pytest.approx(found[0], rel=RELATIVE)
 
 
@@ -193,10 +194,7 @@ def test_a_model_of_another_trainer_is_read_at_the_newline(
     wanted = []
     for example in examples(world):
         pictures = [decode(image, "r") for image in example.images]
-        turns = [
-            encoder.render((*example.prompt, text("assistant", response)))
-            for response in example.responses
-        ]
+        turns = [encoder.render((*example.prompt, response.turn)) for response in example.responses]
         found = []
         for turn in turns:
             tree = encoder.encode(pictures, [(*turn, Span("\n"))], None)

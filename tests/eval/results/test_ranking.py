@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.data.errors import UserError
+from mmrm.data.preference import text_responses
 from mmrm.eval.benchmarks.benchmark import Origin
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.candidates import BenchmarkRow, Candidates, RankedExample, Scores, Vote
@@ -40,7 +41,7 @@ def ranked(key: str, ranks: tuple[int, ...], group: str = "group") -> RankedExam
         key=key,
         images=(),
         prompt=pair.prompt,
-        responses=tuple("x" * (index + 1) for index in range(len(ranks))),
+        responses=text_responses(*["x" * (index + 1) for index in range(len(ranks))]),
         identity=f"test:{key}",
         ranks=ranks,
         group=group,

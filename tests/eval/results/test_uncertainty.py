@@ -13,6 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from mmrm.data.arrays import Floats, Ints
+from mmrm.data.preference import text_pair, text_responses
 from mmrm.eval.candidates import Example, RankedExample, Scores
 from mmrm.eval.results.statistics import calibration, reliability
 from mmrm.eval.results.uncertainty import (
@@ -256,7 +257,7 @@ def example(better: int, true_scores: tuple[float, float] | None) -> Example:
         key="key",
         images=(),
         prompt=(),
-        responses=("a", "b"),
+        responses=text_pair("a", "b"),
         identity="row",
         better=1 if better else 0,
         group="group",
@@ -307,7 +308,7 @@ def test_every_best_response_of_a_ranking_is_compared_with_every_other() -> None
         key="key",
         images=(),
         prompt=(),
-        responses=("a", "b", "c", "d"),
+        responses=text_responses("a", "b", "c", "d"),
         identity="row",
         ranks=(1, 0, 2, 0),
         group="group",

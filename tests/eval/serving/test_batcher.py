@@ -151,7 +151,7 @@ def test_a_group_that_breaks_its_row_harms_no_other(
     """NaN of one group may reach others through a masked product; an out of memory is the whole row's."""
 
     def fails(units: Sequence[Unit], results: list[UnitResult]) -> list[UnitResult]:
-        if not any("poison" in response for unit in units for response in unit.responses):
+        if not any("poison" in response.text for unit in units for response in unit.responses):
             return results
         if how == "fails":
             raise RuntimeError("out of memory, /secret/path")
@@ -227,7 +227,7 @@ def test_a_small_request_does_not_wait_for_all_groups_of_a_large_one(
     encoded: list[str] = []
 
     def slow(unit: Unit) -> None:
-        encoded.append(unit.responses[0])
+        encoded.append(unit.responses[0].text)
         time.sleep(0.01)
 
     async def use(client: httpx.AsyncClient, service: Service) -> None:

@@ -163,7 +163,7 @@ def score(client: httpx.Client, request: dict[str, Any]) -> float:
 def test_served_scores_are_those_of_our_judge(checkpoint: Path, served: httpx.Client) -> None:
     judge = load_judge(checkpoint, Runtime(torch.device("cpu"))).judge
     wanted = [value for scores in scores_under(judge, EXAMPLES) for value in scores.values]
-    requests = [asked(row, response) for row in EXAMPLES for response in row.responses]
+    requests = [asked(row, response.text) for row in EXAMPLES for response in row.responses]
     raw = [one | {"use_activation": flag} for one in requests for flag in (False, True)]
     with ThreadPoolExecutor(8) as clients:
         together = list(clients.map(lambda request: score(served, request), raw * 2))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mmrm.data.preference import text_pair
 from mmrm.data.storage.code_digest import _syntax_tree, imported_modules
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.suite import fingerprint as identity
@@ -141,7 +142,7 @@ def test_rows_are_their_content(tmp_path: Path) -> None:
     changed = [
         [replace(rows[0], images=(png("blue"),)), rows[1]],
         [replace(rows[0], better=1), rows[1]],
-        [replace(rows[0], responses=("one", "two!")), rows[1]],
+        [replace(rows[0], responses=text_pair("one", "two!")), rows[1]],
         [replace(rows[0], group="other"), rows[1]],
         rows[:1],
         rows[::-1],

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_pair, text_responses
 from mmrm.eval.benchmarks.preference_folder import example_from_record
 from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import ProtocolConfig
@@ -39,7 +39,7 @@ def simulated(stated_share: float, num_rows: int = 600) -> tuple[list[Example], 
             key=f"row {number}",
             prompt=(text("user", f"Question {number}?"),),
             images=(),
-            responses=(f"first {number}", f"second {number}"),
+            responses=text_pair(f"first {number}", f"second {number}"),
             better=1 if true_scores[1] > true_scores[0] else 0,
             true_scores=(float(true_scores[0]), float(true_scores[1])),
         )
@@ -117,7 +117,7 @@ def test_true_scores_are_the_means_of_attributes_in_the_order_of_the_row() -> No
     record = Preference(
         identity="records:0",
         prompt=(text("user", "How many?"),),
-        responses=("Three.", "Four."),
+        responses=text_responses("Three.", "Four."),
         attributes={"right": (1.0, 0.0), "clear": (4.0, 2.0)},
     )
     row = example_from_record(record)

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mmrm.data.errors import CheckpointError
-from mmrm.data.preference import Message
+from mmrm.data.preference import Message, Response
 from mmrm.data.prompts import with_critique
 from mmrm.models.backbone import load_critic
 from mmrm.models.config import BackboneConfig, CritiqueConfig
@@ -39,7 +39,8 @@ def case(pictures: int, responses: tuple[str, ...], critiques: tuple[str, ...]) 
     prompt: tuple[Message, ...] = ({"role": "user", "content": content},)
     turns = [
         tiny.encoder().render(
-            with_critique(prompt, response, "judge the response.", critique), loss=True
+            with_critique(prompt, Response.of_text(response), "judge the response.", critique),
+            loss=True,
         )
         for response, critique in zip(responses, critiques, strict=True)
     ]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
 from mmrm.models.heads.attributes_head import AttributesHeadConfig
@@ -78,23 +78,33 @@ LISTS = (
     Preference(
         "four",
         WHAT,
-        ("A red square.", "A square.", "Red.", "A blue circle and more."),
+        text_responses("A red square.", "A square.", "Red.", "A blue circle and more."),
         ranks=(0, 1, 1, 2),
         attributes={"right": (5.0, 4.0, nan, 1.0), "short": (2.0, 3.0, 3.0, 1.0)},
     ),
     Preference(
-        "pair", WHAT, ("A red square.", "No picture."), margin=0.4, attributes={"right": (5.0, 2.0)}
+        "pair",
+        WHAT,
+        text_responses("A red square.", "No picture."),
+        margin=0.4,
+        attributes={"right": (5.0, 2.0)},
     ),
-    Preference("tie", WHERE, ("Left.", "Left!"), ranks=(0, 0), attributes={"short": (3.0, 3.0)}),
+    Preference(
+        "tie",
+        WHERE,
+        text_responses("Left.", "Left!"),
+        ranks=(0, 0),
+        attributes={"short": (3.0, 3.0)},
+    ),
     Preference(
         "three",
         WHERE,
-        ("Left.", "On the left side.", "Right, I think."),
+        text_responses("Left.", "On the left side.", "Right, I think."),
         margin=1.5,
         ranks=(0, 1, 2),
         attributes={"right": (4.0, 4.0, 2.0), "short": (5.0, nan, 1.0)},
     ),
-    Preference("no numbers", WHERE, ("Above.", "Below.")),
+    Preference("no numbers", WHERE, text_responses("Above.", "Below.")),
 )
 
 
@@ -221,9 +231,11 @@ def test_the_report_has_finite_figures(learner: Learner) -> None:
 def test_a_prompt_and_each_response_are_computed_once(learner: Learner) -> None:
     four, pair = LISTS[:2]
     together = learner.row([four, pair])
-    texts = {*four.responses, *pair.responses}
+    texts = {response.text for response in (*four.responses, *pair.responses)}
     # The best response of both is the same text, and both have the same prompt.
-    once = replace(four, responses=tuple(sorted(texts)), ranks=(0, 1, 2, 3, 4), attributes={})
+    once = replace(
+        four, responses=text_responses(*sorted(texts)), ranks=(0, 1, 2, 3, 4), attributes={}
+    )
     examples = [replace(learner.encode(record), prompt="the same") for record in (four, pair)]
     together = make_row(examples, tiny.encoder().pack)
     assert together.batch.tokens == learner.row([once]).batch.tokens

@@ -86,7 +86,7 @@ def test_the_rows_of_a_source_hide_the_order_of_its_records() -> None:
         row = row_of_record(record)
         assert row == row_of_record(record)
         assert Question.of_row(row).key == Question.of_record(record).key
-        assert sorted(row["responses"]) == sorted(record.responses)
+        assert sorted(row["responses"]) == sorted(response.text for response in record.responses)
         for response, rating in zip(row["responses"], row["rating"], strict=True):
             index = record.responses.index(response)
             assert record.attributes["rating"][index] == rating

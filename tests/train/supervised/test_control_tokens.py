@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.models.config import BackboneConfig
@@ -51,13 +51,16 @@ def prompts() -> PairPrompts:
 )
 def test_a_token_of_this_tokenizer_is_refused(encode: Callable[[Preference], Any]) -> None:
     good = Preference(
-        "set:7", (text("user", "Which?"),), ("This.", "That."), rationale="Response 1 is better."
+        "set:7",
+        (text("user", "Which?"),),
+        text_responses("This.", "That."),
+        rationale="Response 1 is better.",
     )
     encode(good)
     pieces: Any = [{"type": "text", "text": piece} for piece in ("<|mi", "ne|>")]
     for bad in (
         replace(good, prompt=({"role": "user", "content": pieces},)),
-        replace(good, responses=("This.", "a <|mine|>")),
+        replace(good, responses=text_responses("This.", "a <|mine|>")),
     ):
         with pytest.raises(
             RecordError,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import CRITIQUE_REQUEST
 from mmrm.models.backbone import load_critic, load_scalar
@@ -96,7 +96,9 @@ def naive() -> Encode:
 def critic() -> Encode:
     """Return a critic's encoder in which the half of the records is scored on critiques of its own, many of them equal."""
     return CriticEncoder(
-        tiny.encoder(), CRITIQUE_REQUEST, lambda record: OWN if len(record.chosen) % 2 else None
+        tiny.encoder(),
+        CRITIQUE_REQUEST,
+        lambda record: OWN if len(record.chosen.text) % 2 else None,
     )
 
 
@@ -288,12 +290,14 @@ def test_copies_of_an_image_in_other_files_are_one_prompt(tmp_path: Path) -> Non
     for name in ("one.png", "two.png"):
         tiny.picture(56, 84).save(tmp_path / name)
         turn = text("user", "What is in it?", images=1)
-        pair = Preference(name, (turn,), ("Red.", f"Not {name}"), (tmp_path / name,))
+        pair = Preference(name, (turn,), text_responses("Red.", f"Not {name}"), (tmp_path / name,))
         examples.append(encode(pair))
     assert examples[0].prompt == examples[1].prompt
     [together] = split_by_prompt(examples)
     assert len(merged_tree(together).images) == 1
     tiny.picture(56, 84, seed=1).save(tmp_path / "three.png")
     turn = text("user", "What is in it?", images=1)
-    other = encode(Preference("other", (turn,), ("Red.", "Blue."), (tmp_path / "three.png",)))
+    other = encode(
+        Preference("other", (turn,), text_responses("Red.", "Blue."), (tmp_path / "three.png",))
+    )
     assert other.prompt != examples[0].prompt

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import Trainer
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import critiques_of, with_critique
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
@@ -66,11 +66,11 @@ class CriticEncoder:
                 continue
             for response, critique in zip(responses, critiques, strict=True):
                 messages = with_critique(record.prompt, response, self.request, critique)
-                conversations.append(Conversation(messages, record.images, loss=is_learned))
+                images = (*record.images, *response.images)
+                conversations.append(Conversation(messages, images, loss=is_learned))
         if not conversations:
             for response in responses:
-                messages = (*record.prompt, text("assistant", response))
-                conversations.append(Conversation(messages, record.images))
+                conversations.append(Conversation.answered(record.prompt, record.images, response))
         tree = self.encoder.encode_conversations(conversations, "end_of_turn", record.identity)
         return TrainingExample(
             tree,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference
 from mmrm.eval.judges.joint.judge import JointJudge
 from mmrm.models.config import Read
 from mmrm.models.encoder import Conversation, Encoder
@@ -70,8 +70,8 @@ class JointEncoder:
                 f"method.responses={num_responses}, or filter such records."
             )
         order = shown_order(self.seed, epoch, record)
-        answers = [text("assistant", record.responses[index]) for index in order]
-        conversation = Conversation((*record.prompt, *answers), record.images)
+        responses = [record.responses[index] for index in order]
+        conversation = Conversation.answered(record.prompt, record.images, *responses)
         tree = self.encoder.encode_joint(conversation, num_responses, self.read, record.identity)
         outputs = [tree.outputs[order.index(response)] for response in range(num_responses)]
         return TrainingExample(

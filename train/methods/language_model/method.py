@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, Response, text
 from mmrm.data.prompts import Answer, JudgeTemplate, judge_conversation, write_judgement
 from mmrm.data.rationales import obstacle, swapped
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
@@ -112,7 +112,7 @@ def _side_of_rationale(record: Preference) -> int:
     return 0 if record.first_in_rationale == "chosen" else 1
 
 
-def shown_responses(record: Preference, side: int) -> tuple[str, str]:
+def shown_responses(record: Preference, side: int) -> tuple[Response, Response]:
     """Return a record's responses with the winner first (`side` 0) or second (1)."""
     if side == 0:
         return record.chosen, record.rejected
@@ -160,9 +160,11 @@ class JudgementEncoder:
                 "on them with train/rl.py, which needs none."
             )
         answer: Answer = 1 if side == 0 else 2
-        request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
+        first, second = shown_responses(record, side)
+        request = judge_conversation(self.template, record.prompt, first, second)
         messages = (*request, text("assistant", write_judgement(rationale, answer)))
-        conversation = Conversation(messages, record.images, loss=True)
+        images = (*record.images, *first.images, *second.images)
+        conversation = Conversation(messages, images, loss=True)
         tree = self.encoder.encode_conversations([conversation], None, record.identity)
         return TrainingExample(tree, record=record.identity)
 

@@ -23,4 +23,4 @@ class PolicyQuestions(RunPrompts):
 
     def _encode(self, record: Preference, place: int) -> Prompt:
         """Return the prompt of a record, with the record, which the reward reads."""
-        return replace(self.encode(record, record.prompt, place), question=record)
+        return replace(self.encode(record, record.prompt, record.images, place), question=record)

@@ -30,5 +30,8 @@ class PairPrompts(RunPrompts):
 
     def _encode(self, record: Preference, side: int, place: int) -> Prompt:
         """Return the prompt that compares a record's responses, the better one first on side 0."""
-        request = judge_conversation(self.template, record.prompt, *shown_responses(record, side))
-        return replace(self.encode(record, request, place), winner=1 if side == 0 else 2)
+        first, second = shown_responses(record, side)
+        request = judge_conversation(self.template, record.prompt, first, second)
+        images = (*record.images, *first.images, *second.images)
+        prompt = self.encode(record, request, images, place)
+        return replace(prompt, winner=1 if side == 0 else 2)

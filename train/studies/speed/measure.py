@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.models.backbone import embed_patches, set_attention
 from mmrm.models.build_embedded import train_tokenizer
 from mmrm.models.config import BackboneConfig
@@ -326,7 +326,9 @@ def _synthetic_pair(identity: str, size: PairSize) -> Preference:
     question = {"type": "text", "text": WORD * size.question}
     turn: Any = {"role": "user", "content": [{"type": "image"}, question]}
     chosen, rejected = (WORD * length for length in size.responses)
-    return Preference(identity, (turn,), (chosen, rejected), (file.getvalue(),), source="synthetic")
+    return Preference(
+        identity, (turn,), text_responses(chosen, rejected), (file.getvalue(),), source="synthetic"
+    )
 
 
 def steps_of(config: Any, sizes: Sequence[PairSize], per_step: int) -> StepDataset:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.data.errors import LeftOut
-from mmrm.data.preference import Preference, text, validate
+from mmrm.data.preference import Preference, text, text_responses, validate
 from mmrm.data.sources.shared.ratings import (
     best_and_worst,
     with_ranked_responses,
     with_rated_responses,
 )
 
-EMPTY = Preference("a:0", (text("user", "?"),), ("", ""))
+EMPTY = Preference("a:0", (text("user", "?"),), text_responses("", ""))
 TABLES = st.integers(2, 6).flatmap(
     lambda num_responses: st.dictionaries(
         st.sampled_from(["help", "truth", "style"]),
@@ -53,7 +53,7 @@ def test_rated_responses_are_in_the_order_of_the_aspects_that_all_have(
     sums = [0.0] * len(record.responses)
     for name, values in record.attributes.items():
         # Each number stays with its response.
-        originals = [ratings[name][int(response[-1])] for response in record.responses]
+        originals = [ratings[name][int(response.text[-1])] for response in record.responses]
         assert repr(values) == repr(tuple(map(float, originals)))
         if not any(map(isnan, values)):
             sums = [total + value for total, value in zip(sums, values, strict=True)]
@@ -70,9 +70,9 @@ def test_ranks_of_any_numbers_become_dense_and_ties_keep_their_order(ranks: list
     numbers = [float(number) for number in range(len(ranks))]
     record = validate(with_ranked_responses(EMPTY, responses, ranks, {"number": numbers}))
     pairs = sorted(zip(ranks, responses, strict=True))
-    assert list(record.responses) == [response for _, response in pairs]
+    assert record.responses == text_responses(*[response for _, response in pairs])
     assert [int(value) for value in record.attributes["number"]] == [
-        int(response[-1]) for response in record.responses
+        int(response.text[-1]) for response in record.responses
     ]
     distinct = sorted(set(ranks))
     assert list(record.ranks) == [distinct.index(rank) for rank, _ in pairs]
@@ -86,7 +86,7 @@ def test_ranks_of_any_numbers_become_dense_and_ties_keep_their_order(ranks: list
 def test_responses_without_ratings_are_left_out() -> None:
     ratings = {"help": [nan, 2.0, 3.0], "truth": [nan, 1.0, nan]}
     record = with_rated_responses(EMPTY, ["a", "b", "c"], ratings)
-    assert record.responses == ("c", "b")
+    assert record.responses == text_responses("c", "b")
     assert record.margin == 1.0
     with pytest.raises(LeftOut, match="no aspect is rated for all"):
         with_rated_responses(EMPTY, ["a", "b"], {"help": [nan, 1.0], "truth": [1.0, nan]})

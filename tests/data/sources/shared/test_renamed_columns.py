@@ -48,7 +48,11 @@ def test_columns_with_other_names_are_read(kind: str, suffix: str, tmp_path: Pat
     else:
         write_parquet(path, [ROW | {"photo": image_struct(RED)}])
     found = record(open_source(tmp_path / "c", type=kind, path=str(path), columns=COLUMNS))
-    assert (found.chosen, found.rejected, found.margin) == ("A red square.", "A cat.", 2.0)
+    assert (found.chosen.text, found.rejected.text, found.margin) == (
+        "A red square.",
+        "A cat.",
+        2.0,
+    )
     assert [part["type"] for part in found.prompt[0]["content"]] == ["image", "text"]
     assert len(found.images) == 1
 
@@ -59,7 +63,7 @@ def test_a_column_that_is_not_listed_has_the_name_of_the_format(tmp_path: Path) 
     columns = {"prompt": "question"}
     found = record(open_source(tmp_path / "c", type="project", path=str(path), columns=columns))
     assert found.prompt[0]["content"] == [{"type": "text", "text": "Q"}]
-    assert (found.chosen, found.rejected) == ("A", "B")
+    assert (found.chosen.text, found.rejected.text) == ("A", "B")
     with pytest.raises(RecordError, match=r"unknown keys 'id', 'question'.*columns: \{prompt:"):
         open_source(tmp_path / "c", type="project", path=str(path)).record(0)
 
@@ -128,5 +132,5 @@ def test_a_mixture_is_trained_on_renamed_columns(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     source = {"type": "project", "path": str(path), "columns": COLUMNS}
     records = list(everything(mixture(tmp_path, [source])))
-    assert {found.chosen for found in records} == {"A red square."}
+    assert {found.chosen.text for found in records} == {"A red square."}
     assert len(records) == 30

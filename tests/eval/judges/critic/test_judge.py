@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mmrm.data.errors import RecipeError
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message
 from mmrm.data.prompts import with_critique
 from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.candidates import Example, Scores
@@ -202,7 +202,7 @@ def test_given_critiques_and_none(checkpoint: Path) -> None:
             critique = given[example.key][side]
             wanted = alone(first, with_critique(example.prompt, response, ASKED, critique), example)
             assert float(found[n, side]) == pytest.approx(wanted, rel=RELATIVE)
-            wanted = alone(first, (*example.prompt, text("assistant", response)), example)
+            wanted = alone(first, (*example.prompt, response.turn), example)
             assert float(bare[n, side]) == pytest.approx(wanted, rel=RELATIVE)
     assert len(first.notes()) == len(second.notes()) == 1
     assert set(cost_figures(first.scores)) == {"seconds_per_judgement"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmrm.data.preference import Message
+from mmrm.data.preference import Message, text_pair
 from mmrm.data.prompts import question, write_judgement
 from mmrm.eval.candidates import Example, Vote
 from mmrm.eval.journal import Journal
@@ -43,7 +43,15 @@ def example(number: int, images: int = 1) -> Example:
     pictures = tuple(png(60 + 30 * number + i) for i in range(images))
     responses = ("a red square", f"{number} blue circles")
     return Example(
-        f"key-{number}", pictures, (prompt,), responses, f"row {number}", 1, "group", "source", {}
+        f"key-{number}",
+        pictures,
+        (prompt,),
+        text_pair(*responses),
+        f"row {number}",
+        1,
+        "group",
+        "source",
+        {},
     )
 
 
@@ -192,5 +200,5 @@ def test_a_named_position_becomes_the_response_that_stood_there(
 def test_the_first_response_is_shown_as_response_1() -> None:
     ask = by_template("short")
     assert "Response 1: 0 blue circles\nResponse 2: a red square" in question(ask(EXAMPLES[0], 1))
-    swapped = dataclasses.replace(EXAMPLES[0], responses=("{second}", "b"))
+    swapped = dataclasses.replace(EXAMPLES[0], responses=text_pair("{second}", "b"))
     assert "Response 1: {second}\nResponse 2: b" in question(ask(swapped, 0))

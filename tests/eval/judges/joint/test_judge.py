@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmrm.data.errors import CheckpointError, RecordError
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.candidates import Candidates, Scores
@@ -70,7 +70,7 @@ def asked(responses: list[str], pictures: int = 1) -> Candidates:
 
 
 def conversation(candidates: Candidates, order: tuple[int, ...]) -> list[Message]:
-    answers = [text("assistant", candidates.responses[index]) for index in order]
+    answers = [candidates.responses[index].turn for index in order]
     return [*candidates.prompt, *answers]
 
 
@@ -203,7 +203,7 @@ def test_more_than_a_row_holds_is_an_error_except_in_a_benchmark(
         small.score_batch([long])
     alone = asked(["red square " * 40], 0)
     assert len(small.score_batch([alone])[0].values) == 1  # one response cannot be divided
-    row = example("a", responses=(long.responses[0], long.responses[1]))
+    row = example("a", responses=(long.responses[0].text, long.responses[1].text))
     assert len(scores_under(small, [row])[0].values) == 2
 
 

@@ -22,7 +22,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from mmrm.data.errors import CheckpointError
-from mmrm.data.preference import text
+from mmrm.data.preference import Response, text, text_pair
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime
@@ -63,7 +63,7 @@ EXAMPLE = Example(
     "key",
     (PICTURE,),
     (text("user", QUESTION, 1),),
-    (FIRST, SECOND),
+    text_pair(FIRST, SECOND),
     "row 1",
     1,
     "group",
@@ -176,9 +176,11 @@ DIGESTS = {
 @pytest.mark.parametrize("model", WRITING)
 def test_a_prompt_is_the_authors_word_for_word(model: ReleasedModel) -> None:
     way: Any = RELEASED[model].prompt_or_head
-    example = Example("key", (), (text("user", QUESTION),), (FIRST, SECOND), "", 0, "", "", {})
+    example = Example(
+        "key", (), (text("user", QUESTION),), text_pair(FIRST, SECOND), "", 0, "", "", {}
+    )
     if isinstance(way, PointTemplate):
-        [asked] = way.ask(example, "A dog.")
+        [asked] = way.ask(example, Response.of_text("A dog."))
     else:
         [asked] = way.ask(example, 0)
     assert hashlib.sha256(asked["content"][-1]["text"].encode()).hexdigest()[:16] == DIGESTS[model]  # type: ignore[typeddict-item]
@@ -191,7 +193,9 @@ def encoded(judge: GenerativeJudge | PointJudge, answer: str) -> tuple[SegmentTr
     unit = judge.units(dataclasses.replace(EXAMPLE, presentations=((0, 1),)))[0]
     [conversation], _ = judge.layout(unit)
     tree = judge.encode(unit)
-    answered = Conversation((*conversation, text("assistant", answer)), [PICTURE], loss=True)
+    answered = Conversation(
+        (*conversation.messages, text("assistant", answer)), [PICTURE], loss=True
+    )
     return tree, encoder.encode_conversations([answered], None, "row")
 
 
@@ -292,7 +296,9 @@ def test_a_score_of_the_value_head_is_the_authors(tmp_path: Path, released: bool
         wanted.append(float(values.gather(dim=-1, index=last)) - float(bias))
     scores = judge_of(found).judge([EXAMPLE])[0].values
     assert_exact(scores, wanted)
-    again = found.score(list(EXAMPLE.prompt), EXAMPLE.responses, EXAMPLE.images)
+    again = found.score(
+        list(EXAMPLE.prompt), [response.text for response in EXAMPLE.responses], EXAMPLE.images
+    )
     assert_exact(again, wanted)
     assert abs(wanted[0] - wanted[1]) > 0.01
 

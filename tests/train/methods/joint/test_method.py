@@ -16,7 +16,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from mmrm.data.errors import RecipeError, RecordError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge_card import judge_card_of
 from mmrm.eval.judges.loading import load_judge
@@ -58,7 +58,7 @@ def record(number: int, count: int = 4, ranks: tuple[int, ...] = (), images: int
     return Preference(
         f"made:{number}",
         prompt,
-        responses=RESPONSES[:count],
+        responses=text_responses(*RESPONSES[:count]),
         ranks=ranks or tuple(range(count)),
         images=(png(),) * images,
     )

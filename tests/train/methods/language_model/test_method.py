@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
@@ -88,7 +88,7 @@ def sided(rationale: str, first: Literal["chosen", "rejected"] = "chosen") -> Pr
     return Preference(
         "set:1",
         (text("user", "Which colour?"),),
-        ("Red.", "Blue."),
+        text_responses("Red.", "Blue."),
         rationale=rationale,
         first_in_rationale=first,
     )
@@ -170,7 +170,7 @@ def test_an_epoch_shows_every_record_in_an_order_that_its_rationale_is_right_for
         order = records.order(epoch)
         sides_by_kind: dict[str, list[int]] = {"free": [], "first": [], "second": []}
         for index, side in zip((order // 2).tolist(), (order % 2).tolist(), strict=True):
-            sides_by_kind[found[index].chosen.split()[1]].append(side)
+            sides_by_kind[found[index].chosen.text.split()[1]].append(side)
         assert sum(sides_by_kind["free"]) == 10
         assert sides_by_kind["first"] == [0] * 6
         assert sides_by_kind["second"] == [1] * 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference, Truth, text
+from mmrm.data.preference import Preference, Truth, text, text_responses
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.synthetic.source import ShapesConfig
@@ -36,7 +36,7 @@ def question(place: int) -> Prompt:
     asked = Preference(
         f"q:{place}",
         (text("user", "What is it?"),),
-        ("", ""),
+        text_responses("", ""),
         truth=Truth("exact", ("red", "a red one")),
     )
     return Prompt(
@@ -134,7 +134,7 @@ def test_a_judge_reads_the_questions_and_no_control_token() -> None:
         3.0,
         4.0,
     ]
-    assert [one.responses for one in ranker.asked] == [("red", "red"), ("red", "red")]
+    assert [one.responses for one in ranker.asked] == [text_responses("red", "red")] * 2
     assert [one.identity for one in ranker.asked] == ["q:0", "q:1"]
     assert ranker.asked[0].prompt == question(0).question.prompt  # type: ignore[union-attr]
 
