@@ -21,7 +21,9 @@ COARSE = st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])
 FINE = st.floats(-10, 10, allow_nan=False)
 
 
-def pairs(differences: st.SearchStrategy[float]) -> st.SearchStrategy[list[tuple[PairLabel, float]]]:
+def pairs(
+    differences: st.SearchStrategy[float],
+) -> st.SearchStrategy[list[tuple[PairLabel, float]]]:
     """Return a strategy for lists of labels and differences."""
     return st.lists(st.tuples(LABELS, differences), min_size=1, max_size=40)
 
