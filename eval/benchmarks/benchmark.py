@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
@@ -146,6 +147,11 @@ class FileFormat:
     """Returns the category that a line itself states, by the names of `PublishedEdition.groups`.
 
     None if no line states one, because the rules derive the category from the id."""
+    with_labels: Callable[[PredictionRecords, Sequence[Any]], list[Record]] | None = None
+    """Returns the lines with the labels of the benchmark's rows, which are the second argument.
+
+    None if the lines hold the labels themselves. Otherwise a file of this format is scored only
+    together with the location of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,12 @@ class Benchmark:
     """Returns the rows without looking at their images. None if only `load` can return them."""
     official_note: str = ""
     """A note on every result in official order."""
+    read_predictions: Callable[[Path], PredictionRecords] | None = None
+    """Returns the lines of a predictions file, or of the files of a folder. None if every file of
+    the benchmark has a JSON object on each line."""
+    script_files: Callable[[Sequence[Record]], Mapping[str, object]] | None = None
+    """Returns the JSON files that the official script reads, by their names, for the records of the
+    format `official`. None if the script reads `official.jsonl` itself."""
 
 
 def row_count_notes(

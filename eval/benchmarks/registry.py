@@ -14,6 +14,7 @@ from typing import ClassVar
 from pydantic import field_validator, model_validator
 
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
+from mmrm.eval.benchmarks.genai_bench import GENAI_BENCH
 from mmrm.eval.benchmarks.mm_rlhf_rankings import MM_RLHF_RANKINGS
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
 from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mm_rlhf_rewardbench": MM_RLHF_REWARDBENCH,
     "mm_rlhf_rankings": MM_RLHF_RANKINGS,
     "reward_bench_2": REWARD_BENCH_2,
+    "genai_bench": GENAI_BENCH,
     "preference_folder": PREFERENCE_FOLDER,
 }
 

@@ -130,6 +130,21 @@ def read_json_lines(path: Path) -> list[Record | None]:
     return records
 
 
+def read_json_value(path: Path) -> Any:
+    """Return the JSON value that a file holds.
+
+    Raises:
+        UserError: If the file holds no JSON value, or an object has a key twice. The message names
+            the file.
+    """
+    with open_regular(path) as file:
+        content = file.read()
+    try:
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_with_each_key_once)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON: {error}. Fetch or write the file again.") from error
+
+
 def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the dictionary of the (key, value) pairs of a JSON object.
 

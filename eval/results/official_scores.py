@@ -109,13 +109,17 @@ def score_predictions_file(
             f"{benchmark.name} has no rules {rules!r}; there are {', '.join(benchmark.rules)}."
         )
     try:
-        records = read_json_lines(path)
+        read_records = benchmark.read_predictions or read_json_lines
+        records = read_records(path)
         format_name = format_of(records, benchmark)
         file_format = benchmark.files[format_name]
         rules_name = chosen_rules(format_name, benchmark, rules)
         rule = benchmark.rules[rules_name]
 
         records_for_rule = records
+        if file_format.with_labels is not None:
+            rows = _rows_with_labels(format_name, benchmark, where)
+            records_for_rule = file_format.with_labels(records, rows)
         if file_format.convert is not None and rule.reads != format_name:
             records_for_rule = parse_records(records, file_format.convert, file_format.about)
         figures = {**rule.figures(rules_name, records_for_rule), "format": format_name}
@@ -148,6 +152,29 @@ def score_predictions_file(
         notes.extend(protocol.lines())
     compared = replace(compared, notes=tuple(notes))
     return {**figures, "whole": compared.whole, "coverage": asdict(compared)}, compared
+
+
+def _rows_with_labels(
+    format_name: str, benchmark: Benchmark, where: Location | None
+) -> Sequence[Any]:
+    """Return the rows at a location, whose labels a predictions file without labels needs.
+
+    Raises:
+        PredictionsError: If no location is given.
+    """
+    if where is None:
+        raise PredictionsError(
+            f"the file is in the format {format_name}, whose lines do not hold the labels of the "
+            f"rows. Name the place of the rows: --benchmark {benchmark.name}=PATH."
+        )
+    return _rows_at(benchmark, where)
+
+
+def _rows_at(benchmark: Benchmark, where: Location) -> Sequence[Any]:
+    """Return the rows of a benchmark at a location, if possible without looking at their images."""
+    if benchmark.read is not None:
+        return benchmark.read(where)
+    return benchmark.load(where).examples
 
 
 def _unwrapped(records: PredictionRecords) -> list[Record]:
@@ -307,14 +334,29 @@ def coverage(
         )
     for (identity, _), count in file_rows.counts.items():
         file_rows.duplicated += [identity] * (count - 1)
+    compared_sentence = "compared with nothing, because this project does not have these rows"
+    miscounted: tuple[str, ...] = ()
+    if groups is not None and benchmark.known and benchmark.known[0].groups:
+        edition = _part_with_groups(benchmark.known[0], groups)
+        compared_sentence = f"only the numbers of rows were compared, with {edition.name}"
+        miscounted = _wrong_category_sizes(groups, edition, is_whole=True)
     return Coverage(
         rows=file_rows.counts.total(),
         expected=None,
-        compared="compared with nothing, because this project does not have these rows: name their "
-        f"place, --benchmark {benchmark.name}=PATH",
+        compared=f"{compared_sentence}: name their place, --benchmark {benchmark.name}=PATH",
         duplicated=tuple(file_rows.duplicated),
+        miscounted=miscounted,
         notes=tuple(file_rows.notes),
     )
+
+
+def _part_with_groups(edition: PublishedEdition, groups: Sequence[str]) -> PublishedEdition:
+    """Return the part of an edition that a file is about: the categories that occur in the file.
+
+    The official scripts of some benchmarks write a file for each category.
+    """
+    sizes = {group: size for group, size in edition.groups.items() if group in set(groups)}
+    return replace(edition, rows=sum(sizes.values()), groups=sizes)
 
 
 def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:
@@ -406,7 +448,7 @@ def _compare_with_rows(
         counts = Counter((identity, ()) for identity, _ in counts.elements())
         how = "by ids alone, because the file does not hold the responses"
 
-    examples = benchmark.read(where) if benchmark.read else benchmark.load(where).examples
+    examples = _rows_at(benchmark, where)
     expected_counts = Counter[RowName]()
     groups_by_id: dict[str, set[str]] = {}
     for example in examples:
