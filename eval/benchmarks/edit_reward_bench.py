@@ -217,10 +217,10 @@ def _item_of_pairs(item_id: str, rows: Sequence[Row]) -> Item:
     first = rows[0]
     part = first["dataset"]
     names = comparison_names(NUM_EDITS[part])
-    if part == "2pair":  # the authors' script takes the first candidate as A, whatever the row says
+    rows_by_name = {row["comparison_type"]: row for row in rows}
+    if part == "2pair":
+        # The authors' script takes the first candidate as A, whatever the row says.
         rows_by_name = {names[0]: first}
-    else:
-        rows_by_name = {row["comparison_type"]: row for row in rows}
     problem = ""
     if len(rows) != len(names) or rows_by_name.keys() != set(names):
         problem = f"it has the comparisons {', '.join(rows_by_name)} instead of {', '.join(names)}"
@@ -464,15 +464,16 @@ class ScoredItem:
                 label = 1 if self.order.index(first) < self.order.index(second) else -1
             yield label, self.scores[first] - self.scores[second]
 
-    def is_right(self, threshold: float) -> bool:
+    def is_right(self, threshold: float | None) -> bool:
         """Return True if the scores give the ranking.
 
-        A tie is right if the scores differ by at most `threshold`. The script sorts the scores of
+        A tie is right if the scores differ by at most `threshold`; None is below all. The script sorts the scores of
         other items by numpy's argsort and reverses the order, so that NaN comes first. It sorts
         equal scores differently on different processors. Here the later edit comes first.
         """
         if self.order is None:
-            return abs(self.scores[0] - self.scores[1]) <= threshold
+            difference = abs(self.scores[0] - self.scores[1])
+            return threshold is not None and difference <= threshold
         best_first = np.argsort(self.scores, kind="stable")[::-1]
         return tuple(best_first.tolist()) == self.order
 
@@ -493,7 +494,7 @@ def official_score(records: PredictionRecords) -> dict[str, Any]:
     total: dict[str, int] = {}
     pairwise: dict[str, float | None] = {}
     lines = []
-    two_edits_threshold = None
+    two_edits_threshold: float | None = None
     for part in NUM_EDITS:
         items_of_part = [item for item in items if item.part == part]
         if not items_of_part:
@@ -502,12 +503,12 @@ def official_score(records: PredictionRecords) -> dict[str, Any]:
         if part == "2pair":
             best = best_tie_threshold(labels, differences)
             pairwise[part] = best.accuracy
-            threshold = two_edits_threshold = best.threshold
+            two_edits_threshold = best.threshold
         else:
             pairwise[part] = accuracy_without_ties(labels, differences)
-            threshold = 0.0  # not used, because these items have no ties
         total[part] = len(items_of_part)
-        right[part] = sum(item.is_right(threshold) for item in items_of_part)
+        # Items of three and four edits have no ties, and the threshold does not matter for them.
+        right[part] = sum(item.is_right(two_edits_threshold) for item in items_of_part)
         lines.append(f"{part}: pairwise {pairwise[part]}, strict {right[part]}/{total[part]}")
 
     all_labels, all_differences = _labels_and_differences(items)

@@ -38,8 +38,8 @@ class TieThreshold:
     """The threshold at which most verdicts are right, and the accuracy at this threshold."""
 
     accuracy: float
-    threshold: float
-    """The largest difference that is a tie. NaN if no pair is a tie, not even one of equal
+    threshold: float | None
+    """The largest difference that is a tie. None if no pair is a tie, not even one of equal
     scores."""
 
 
@@ -66,7 +66,7 @@ def best_tie_threshold(labels: Sequence[PairLabel], differences: Sequence[float]
     num_right = num_right_ties + len(sizes_of_right) - num_no_longer_right
     best = int(np.argmax(num_right))  # the first of several
     if np.isnan(sizes).any() and len(sizes_of_right) > num_right[best]:
-        return TieThreshold(len(sizes_of_right) / len(labels), math.nan)
+        return TieThreshold(len(sizes_of_right) / len(labels), None)
     return TieThreshold(int(num_right[best]) / len(labels), float(thresholds[best]))
 
 
