@@ -57,7 +57,6 @@ from mmrm.eval.benchmarks.rows import (
     content_key,
     fetching,
     find_files,
-    frame_files,
     limited_indices,
     loaded_benchmark,
     path_below,
@@ -74,6 +73,7 @@ from mmrm.eval.benchmarks.tie_calibration import (
     accuracy_with_ties_one_by_one,
     accuracy_without_ties,
 )
+from mmrm.eval.benchmarks.video_frames import frames_from_the_first
 from mmrm.eval.candidates import RankedExample, Scores
 
 NAME = "genai_bench"
@@ -318,7 +318,7 @@ def _response(
             "files again."
         )
     for folder_name in frame_folders(value):
-        frames = frame_files(path_below(root, folder_name, identity), num_frames)
+        frames = frames_from_the_first(path_below(root, folder_name, identity), num_frames)
         if frames:
             return _ShownResponse(Response(frames), value)
     return _ShownResponse(Response(()), value)

@@ -52,8 +52,6 @@ LONGEST_KEY = 60
 """The most characters of a repeated JSON key in a message."""
 MOST_THREADS = 16
 """The most threads that decode images at once."""
-FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-"""Endings of the names of a video's frames."""
 KEY_LENGTH = 24
 """Hexadecimal digits of a row's key."""
 
@@ -482,21 +480,6 @@ def row_image(value: object, root: Path, identity: str) -> RowImage:
     if isinstance(images[0], Path) and not images[0].is_file():
         return RowImage(None, reference)
     return RowImage(images[0], reference)
-
-
-def frame_files(folder: Path, num_frames: int) -> tuple[EncodedImage, ...]:
-    """Return the files of a video's frames in a folder, at most `num_frames` and evenly spaced.
-
-    The first frame is the first of the folder, and the others follow at equal distances, so that
-    the last one is not the last of the folder. The result is empty if the folder has no images or
-    does not exist.
-    """
-    if not folder.is_dir():
-        return ()
-    files = [file for file in folder.iterdir() if file.suffix.lower() in FRAME_SUFFIXES]
-    files.sort()
-    num_shown = min(num_frames, len(files))
-    return tuple(files[index * len(files) // num_shown] for index in range(num_shown))
 
 
 def path_below(root: Path, reference: str, identity: str) -> Path:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mmrm.data.errors import PredictionsError, RecordError, UserError
 from mmrm.eval.benchmarks.benchmark import Location
-from mmrm.eval.benchmarks.mmrb2 import MMRB2, TASKS, official_score, parts_of_hub_text
+from mmrm.eval.benchmarks.mmrb2 import MMRB2, TASKS, official_score, parts_of_hub_text, read
 from mmrm.eval.candidates import Example, Scores
 from mmrm.eval.protocol import ProtocolConfig, with_presentations
 from mmrm.eval.results.official_scores import score_predictions_file
@@ -115,7 +115,7 @@ def test_rows_of_the_hub_s_parquet_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "num_images", "parts"),
+    ("content", "num_images", "parts"),
     [
         ("a <image_1> b", 1, ["text a", "image 0", "text b"]),
         ("<image_2> <image_1>", 2, ["image 0", "image 1"]),  # in the order of the images
@@ -128,10 +128,10 @@ def test_rows_of_the_hub_s_parquet_files_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_placeholders_are_read_as_build_from_hf_reads_them(
-    text: str | None, num_images: int, parts: list[str]
+    content: str | None, num_images: int, parts: list[str]
 ) -> None:
     images = list(range(num_images))
-    assert [f"{kind} {value}" for kind, value in parts_of_hub_text(text, images)] == parts
+    assert [f"{kind} {value}" for kind, value in parts_of_hub_text(content, images)] == parts
 
 
 def test_rows_without_prompt_or_images_are_counted_as_unavailable(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_rows_without_prompt_or_images_are_counted_as_unavailable(tmp_path: Path
         f"mmrb2:6 (edit_2): missing under {tmp_path}: images/edit_2_a_0.png",
     )
     only_responses = write_tasks(tmp_path / "fetched", without_prompts=True)
-    assert {row.unavailable for row in MMRB2.read(only_responses)} == {
+    assert {row.unavailable for row in read(only_responses)} == {
         "its prompt has not been fetched: run build_from_hf.py of the authors"
     }
     with pytest.raises(UserError, match="none of its 16 rows can be shown"):
