@@ -248,6 +248,18 @@ def row_count_notes(
     return notes
 
 
+def editions_with_groups(
+    editions: Sequence[PublishedEdition], examples: Sequence[BenchmarkRow]
+) -> list[PublishedEdition]:
+    """Return the editions that have the groups of all examples.
+
+    This is for benchmarks whose parts may be evaluated alone: `editions` holds the whole edition
+    and its parts.
+    """
+    groups = {example.group for example in examples}
+    return [edition for edition in editions if edition.groups.keys() >= groups]
+
+
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:
     """Return the responses in an order drawn from their content, and the index of the chosen one.
 

@@ -41,6 +41,7 @@ from mmrm.eval.benchmarks.benchmark import (
     Record,
     RowName,
     ScoringRule,
+    editions_with_groups,
     figures_by_group,
     macro,
 )
@@ -153,7 +154,7 @@ def load(where: Location) -> LoadedBenchmark:
         RecordError: If a row cannot be used.
     """
     rows, origin = _rows_and_origin(where)
-    return loaded_benchmark(NAME, rows, where, origin, KNOWN)
+    return loaded_benchmark(NAME, rows, where, origin, editions_with_groups(KNOWN, rows))
 
 
 def read(where: Location) -> list[RankedExample]:

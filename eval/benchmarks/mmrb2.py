@@ -35,6 +35,7 @@ from mmrm.eval.benchmarks.benchmark import (
     Record,
     RowName,
     ScoringRule,
+    editions_with_groups,
     macro,
 )
 from mmrm.eval.benchmarks.prediction_records import (
@@ -105,7 +106,7 @@ def load(where: Location) -> LoadedBenchmark:
         RecordError: If a row cannot be used.
     """
     rows, origin = _rows_and_origin(where)
-    return loaded_benchmark(NAME, rows, where, origin, KNOWN)
+    return loaded_benchmark(NAME, rows, where, origin, editions_with_groups(KNOWN, rows))
 
 
 def read(where: Location) -> list[Example]:

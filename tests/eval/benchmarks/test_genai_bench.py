@@ -99,15 +99,22 @@ def write_tasks(folder: Path, num_rows: int = 4) -> Location:
     for number in range(num_rows):
         for side in ("left", "right"):
             if (side, number) != ("right", 3):
-                write_frames(folder / "dir" / f"{side}{number}", num_frames=20)
+                shade = 64 if side == "right" else 0
+                write_frames(folder / "dir" / f"{side}{number}", 20, shade)
     return Location(location=str(folder))
 
 
-def write_frames(folder: Path, num_frames: int) -> None:
-    """Write frames of a video as data/frames.py names them; each has another colour."""
+def write_frames(folder: Path, num_frames: int, shade: int) -> None:
+    """Write frames of a video as data/frames.py names them; each has another colour.
+
+    Args:
+        folder: The folder, which is made.
+        num_frames: Number of frames.
+        shade: The red part of the colours, 0 to 255.
+    """
     folder.mkdir(parents=True)
     for frame in range(num_frames):
-        (folder / f"{frame:06}.png").write_bytes(png(f"#{frame:06x}"))
+        (folder / f"{frame:06}.png").write_bytes(png(f"#{shade:02x}{frame:04x}"))
 
 
 def test_all_tasks_are_read_with_images_in_prompts_and_responses(tmp_path: Path) -> None:
@@ -167,6 +174,8 @@ def test_a_task_alone_is_compared_with_its_own_number_of_rows(tmp_path: Path) ->
     write_tasks(tmp_path)
     loaded = GENAI_BENCH.load(Location(location=str(tmp_path / "image_edition")))
     assert loaded.origin.notes[0] == "4 rows; the released edition's image_edition has 919."
+    whole = GENAI_BENCH.load(Location(location=str(tmp_path)))
+    assert whole.origin.notes[0] == "12 rows; the released edition (test_v1) has 3723."
     assert sum(edition.rows for edition in KNOWN[1:]) == KNOWN[0].rows == 3723
 
 
