@@ -53,8 +53,9 @@ class Location(Section):
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look,
     never for a table."""
     frames: Count | None = None
-    """Largest number of frames of a video, evenly spaced, for mm_rlhf_rewardbench and
-    mm_rlhf_rankings; null takes 32, the number of the authors' script."""
+    """Largest number of frames of a video, evenly spaced, for benchmarks with videos. null takes the
+    number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, two a second for
+    videogen_rewardbench."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
