@@ -18,17 +18,15 @@ score, other authors count a tie where the scores differ by less than a threshol
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmrm.data.errors import PredictionsError, RecordError
+from mmrm.data.errors import PredictionsError
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
@@ -40,11 +38,9 @@ from mmrm.eval.benchmarks.benchmark import (
     RowName,
     ScoringRule,
     figures_by_group,
-    macro,
 )
 from mmrm.eval.benchmarks.prediction_records import (
     abbreviated,
-    is_number,
     one_of,
     parse_records,
     text,

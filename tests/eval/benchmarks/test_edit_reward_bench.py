@@ -283,9 +283,7 @@ def test_a_judge_that_follows_the_position_finds_every_tie(tmp_path: Path) -> No
     """Its two orders disagree on every pair, so that all scores are equal."""
     loaded = EDIT_REWARD_BENCH.load(on_hub(tmp_path))
     scores = scores_under(PositionFollower(), loaded.examples, benchmark=EDIT_REWARD_BENCH)
-    result = evaluate(
-        loaded.examples, scores, EDIT_REWARD_BENCH, ProtocolConfig(), loaded.origin
-    )
+    result = evaluate(loaded.examples, scores, EDIT_REWARD_BENCH, ProtocolConfig(), loaded.origin)
     assert (result.micro.right, result.micro.ties) == (1, 5)
     assert result.published["votes"]["groups"]["2pair"]["right"] == 1
     assert all(row["votes"]["AvsB"] == "A=B" for row in vote_records(loaded.examples, scores))
