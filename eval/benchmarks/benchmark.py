@@ -53,9 +53,9 @@ class Location(Section):
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look,
     never for a table."""
     frames: Count | None = None
-    """Largest number of frames of a video, evenly spaced, for mm_rlhf_rewardbench,
-    mm_rlhf_rankings and genai_bench; null takes the number of the authors' script: 32, and 8 for
-    genai_bench."""
+    """Largest number of frames of a video, evenly spaced, for benchmarks with videos. null takes the
+    number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, 8 for
+    genai_bench, two a second for videogen_rewardbench."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:

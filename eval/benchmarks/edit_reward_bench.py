@@ -14,15 +14,17 @@ Two rules compute figures. Both are of github.com/TIGER-AI-Lab/EditReward at edb
 - `votes` is EditReward/evaluate/inference_{2,3,4}pair_hf.py, for judges that compare two edits.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmrm.data.errors import RecordError
+from mmrm.data.errors import PredictionsError, RecordError
 from mmrm.data.preference import EncodedImage, Response
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
@@ -55,6 +57,8 @@ from mmrm.eval.benchmarks.rows import (
     image_of_row,
     limited_indices,
     loaded_benchmark,
+    read_json_lines,
+    read_json_value,
     require_texts,
     user_turn,
 )
@@ -96,8 +100,6 @@ class Item:
     """The edited images in the order of their letters, in the same form as `source`."""
     ranking: str
     """The letters of the edits, the best first, such as B>A>C, or a value of TIES."""
-    pair_ids: tuple[str, ...]
-    """The ids of the rows that compare two edits, in the order of `combinations`."""
     problem: str = ""
     """Reason why the item cannot be judged; empty for other items."""
 
@@ -204,8 +206,7 @@ def _item_of_json(row: Row, identity: str, num_items: Mapping[str, int]) -> Item
         raise RecordError(f"{identity}: {error}. Correct the row, or remove it.") from error
     assert isinstance(ranking, str)
     row_id = str(row.get("id") or f"{part}_{num_items[part]}")
-    pair_ids = tuple(f"{row_id}_{name}" for name in comparison_names(len(edits)))
-    return Item(part, row_id, row["prompt"], row.get("path_src"), tuple(edits), ranking, pair_ids)
+    return Item(part, row_id, row["prompt"], row.get("path_src"), tuple(edits), ranking)
 
 
 def _item_of_pairs(item_id: str, rows: Sequence[Row]) -> Item:
@@ -240,7 +241,6 @@ def _item_of_pairs(item_id: str, rows: Sequence[Row]) -> Item:
         source=first.get("source_image"),
         edits=tuple(edits),
         ranking=ranking,
-        pair_ids=tuple(row["id"] for row in compared),
         problem=problem,
     )
 
@@ -328,8 +328,6 @@ def _example(item: Item, root: Path, identity: str) -> RankedExample:
         identity=identity,
         row={
             "id": item.row_id,
-            "ranking": TIE if order is None else ">".join(LETTERS[index] for index in order),
-            "pair_ids": list(item.pair_ids),
         },
         unavailable=unavailable,
     )
@@ -395,6 +393,72 @@ def ranking_of(ranks: Sequence[int]) -> str:
     return ">".join(LETTERS[index] for index in best_first)
 
 
+def read_predictions(path: Path) -> PredictionRecords:
+    """Return the lines of a predictions file: JSON lines, or the results of inference_Kpair_hf.py.
+
+    The results of these scripts become lines of the format `votes`, one for each item.
+
+    Raises:
+        UserError: If the file is neither.
+    """
+    if path.suffix != ".json":
+        return read_json_lines(path)
+    content = read_json_value(path)
+    results = content.get("results") if isinstance(content, dict) else None
+    part = str(content.get("data_type")).removeprefix("huggingface_") if results else ""
+    if not isinstance(results, list) or part not in NUM_EDITS:
+        raise PredictionsError(
+            f"{path} is no file of inference_2pair_hf.py, inference_3pair_hf.py or "
+            "inference_4pair_hf.py. Required are results (a list) and data_type (huggingface_2pair "
+            "and so on)."
+        )
+    # A comparison that failed is null.
+    answered = [result for result in results if result is not None]
+    pairs = parse_records(answered, partial(_pair_verdict, part), REQUIRED_RESULTS)
+    records: dict[str, Record] = {}
+    for index, pair in enumerate(pairs):
+        # The script for two edits counts each result, even if several have one id.
+        item = f"{pair.item_id}/{index}" if part == "2pair" else pair.item_id
+        record = records.setdefault(
+            item, {"id": pair.item_id, "dataset": part, "human_votes": {}, "votes": {}}
+        )
+        record["human_votes"][pair.name] = pair.human_vote
+        record["votes"][pair.name] = pair.vote
+    return list(records.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PairVerdict:
+    """A result of inference_{2,3,4}pair_hf.py: two verdicts on two edits, of people and a judge."""
+
+    item_id: str
+    name: str
+    """The name of the comparison, such as AvsC."""
+    human_vote: str
+    vote: str
+
+
+def _pair_verdict(part: str, result: Record) -> PairVerdict:
+    """Return a result of inference_{2,3,4}pair_hf.py.
+
+    Raises:
+        ValueError: If a value is missing or has the wrong type.
+    """
+    pair_id = text(result, "id")
+    names = comparison_names(NUM_EDITS[part])
+    return PairVerdict(
+        item_id=pair_id if part == "2pair" else item_id_of_pair(pair_id),
+        name=names[0]
+        if part == "2pair"
+        else one_of(result["comparison_type"], names, "comparison_type"),
+        human_vote=text(result, "human_vote"),
+        vote=text(result, "model_vote"),
+    )
+
+
+REQUIRED_RESULTS = "id, human_vote, model_vote and comparison_type (texts)"
+
+
 def _official_record_of_prediction(record: Record) -> Record:
     """Return a line of `predictions.jsonl`, the project's own file, in the format `official`."""
     line = score_record_of_prediction(record)
@@ -402,7 +466,7 @@ def _official_record_of_prediction(record: Record) -> Record:
 
 
 def vote_records(rows: Sequence[RankedExample], scores: Sequence[Scores]) -> list[Record]:
-    """Return the verdict on every two edits of each row, as the scripts for judges read verdicts.
+    """Return the verdicts of people and of the judge on every two edits of each row.
 
     A judge that compares names the edit that more than half of its votes on the two edits name. A
     judge that scores names the edit with the higher score. Without such an edit the verdict is a
@@ -410,37 +474,46 @@ def vote_records(rows: Sequence[RankedExample], scores: Sequence[Scores]) -> lis
     """
     records = []
     for row, row_scores in zip(rows, scores, strict=True):
-        names = comparison_names(len(row.responses))
-        pairs = combinations(range(len(row.responses)), 2)
-        verdicts = [_verdict(row_scores, first, second) for first, second in pairs]
+        human_votes = {}
+        votes = {}
+        num_edits = len(row.responses)
+        for name, pair in zip(
+            comparison_names(num_edits), combinations(range(num_edits), 2), strict=True
+        ):
+            human_votes[name] = _verdict_of_points(pair, *(-row.ranks[index] for index in pair))
+            votes[name] = _verdict(row_scores, pair)
         records.append(
             {
                 "id": row.row["id"],
                 "dataset": row.group,
-                "ranking": row.row["ranking"],
-                "votes": dict(zip(names, verdicts, strict=True)),
+                "human_votes": human_votes,
+                "votes": votes,
             }
         )
     return records
 
 
-def _verdict(scores: Scores, first: int, second: int) -> str | None:
+def _verdict(scores: Scores, pair: tuple[int, int]) -> str | None:
     """Return a judge's verdict on two edits, such as A>C; None if it cannot be read."""
-    first_points, second_points = scores.values[first], scores.values[second]
-    if scores.votes:
-        named = [vote.named for vote in scores.votes if set(vote.shown) == {first, second}]
-        # A vote that cannot be read counts for neither edit, and a majority needs half of all.
-        first_points = float(2 * named.count(first) > len(named))
-        second_points = float(2 * named.count(second) > len(named))
-        if named.count(None) == len(named):
-            return None
-    if first_points > second_points:
-        return f"{LETTERS[first]}>{LETTERS[second]}"
-    if second_points > first_points:
-        return f"{LETTERS[second]}>{LETTERS[first]}"
-    if first_points == second_points:
-        return f"{LETTERS[first]}={LETTERS[second]}"
-    return None
+    first, second = pair
+    if not scores.votes:
+        return _verdict_of_points(pair, scores.values[first], scores.values[second])
+    named = [vote.named for vote in scores.votes if set(vote.shown) == {first, second}]
+    if named.count(None) == len(named):
+        return None
+    # A vote that cannot be read is for neither edit, and a majority needs more than half of all.
+    has_majority = [2 * named.count(index) > len(named) for index in pair]
+    return _verdict_of_points(pair, *map(float, has_majority))
+
+
+def _verdict_of_points(pair: tuple[int, int], first: float, second: float) -> str | None:
+    """Return the verdict on two edits with these points, such as A>C; None if one is NaN."""
+    letters = [LETTERS[index] for index in pair]
+    if first > second:
+        return ">".join(letters)
+    if second > first:
+        return ">".join(reversed(letters))
+    return "=".join(letters) if first == second else None
 
 
 # Official score
@@ -467,9 +540,10 @@ class ScoredItem:
     def is_right(self, threshold: float | None) -> bool:
         """Return True if the scores give the ranking.
 
-        A tie is right if the scores differ by at most `threshold`; None is below all. The script sorts the scores of
-        other items by numpy's argsort and reverses the order, so that NaN comes first. It sorts
-        equal scores differently on different processors. Here the later edit comes first.
+        A tie is right if the scores differ by at most `threshold`; None is below all differences.
+        The script sorts the scores of other items by numpy's argsort and reverses the order, so
+        that NaN comes first. It sorts equal scores differently on different processors. Here the
+        later edit comes first.
         """
         if self.order is None:
             difference = abs(self.scores[0] - self.scores[1])
@@ -541,8 +615,8 @@ def _labels_and_differences(items: Iterable[ScoredItem]) -> tuple[list[PairLabel
 
 
 REQUIRED = (
-    "id, dataset (2pair, 3pair or 4pair), ranking (such as B>A>C; A=B for a tie) and scores (a list "
-    "of numbers, one for each edit in the order of the letters; null for a score that cannot be "
+    "id, dataset (2pair, 3pair or 4pair), ranking (such as B>A>C; A=B for a tie) and scores (a "
+    "list of numbers, one for each edit in the order of the letters; null for a score that cannot be "
     "read)"
 )
 
@@ -571,24 +645,25 @@ def votes_score(records: PredictionRecords) -> dict[str, Any]:
     """Return the figures of inference_{2,3,4}pair_hf.py.
 
     An item is right if the verdict on every two of its edits is that of people; for two edits this
-    includes ties. `groups` has the share of right items of each part. `detail` has the share of
-    right verdicts. `micro`, the share of all items, is in no script.
+    includes ties. An item without all of its verdicts is wrong. `groups` has the share of right
+    items of each part. `detail` has the share of right verdicts. `micro`, the share of all items,
+    is in no script.
 
     Raises:
         PredictionsError: If a line has another form.
     """
-    right: dict[str, int] = {}
-    total: dict[str, int] = {}
-    right_verdicts: dict[str, int] = {}
-    num_verdicts: dict[str, int] = {}
-    for part, verdicts in parse_records(records, _verdicts_of_record, REQUIRED_VOTES):
-        total[part] = total.get(part, 0) + 1
-        right[part] = right.get(part, 0) + all(verdicts)
-        num_verdicts[part] = num_verdicts.get(part, 0) + len(verdicts)
-        right_verdicts[part] = right_verdicts.get(part, 0) + sum(verdicts)
+    right: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    right_verdicts: Counter[str] = Counter()
+    num_verdicts: Counter[str] = Counter()
+    for item in parse_records(records, _verdicts_of_record, REQUIRED_VOTES):
+        total[item.part] += 1
+        right[item.part] += item.is_complete and all(item.are_right)
+        num_verdicts[item.part] += len(item.are_right)
+        right_verdicts[item.part] += sum(item.are_right)
     groups = group_figures(right, total)
     return {
-        "micro": sum(right.values()) / sum(total.values()),
+        "micro": right.total() / total.total(),
         "macro": macro([group["accuracy"] for group in groups.values()]),
         "groups": groups,
         "detail": {"individual": group_figures(right_verdicts, num_verdicts)},
@@ -596,32 +671,40 @@ def votes_score(records: PredictionRecords) -> dict[str, Any]:
 
 
 REQUIRED_VOTES = (
-    "id, dataset (2pair, 3pair or 4pair), ranking (such as B>A>C; A=B for a tie) and votes (the "
-    "verdict on every two edits, such as AvsB: A>B; null if it cannot be read)"
+    "id, dataset (2pair, 3pair or 4pair), human_votes and votes (the verdict on every two edits, "
+    "such as AvsB: A>B; a vote that cannot be read is null)"
 )
 
 
-def _verdicts_of_record(record: Record) -> tuple[str, list[bool]]:
-    """Return the part of a line, and for every two edits True if the verdict is right.
+@dataclass(frozen=True, slots=True)
+class VerdictsOfItem:
+    """A line of the format `votes`."""
+
+    part: str
+    are_right: tuple[bool, ...]
+    """For every two edits, True if the judge's verdict is that of people."""
+    is_complete: bool
+    """True if there is a verdict on every two edits of the item."""
+
+
+def _verdicts_of_record(record: Record) -> VerdictsOfItem:
+    """Return the verdicts of a line of the format `votes`.
 
     Raises:
         ValueError: If a value is missing or has the wrong type.
     """
     part = one_of(record["dataset"], tuple(NUM_EDITS), "dataset")
-    num_edits = NUM_EDITS[part]
-    order = order_of_ranking(record["ranking"], num_edits)
+    names = comparison_names(NUM_EDITS[part])
+    human_votes = record["human_votes"]
     votes = record["votes"]
-    names = comparison_names(num_edits)
-    if not isinstance(votes, dict) or votes.keys() != set(names):
-        raise ValueError(f"votes are {abbreviated(votes)}; required are {', '.join(names)}")
-    is_right = []
-    for name, (first, second) in zip(names, combinations(range(num_edits), 2), strict=True):
-        label = TIE
-        if order is not None:
-            better, other = sorted((first, second), key=order.index)
-            label = f"{LETTERS[better]}>{LETTERS[other]}"
-        is_right.append(votes[name] == label)
-    return part, is_right
+    if not isinstance(human_votes, dict) or not set(human_votes) <= set(names):
+        raise ValueError(
+            f"human_votes are {abbreviated(human_votes)}; required are {', '.join(names)}"
+        )
+    if not isinstance(votes, dict) or votes.keys() != human_votes.keys():
+        raise ValueError(f"votes are {abbreviated(votes)}; required are {', '.join(human_votes)}")
+    are_right = tuple(votes[name] == text(human_votes, name) for name in human_votes)
+    return VerdictsOfItem(part, are_right, is_complete=len(human_votes) == len(names))
 
 
 def _part(record: Record) -> str:
@@ -640,8 +723,9 @@ FILES_SCORED = {
         group=_part,
     ),
     "votes": FileFormat(
-        about="id, dataset, ranking and votes, the verdict on every two edits",
-        marks=("dataset", "ranking", "votes"),
+        about="id, dataset, human_votes and votes, the verdicts on every two edits; or a file of "
+        "inference_{2,3,4}pair_hf.py, which ends in .json",
+        marks=("dataset", "human_votes", "votes"),
         rules="votes",
         group=_part,
     ),
@@ -669,6 +753,7 @@ EDIT_REWARD_BENCH = Benchmark(
     load=load,
     check_location=BENCHMARK_FILES.check_location,
     read=read,
+    read_predictions=read_predictions,
     files=FILES_SCORED,
     formats={"official": official_records, "votes": vote_records},
     rules=RULES,

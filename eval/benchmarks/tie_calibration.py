@@ -2,17 +2,17 @@
 
 A pair of responses has a label: the first is better, the second is better, or both are equally
 good. A judge has a score for each response, and its verdict on a pair is the difference of the two
-scores. The accuracy with ties calls a pair a tie if the difference is at most a threshold, and takes
-the threshold at which most verdicts are right (Deutsch et al., 2023, arXiv 2305.14324). The accuracy
-without ties leaves tied pairs out.
+scores. The accuracy with ties calls a pair a tie if the difference is at most a threshold, and
+takes the threshold at which most verdicts are right (Deutsch et al., 2023, arXiv 2305.14324). The
+accuracy without ties leaves tied pairs out.
 
 Two released scorers compute the accuracy with ties in different ways:
 
 - `calc_accuracy_with_ties_for_edit_reward_bench` in EditReward/evaluate/eval_bench.py of
   github.com/TIGER-AI-Lab/EditReward at edb027e tries the threshold 0 and every difference:
   `best_tie_threshold`.
-- `calc_accuracy_with_ties` in calc_accuracy.py of github.com/KwaiVGI/VideoAlign at 219ab9d, of which
-  EditReward has a copy, calls the pairs ties one after another: `accuracy_with_ties_one_by_one`.
+- `calc_accuracy_with_ties` in calc_accuracy.py of github.com/KwaiVGI/VideoAlign at 219ab9d, of
+  which EditReward has a copy, calls the pairs ties one after another: `accuracy_with_ties_one_by_one`.
   The two agree if all differences are distinct and the highest accuracy needs a tie.
 """
 

@@ -43,6 +43,8 @@ from mmrm.eval.benchmarks.rows import (
     content_key,
     limited_indices,
     loaded_benchmark,
+    read_csv,
+    read_json_lines,
     require_texts,
     user_turn,
 )
@@ -236,6 +238,35 @@ def official_records(rows: Sequence[RankedExample], scores: Sequence[Scores]) ->
     return records
 
 
+def read_predictions(path: Path) -> PredictionRecords:
+    """Return the lines of a predictions file: JSON lines, or the official script's out_pair.csv.
+
+    In a CSV file, a reward that is no finite number becomes null, as an unreadable one.
+
+    Raises:
+        UserError: If the file is neither.
+    """
+    if path.suffix != ".csv":
+        return read_json_lines(path)
+    records: list[Record | None] = []
+    for row in read_csv(path):
+        record: Record = dict(row)
+        for name in row:
+            if name.startswith("reward_"):
+                record[name] = _finite_number(row[name])
+        records.append(record)
+    return records
+
+
+def _finite_number(content: str) -> float | None:
+    """Return the number that a text holds; None if it holds no finite number."""
+    try:
+        number = float(content)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _official_record_of_prediction(record: Record) -> Record:
     """Return a line of `predictions.jsonl`, the project's own file, in the official format.
 
@@ -373,6 +404,7 @@ VIDEOGEN_REWARDBENCH = Benchmark(
     load=load,
     check_location=check_location,
     read=read,
+    read_predictions=read_predictions,
     files=FILES_SCORED,
     formats={"official": official_records},
     rules=RULES,

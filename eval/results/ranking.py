@@ -22,22 +22,20 @@ from mmrm.eval.results.result import (
 
 def ranking_figures(
     rows: Sequence[BenchmarkRow], scores: Sequence[Scores], ties: Ties, items: Ints
-) -> Ranking | None:
+) -> Ranking:
     """Return the figures of a judge's scores on rows with a ranking.
 
     Rows whose responses are all equally good count in the number of responses and in the chance
-    only. The result is None if there are no other rows.
+    only.
 
     Args:
-        rows: The rows, at least one.
+        rows: The rows, at least one of which has responses of different ranks.
         scores: The judge's scores of each row. Those of a judge that compares are the shares of
             comparisons that the responses won.
         ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
         items: The codes from `items_of`, which are equal for rows that depend on each other.
     """
     ranked_indices = [index for index, row in enumerate(rows) if not is_tied(row)]
-    if not ranked_indices:
-        return None
     ranked_rows = [rows[index] for index in ranked_indices]
     best_outcomes = []
     pair_shares = []

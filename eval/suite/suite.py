@@ -229,7 +229,7 @@ def evaluate(
         votes = _votes(examples, scores, outcome, benchmark, protocol, items)
 
     ranking = None
-    if benchmark.ranked:
+    if benchmark.ranked and not all(map(is_tied, examples)):
         ranking = ranking_figures(examples, scores, protocol.ties, items)
 
     # Judges that only vote have no margins.
