@@ -19,7 +19,6 @@ score, other authors count a tie where the scores differ by less than a threshol
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -107,8 +106,6 @@ RIGHT_VERDICTS = {
 """The verdicts that inference.py counts as right, by the vote of people. A is the left response."""
 RANKS = {"leftvote": (0, 1), "rightvote": (1, 0), "tievote": (0, 0), "bothbad_vote": (0, 0)}
 """The ranks of the left and the right response, by the vote of people."""
-VERDICT = re.compile(r"\[\[.*\]\]")
-"""The verdict in a judge's text: from the first `[[` of a line to its last `]]`."""
 
 
 # Rows
@@ -458,9 +455,17 @@ def row_id(task: str, number: int) -> str:
 
 
 def verdict_in(response: str) -> str | None:
-    """Return the verdict in a judge's text, such as `[[A>B]]`; None if there is none."""
-    match = VERDICT.search(response)
-    return None if match is None else match.group()
+    """Return the verdict in a judge's text, such as `[[A>B]]`; None if there is none.
+
+    It is in the first line with `[[` and a later `]]`, from the first `[[` to the last `]]`. That is
+    what the pattern of inference.py finds, which takes quadratic time for a line of many brackets.
+    """
+    for line in response.split("\n"):
+        start = line.find("[[")
+        end = line.rfind("]]")
+        if start >= 0 and end >= start + 2:
+            return line[start : end + 2]
+    return None
 
 
 def stated_outcome(record: Record) -> tuple[str, bool]:

@@ -474,7 +474,8 @@ def _winner(values: Sequence[float | None], first: int = 0) -> str | None:
 
     Returns "tie" for equal scores, and None if a score is missing or not finite.
     """
-    shown_first, shown_second = values[first], values[1 - first]
+    shown_first = values[first]
+    shown_second = values[1 - first]
     if shown_first is None or shown_second is None:
         return None
     if shown_first > shown_second:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmrm.data.errors import PredictionsError, RecordError, UserError
 from mmrm.eval.benchmarks.benchmark import Location
@@ -367,6 +370,12 @@ def test_the_verdict_is_read_as_inference_py_reads_it(response: str, verdict: st
     assert verdict_in(response) == verdict
     _, is_right = outcome_of_response(record(response=response, correct=None))
     assert is_right == (verdict == "[[A>B]]")
+
+
+@given(st.text(st.sampled_from("[]A>B=\n\r "), max_size=30))
+def test_the_verdict_is_what_the_pattern_of_inference_py_finds(response: str) -> None:
+    match = re.search(r"\[\[.*\]\]", response)
+    assert verdict_in(response) == (None if match is None else match.group())
 
 
 def test_a_tie_without_its_kind_is_right_for_both_kinds() -> None:
