@@ -25,10 +25,16 @@ from rich.table import Table
 from mmrm.data.display.console import plain_console
 from tools.official_scorers.edit_reward_bench import EDIT_REWARD_BENCH
 from tools.official_scorers.genai_bench import GENAI_BENCH
+from tools.official_scorers.mmrb2 import MMRB2
 from tools.official_scorers.scorer import Comparison, OfficialScorer
 from tools.official_scorers.videogen_rewardbench import VIDEOGEN_REWARDBENCH
 
-SCORERS: tuple[OfficialScorer, ...] = (GENAI_BENCH, EDIT_REWARD_BENCH, VIDEOGEN_REWARDBENCH)
+SCORERS: tuple[OfficialScorer, ...] = (
+    MMRB2,
+    GENAI_BENCH,
+    EDIT_REWARD_BENCH,
+    VIDEOGEN_REWARDBENCH,
+)
 """The official scorers with which our figures are compared."""
 MIN_WIDTH = 125
 """The fewest columns of the printed table."""

@@ -54,8 +54,8 @@ class Location(Section):
     never for a table."""
     frames: Count | None = None
     """Largest number of frames of a video, evenly spaced, for benchmarks with videos. null takes the
-    number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, two a second for
-    videogen_rewardbench."""
+    number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, 8 for
+    genai_bench, and two a second for videogen_rewardbench."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
@@ -246,6 +246,18 @@ def row_count_notes(
         if num_items != nearest.items:
             notes.append(f"{num_items} items; {nearest.name} has {nearest.items}.")
     return notes
+
+
+def editions_with_groups(
+    editions: Sequence[PublishedEdition], examples: Sequence[BenchmarkRow]
+) -> list[PublishedEdition]:
+    """Return the editions that have the groups of all examples.
+
+    This is for benchmarks whose parts may be evaluated alone: `editions` holds the whole edition
+    and its parts.
+    """
+    groups = {example.group for example in examples}
+    return [edition for edition in editions if edition.groups.keys() >= groups]
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:

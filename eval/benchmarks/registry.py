@@ -18,6 +18,7 @@ from mmrm.eval.benchmarks.edit_reward_bench import EDIT_REWARD_BENCH
 from mmrm.eval.benchmarks.genai_bench import GENAI_BENCH
 from mmrm.eval.benchmarks.mm_rlhf_rankings import MM_RLHF_RANKINGS
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
+from mmrm.eval.benchmarks.mmrb2 import MMRB2
 from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.reward_bench_2 import REWARD_BENCH_2
@@ -30,13 +31,19 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mm_rlhf_rewardbench": MM_RLHF_REWARDBENCH,
     "mm_rlhf_rankings": MM_RLHF_RANKINGS,
     "reward_bench_2": REWARD_BENCH_2,
+    "mmrb2": MMRB2,
     "genai_bench": GENAI_BENCH,
     "edit_reward_bench": EDIT_REWARD_BENCH,
     "videogen_rewardbench": VIDEOGEN_REWARDBENCH,
     "preference_folder": PREFERENCE_FOLDER,
 }
 
-WITH_VIDEOS = (MM_RLHF_REWARDBENCH.name, MM_RLHF_RANKINGS.name, VIDEOGEN_REWARDBENCH.name)
+WITH_VIDEOS = (
+    MM_RLHF_REWARDBENCH.name,
+    MM_RLHF_RANKINGS.name,
+    GENAI_BENCH.name,
+    VIDEOGEN_REWARDBENCH.name,
+)
 """The benchmarks that show videos."""
 
 

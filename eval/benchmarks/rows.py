@@ -91,6 +91,18 @@ def find_files(location: str, patterns: Sequence[str], title: str) -> list[Path]
     )
 
 
+def refuse_embedded(title: str, where: Location) -> None:
+    """Raise UserError if a location is an edition with generated rows, for benchmarks without one.
+
+    The message begins with `title`, the name of the benchmark.
+    """
+    if where.location in EMBEDDED:
+        raise UserError(
+            f"{title}: there is no edition with generated rows, which {where.location!r} names. "
+            "Set the location to `hub` or to the path of a copy."
+        )
+
+
 def _check_files(files: Sequence[Path], title: str) -> None:
     """Raise UserError if two paths lead to the same file, or if shards of a set are missing.
 
@@ -295,7 +307,9 @@ class BenchmarkFiles:
             return f"{self.hub}@{where.revision or 'main'}"
         if where.location in EMBEDDED:
             return where.location
-        return str(files[0] if len(files) == 1 else files[0].parent)
+        if len(files) == 1:
+            return str(files[0])
+        return os.path.commonpath([file.parent for file in files])
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +448,40 @@ def image_of_row(value: object, root: Path, identity: str) -> tuple[tuple[Encode
             "is text only by design."
         )
     return (path_below(root, value, identity),), value
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """An image of a row, which may be missing, and a text that stands for it in the row's key."""
+
+    content: EncodedImage | None
+    """None if the image is missing."""
+    reference: str
+
+    @property
+    def contents(self) -> tuple[EncodedImage, ...]:
+        """The image, or nothing if it is missing."""
+        return () if self.content is None else (self.content,)
+
+
+def row_image(value: object, root: Path, identity: str) -> RowImage:
+    """Return an image of a row whose benchmark counts rows without their images as unavailable.
+
+    Args:
+        value: The row's image column: a path, or a mapping with `bytes` and `path`.
+        root: The folder that paths are relative to.
+        identity: The benchmark and the row, for messages.
+
+    Raises:
+        ImageError: If the path names a video.
+        RecordError: If the value is neither a path nor such a mapping, or the path leaves `root`.
+    """
+    if not value:
+        return RowImage(None, "(none)")
+    images, reference = image_of_row(value, root, identity)
+    if isinstance(images[0], Path) and not images[0].is_file():
+        return RowImage(None, reference)
+    return RowImage(images[0], reference)
 
 
 def path_below(root: Path, reference: str, identity: str) -> Path:

@@ -39,8 +39,26 @@ def frames_of_video(
     for folder_name in (path, path.name):
         folder = path_below(root, str(folder_name), identity)
         if folder.is_dir():
-            files = [file for file in folder.iterdir() if file.suffix.lower() in FRAME_SUFFIXES]
-            files.sort()
+            files = _frame_files(folder)
             indices = np.linspace(0, len(files) - 1, min(num_frames, len(files)), dtype=int)
             return tuple(files[index] for index in indices)
     return ()
+
+
+def frames_from_the_first(folder: Path, num_frames: int) -> tuple[EncodedImage, ...]:
+    """Return at most `num_frames` of the frames in a folder, the first one and others after it.
+
+    They are evenly spaced over the video without its end, so that the last frame is not among them:
+    of 20 frames, 4 are those with the indices 0, 5, 10 and 15. The result is empty if the folder
+    has no frames or does not exist.
+    """
+    if not folder.is_dir():
+        return ()
+    files = _frame_files(folder)
+    num_shown = min(num_frames, len(files))
+    return tuple(files[index * len(files) // num_shown] for index in range(num_shown))
+
+
+def _frame_files(folder: Path) -> list[Path]:
+    """Return the image files in a folder by their names, which are the numbers of the frames."""
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in FRAME_SUFFIXES)

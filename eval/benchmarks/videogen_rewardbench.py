@@ -45,6 +45,7 @@ from mmrm.eval.benchmarks.rows import (
     loaded_benchmark,
     read_csv,
     read_json_lines,
+    refuse_embedded,
     require_texts,
     user_turn,
 )
@@ -88,6 +89,7 @@ def check_location(where: Location) -> None:
             f"Download {HUB} and unpack videos.zip, cut the frames with `python data/frames.py "
             "VIDEOS VIDEOS --frames 32`, and set the location to the folder."
         )
+    refuse_embedded("VideoGen-RewardBench", where)
     BENCHMARK_FILES.check_location(where)
 
 

@@ -336,10 +336,10 @@ def coverage(
         file_rows.duplicated += [identity] * (count - 1)
     compared_sentence = "compared with nothing, because this project does not have these rows"
     miscounted: tuple[str, ...] = ()
-    if groups is not None and benchmark.known and benchmark.known[0].groups:
-        edition = _part_with_groups(benchmark.known[0], groups)
-        compared_sentence = f"only the numbers of rows were compared, with {edition.name}"
-        miscounted = _wrong_category_sizes(groups, edition, is_whole=True)
+    part = _part_with_groups(benchmark.known, groups or ())
+    if part is not None:
+        compared_sentence = f"only the numbers of rows were compared, with {part.name}"
+        miscounted = _wrong_category_sizes(groups or (), part, is_whole=True)
     return Coverage(
         rows=file_rows.counts.total(),
         expected=None,
@@ -350,13 +350,25 @@ def coverage(
     )
 
 
-def _part_with_groups(edition: PublishedEdition, groups: Sequence[str]) -> PublishedEdition:
-    """Return the part of an edition that a file is about: the categories that occur in the file.
+def _part_with_groups(
+    editions: Sequence[PublishedEdition], groups: Sequence[str]
+) -> PublishedEdition | None:
+    """Return the part of the first edition that has the categories of a file.
 
-    The official scripts of some benchmarks write a file for each category.
+    The official scripts of some benchmarks write a file for each category. Returns None if the
+    edition has none of the categories, or its categories are not known.
+
+    Args:
+        editions: The editions of the benchmark.
+        groups: The category in each line of the file.
     """
-    sizes = {group: size for group, size in edition.groups.items() if group in set(groups)}
-    return replace(edition, rows=sum(sizes.values()), groups=sizes)
+    if not editions:
+        return None
+    in_file = set(groups)
+    sizes = {group: size for group, size in editions[0].groups.items() if group in in_file}
+    if not sizes:
+        return None
+    return replace(editions[0], rows=sum(sizes.values()), groups=sizes)
 
 
 def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:

@@ -6,11 +6,15 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mmrm.eval.benchmarks.genai_bench import TASKS
+from mmrm.eval.benchmarks.registry import BENCHMARKS
+from mmrm.eval.results.official_scores import score_predictions_file
 from tools.official_scorers.scorer import (
     Comparison,
     OfficialScorer,
@@ -30,7 +34,7 @@ NUM_GENERATED = 16
 def compare(checkout: Path, scratch: Path) -> Iterator[Comparison]:
     """Yield the figures of all released files and of generated ones, by both rules.
 
-    show_results.py reads the column `correct`, which inference.py computed from `response`.
+    The averages of three tasks are those of the published table. show_results.py reads the column `correct`, which inference.py computed from `response`.
     """
     for result in official_results(checkout, checkout / "results"):
         file = checkout / "results" / result["task"] / result["model"] / "pairwise.json"
@@ -39,8 +43,18 @@ def compare(checkout: Path, scratch: Path) -> Iterator[Comparison]:
         again = our_figure("genai_bench", file, rules="responses")
         yield Comparison(name, "from responses", again, result["acc"])
 
+    for judge, average in published_averages(checkout).items():
+        file = scratch / "all_tasks.json"
+        records = []
+        for task in TASKS:
+            results = checkout / "results" / task / judge / "pairwise.json"
+            records += [{"task": task, **record} for record in json.loads(results.read_text())]
+        file.write_text(json.dumps(records), encoding="utf-8")
+        figures, _ = score_predictions_file(file, BENCHMARKS["genai_bench"])
+        yield Comparison(judge, "average in percent", figures["detail"]["average"], average)
+
     parse_response = official_functions(
-        checkout / "inference.py", ["parse_response"], {"re": _regex()}
+        checkout / "inference.py", ["parse_response"], {"re": import_module("regex")}
     )["parse_response"]
     for seed in range(NUM_GENERATED):
         folder = scratch / str(seed)
@@ -57,6 +71,16 @@ def compare(checkout: Path, scratch: Path) -> Iterator[Comparison]:
             again = our_figure("genai_bench", file, rules="responses")
             yield Comparison(f"generated {seed}", "from responses", again, official)
         shutil.rmtree(folder)
+
+
+def published_averages(checkout: Path) -> dict[str, float]:
+    """Return the column "Average" of genaibench_results.txt, in percent, by judge."""
+    averages = {}
+    for line in (checkout / "genaibench_results.txt").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 8 and cells[2] == "pairwise":
+            averages[cells[1]] = float(cells[6])
+    return averages
 
 
 def official_results(checkout: Path, results: Path) -> list[dict[str, Any]]:
@@ -107,17 +131,10 @@ def generated_records(seed: int, parse_response: Any) -> list[Any]:
     return records
 
 
-def _regex() -> Any:
-    """Return the module that inference.py imports as `re`."""
-    import regex
-
-    return regex
-
-
 GENAI_BENCH = OfficialScorer(
     benchmark="genai_bench",
     repository="TIGER-AI-Lab/GenAI-Bench",
     commit="f0b0334d414074c6b1c97e2c60ad8d8a592bda9f",
-    paths=("results", "show_results.py", "inference.py"),
+    paths=("results", "show_results.py", "inference.py", "genaibench_results.txt"),
     compare=compare,
 )

@@ -74,8 +74,7 @@ def official_functions(
     tree = ast.parse(file.read_text(encoding="utf-8"))
     body: list[ast.stmt] = []
     for statement in tree.body:
-        is_definition = isinstance(statement, ast.FunctionDef | ast.ClassDef)
-        if is_definition and statement.name in wanted:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name in wanted:
             body.append(statement)
             wanted.remove(statement.name)
     assert not wanted, f"{file} has no {', '.join(sorted(wanted))}"
