@@ -163,12 +163,9 @@ def test_comparisons_that_contradict_each_other_are_unavailable(tmp_path: Path) 
 def test_a_row_of_another_form_is_refused(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    rows = [{**hub_rows()[0], **change}]
-    (tmp_path / "2pair").mkdir()
-    (tmp_path / "2pair" / "rows.json").write_text(json.dumps(rows, default=bytes.hex))
-    where = Location(location=str(tmp_path / "2pair" / "rows.json"))
+    write_parquet([{**hub_rows()[0], **change}], tmp_path / "2pair" / "train.parquet")
     with pytest.raises(RecordError, match=message):
-        EDIT_REWARD_BENCH.load(where)
+        EDIT_REWARD_BENCH.load(Location(location=str(tmp_path)))
 
 
 # Figures by hand
