@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Message, texts, text_pair
+from mmrm.data.preference import Message, text_pair, texts
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
