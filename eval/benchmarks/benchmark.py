@@ -55,7 +55,7 @@ class Location(Section):
     frames: Count | None = None
     """Largest number of frames of a video, evenly spaced, for benchmarks with videos. null takes the
     number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, 8 for
-    genai_bench, and two a second for videogen_rewardbench."""
+    genai_bench, two a second for videogen_rewardbench."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:

@@ -73,10 +73,10 @@ TASKS = {
 """The tasks by the names of their files, and the names under which the official script prints
 them."""
 KNOWN = (
-    PublishedEdition("the released edition", 4000, dict.fromkeys(TASKS, 1000)),
     *(PublishedEdition(f"the released edition's {task}", 1000, {task: 1000}) for task in TASKS),
+    PublishedEdition("the released edition", 4000, dict.fromkeys(TASKS, 1000)),
 )
-"""The whole edition, and its tasks, each of which may be evaluated alone."""
+"""The tasks, each of which may be evaluated alone, and the whole edition."""
 PARQUET = "test-*.parquet"
 """The files of a task in the hub's repository."""
 PLACEHOLDER = re.compile(r"<image_\d+>")

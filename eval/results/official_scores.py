@@ -353,22 +353,23 @@ def coverage(
 def _part_with_groups(
     editions: Sequence[PublishedEdition], groups: Sequence[str]
 ) -> PublishedEdition | None:
-    """Return the part of the first edition that has the categories of a file.
+    """Return the part of the newest edition that has the categories of a file.
 
     The official scripts of some benchmarks write a file for each category. Returns None if the
     edition has none of the categories, or its categories are not known.
 
     Args:
-        editions: The editions of the benchmark.
+        editions: The editions of the benchmark, the newest one last.
         groups: The category in each line of the file.
     """
     if not editions:
         return None
     in_file = set(groups)
-    sizes = {group: size for group, size in editions[0].groups.items() if group in in_file}
+    newest = editions[-1]
+    sizes = {group: size for group, size in newest.groups.items() if group in in_file}
     if not sizes:
         return None
-    return replace(editions[0], rows=sum(sizes.values()), groups=sizes)
+    return replace(newest, rows=sum(sizes.values()), groups=sizes)
 
 
 def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:

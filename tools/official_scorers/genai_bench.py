@@ -34,7 +34,8 @@ NUM_GENERATED = 16
 def compare(checkout: Path, scratch: Path) -> Iterator[Comparison]:
     """Yield the figures of all released files and of generated ones, by both rules.
 
-    The averages of three tasks are those of the published table. show_results.py reads the column `correct`, which inference.py computed from `response`.
+    The averages of three tasks are those of the published table. show_results.py reads the column
+    `correct`, which inference.py computed from `response`.
     """
     for result in official_results(checkout, checkout / "results"):
         file = checkout / "results" / result["task"] / result["model"] / "pairwise.json"
