@@ -85,9 +85,9 @@ def check_location(where: Location) -> None:
     """Raise UserError if the location does not hold the table."""
     if where.location == "hub":
         raise UserError(
-            f"VideoGen-RewardBench: the hub has its videos as an archive, and judges see frames. "
-            f"Download {HUB} and unpack videos.zip, cut the frames with `python data/frames.py "
-            "VIDEOS VIDEOS --frames 32`, and set the location to the folder."
+            "VideoGen-RewardBench: the hub has videos, and judges see frames. Download the data set "
+            f"{HUB}, unpack its videos, cut the frames with `python data/frames.py VIDEOS VIDEOS "
+            "--frames 32`, and set the location to the folder."
         )
     refuse_embedded("VideoGen-RewardBench", where)
     BENCHMARK_FILES.check_location(where)
