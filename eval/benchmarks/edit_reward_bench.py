@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from mmrm.data.errors import PredictionsError, RecordError
-from mmrm.data.preference import EncodedImage, Response
+from mmrm.data.preference import Response
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
@@ -54,12 +54,13 @@ from mmrm.eval.benchmarks.ranked_predictions import (
 from mmrm.eval.benchmarks.rows import (
     BenchmarkFiles,
     content_key,
-    image_of_row,
     limited_indices,
     loaded_benchmark,
     read_json_lines,
     read_json_value,
+    refuse_embedded,
     require_texts,
+    row_image,
     user_turn,
 )
 from mmrm.eval.benchmarks.tie_calibration import (
@@ -71,7 +72,7 @@ from mmrm.eval.candidates import RankedExample, Scores
 
 NAME = "edit_reward_bench"
 HUB = "TIGER-Lab/EditReward-Bench"
-FILES = ("?pair/*.parquet", "EditReward_Bench_?pair.json")
+FILES = ("?pair/*.parquet", "EditReward_Bench_?pair.json", "*.parquet")
 BENCHMARK_FILES = BenchmarkFiles(NAME, "EditReward-Bench", HUB, FILES)
 NUM_EDITS = {"2pair": 2, "3pair": 3, "4pair": 4}
 """Number of edits in a row of each part of the benchmark."""
@@ -104,6 +105,12 @@ class Item:
     """Reason why the item cannot be judged; empty for other items."""
 
 
+def check_location(where: Location) -> None:
+    """Raise UserError if a local location holds no file of the benchmark."""
+    refuse_embedded("EditReward-Bench", where)
+    BENCHMARK_FILES.check_location(where)
+
+
 def load(where: Location) -> LoadedBenchmark:
     """Return the items as rows, after checking that every image can be decoded.
 
@@ -130,6 +137,7 @@ def read(where: Location) -> list[RankedExample]:
 
 def _rows_and_origin(where: Location) -> tuple[list[RankedExample], str]:
     """Return the rows, at most `where.limit`, and their origin: a path or a hub revision."""
+    check_location(where)
     file_rows = BENCHMARK_FILES.read(where)
     items = items_of_rows(file_rows.rows)
     rows = []
@@ -301,8 +309,8 @@ def _example(item: Item, root: Path, identity: str) -> RankedExample:
     Raises:
         RecordError: If an image is neither a path nor bytes, or the ranking has another form.
     """
-    source = _image(item.source, root, identity)
-    edits = [_image(edit, root, identity) for edit in item.edits]
+    source = row_image(item.source, root, identity)
+    edits = [row_image(edit, root, identity) for edit in item.edits]
     missing = [image.reference for image in (source, *edits) if image.content is None]
     unavailable = item.problem
     if missing:
@@ -331,34 +339,6 @@ def _example(item: Item, root: Path, identity: str) -> RankedExample:
         },
         unavailable=unavailable,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """An image of a row, and a text that stands for it in the row's key."""
-
-    content: EncodedImage | None
-    """None if the image is missing."""
-    reference: str
-
-    @property
-    def contents(self) -> tuple[EncodedImage, ...]:
-        """The image, or nothing if it is missing."""
-        return () if self.content is None else (self.content,)
-
-
-def _image(value: object, root: Path, identity: str) -> _Image:
-    """Return an image of a row.
-
-    Raises:
-        RecordError: If the value is neither a path nor a mapping of bytes and path.
-    """
-    if not value:
-        return _Image(None, "(none)")
-    images, reference = image_of_row(value, root, identity)
-    if isinstance(images[0], Path) and not images[0].is_file():
-        return _Image(None, reference)
-    return _Image(images[0], reference)
 
 
 # Predictions files
@@ -751,7 +731,7 @@ RULES = {
 EDIT_REWARD_BENCH = Benchmark(
     name=NAME,
     load=load,
-    check_location=BENCHMARK_FILES.check_location,
+    check_location=check_location,
     read=read,
     read_predictions=read_predictions,
     files=FILES_SCORED,

@@ -307,7 +307,9 @@ class BenchmarkFiles:
             return f"{self.hub}@{where.revision or 'main'}"
         if where.location in EMBEDDED:
             return where.location
-        return str(files[0] if len(files) == 1 else files[0].parent)
+        if len(files) == 1:
+            return str(files[0])
+        return os.path.commonpath([file.parent for file in files])
 
 
 @dataclass(frozen=True, slots=True)

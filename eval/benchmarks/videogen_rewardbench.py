@@ -45,6 +45,7 @@ from mmrm.eval.benchmarks.rows import (
     loaded_benchmark,
     read_csv,
     read_json_lines,
+    refuse_embedded,
     require_texts,
     user_turn,
 )
@@ -84,10 +85,11 @@ def check_location(where: Location) -> None:
     """Raise UserError if the location does not hold the table."""
     if where.location == "hub":
         raise UserError(
-            f"VideoGen-RewardBench: the hub has its videos as an archive, and judges see frames. "
-            f"Download {HUB} and unpack videos.zip, cut the frames with `python data/frames.py "
-            "VIDEOS VIDEOS --frames 32`, and set the location to the folder."
+            "VideoGen-RewardBench: the hub has videos, and judges see frames. Download the data set "
+            f"{HUB}, unpack its videos, cut the frames with `python data/frames.py VIDEOS VIDEOS "
+            "--frames 32`, and set the location to the folder."
         )
+    refuse_embedded("VideoGen-RewardBench", where)
     BENCHMARK_FILES.check_location(where)
 
 

@@ -239,7 +239,7 @@ def evaluate(
     # Only rows with a better and another response show whether the judge prefers longer ones.
     is_ranked = np.array([not is_tied(example) for example in examples], dtype=np.bool_)
     compared_rows = np.flatnonzero(~outcome.unparsable & is_ranked)
-    compared = [examples[row] for row in compared_rows]
+    compared = [examples[row] for row in compared_rows.tolist()]
     bias = length_bias(
         _longest_lengths(compared, map(best_indices, compared)),
         _longest_lengths(compared, map(other_indices, compared)),

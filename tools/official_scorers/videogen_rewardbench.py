@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas
+import pandas  # type: ignore[import-untyped]
 import torch
 
 from mmrm.eval.benchmarks.registry import BENCHMARKS

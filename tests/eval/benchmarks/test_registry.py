@@ -17,6 +17,7 @@ from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.official_scores import rules_for_format
 from mmrm.eval.suite.baselines import baseline_scores
 from mmrm.eval.suite.suite import evaluate
+from tests.eval.benchmarks.test_edit_reward_bench import two_edits as edit_row
 from tests.eval.benchmarks.test_genai_bench import generation_row
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
 from tests.eval.benchmarks.test_mmrb2 import hub_row as mmrb2_row
@@ -80,16 +81,23 @@ PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "reward_bench_2": ("data/test", lambda number: reward_bench_row(str(number))),
     "mmrb2": ("edit/test", mmrb2_row),
     "genai_bench": ("test_v1", generation_row),
+    "edit_reward_bench": ("2pair/train", edit_row),
     "preference_folder": (
         "rows",
         lambda number: {"prompt": f"{number}", "chosen": "a", "rejected": "b", "images": [BYTES]},
     ),
 }
 """Name of a benchmark to the beginning of its parquet files' names, and its rows."""
+ONE_FILE = {"videogen_rewardbench"}
+"""Benchmarks whose rows are in one file."""
+
+
+def test_every_benchmark_has_parts_or_one_file() -> None:
+    assert BENCHMARKS.keys() == PARTS.keys() | ONE_FILE
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", PARTS)
 def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -> None:
     start, row = PARTS[name]
     parts = [tmp_path / f"{start}-{number:05}-of-00003.parquet" for number in range(3)]
