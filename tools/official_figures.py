@@ -15,6 +15,7 @@ To add a benchmark, write a module like official_scorers/genai_bench.py and add 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,8 @@ def main() -> None:
 def fetch(scorer: OfficialScorer, checkout: Path) -> None:
     """Download the needed paths of a scorer's repository at its commit into the folder `checkout`."""
     partial = checkout.with_name(f"{checkout.name}.part")
+    if partial.exists():  # an earlier download was cut off
+        shutil.rmtree(partial)
     partial.mkdir(parents=True)
     git = ["git", "-C", str(partial)]
     url = f"https://github.com/{scorer.repository}"
