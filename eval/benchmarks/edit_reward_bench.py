@@ -424,13 +424,15 @@ def _pair_verdict(part: str, result: Record) -> PairVerdict:
     Raises:
         ValueError: If a value is missing or has the wrong type.
     """
-    pair_id = text(result, "id")
+    item_id = text(result, "id")
     names = comparison_names(NUM_EDITS[part])
+    name = names[0]
+    if part != "2pair":
+        item_id = item_id_of_pair(item_id)
+        name = one_of(result["comparison_type"], names, "comparison_type")
     return PairVerdict(
-        item_id=pair_id if part == "2pair" else item_id_of_pair(pair_id),
-        name=names[0]
-        if part == "2pair"
-        else one_of(result["comparison_type"], names, "comparison_type"),
+        item_id=item_id,
+        name=name,
         human_vote=text(result, "human_vote"),
         vote=text(result, "model_vote"),
     )
