@@ -8,6 +8,7 @@
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
 # make released   download VideoAlign's, HPSv3's and EditReward's trainers, and compare our heads and losses with theirs
+# make official   download the repositories of benchmarks of generated images, and print our figures next to their scorers'
 # make gpu-check   on a machine with a GPU: whether it computes, fits and is as fast as said here, in ten minutes
 # make generators download UniRL's and verl-omni's reward clients, and run them against the server
 # make adapters   write the client of eval/adapters/reward_client.py into all adapters
@@ -21,7 +22,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side released generators gpu-check adapters checks clean
+.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side released official generators gpu-check adapters checks clean
 
 install: $(STAMP)
 
@@ -101,6 +102,9 @@ released: $(STAMP)
 generators: $(STAMP)
 	$(RUN) sh tests/eval/adapters/fetch_generators.sh .cache/generators
 	$(RUN) python -m pytest -s -W ignore tests/eval/adapters/test_generators.py
+
+official: $(STAMP)
+	$(RUN) python -m tools.official_figures .cache/official --fetch
 
 gpu-check: $(STAMP)
 	$(RUN) python tools/gpu_check/run.py

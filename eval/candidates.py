@@ -76,12 +76,13 @@ class Example(Candidates):
 class RankedExample(Candidates):
     """A row of a benchmark: a prompt and at least two responses, whose ranking is known.
 
-    A judge is right on the row if it puts every best response above every other one.
+    A judge is right on the row if it puts every best response above every other one. If all
+    responses are equally good, it is right if it scores them equally.
     """
 
     ranks: tuple[int, ...]
     """The rank of each response. The best responses have rank 0, and equally good ones have equal
-    ranks. At least one response has a rank above 0."""
+    ranks. All ranks are 0 in a tied row."""
     group: str
     """The benchmark's own category."""
     source: str
@@ -119,8 +120,16 @@ def best_indices(row: BenchmarkRow) -> list[int]:
 
 
 def other_indices(row: BenchmarkRow) -> list[int]:
-    """Return the indices of the row's other responses, those of a rank above 0."""
+    """Return the indices of the row's other responses, those of a rank above 0.
+
+    A tied row has none.
+    """
     return [index for index, rank in enumerate(row.ranks) if rank > 0]
+
+
+def is_tied(row: BenchmarkRow) -> bool:
+    """Return True if all responses of a row are equally good."""
+    return not any(row.ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ The default protocol:
 - K votes are K rounds. A round is one judgement, or one in each order. The accuracy at 1..K uses
   the first rounds.
 - A row with a ranking of N responses is right if every best response scores higher than every other
-  one, and a tie if the lowest best response and the highest other one score equally. A pairwise
+  one, and a tie if the lowest best response and the highest other one score equally. If all
+  responses are equally good, the row is right if they all score equally, else wrong. A pairwise
   judge holds K tournaments, in which every two responses meet in both orders, whatever the order of
   the protocol is. The score of a response is the share of its comparisons that it won.
 - Every random draw depends on the seed, the row's content and the round, not on the order in which

@@ -26,8 +26,8 @@ from mmrm.data.storage import strict_json
 from mmrm.data.synthetic import wording
 from mmrm.eval import verifiers
 from mmrm.eval.adapters import slime_reward
+from mmrm.eval.benchmarks import mmrb2, vl_rewardbench_scoring
 from mmrm.eval.benchmarks import prediction_records as records
-from mmrm.eval.benchmarks import vl_rewardbench_scoring
 from mmrm.eval.contamination import index
 from mmrm.eval.judges.released import templates as released_templates
 from mmrm.eval.serving import dialects
@@ -384,6 +384,9 @@ PATTERNS: dict[str, Pattern] = {
     ),
     "mmrm.eval.adapters.openrlhf_reward.CONTROL": Pattern(
         lambda text: re.sub(r"<\|\w+\|>", "", text), ("<|", "x", "|>", "<|x", "|")
+    ),
+    "mmrm.eval.benchmarks.mmrb2.PLACEHOLDER": Pattern(
+        mmrb2.PLACEHOLDER.split, ("<image_", "1", ">", "<image_1>", "<image_1")
     ),
     "mmrm.eval.benchmarks.prediction_records.IDENTITY": Pattern(
         records.IDENTITY.fullmatch, ("a", ":", "1", " (", ")", "a:1 (", "x")

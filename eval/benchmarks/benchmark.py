@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
@@ -52,8 +53,9 @@ class Location(Section):
     """Only this many rows, drawn once by a fixed seed and kept in file order: for a quick look,
     never for a table."""
     frames: Count | None = None
-    """Largest number of frames of a video, evenly spaced, for mm_rlhf_rewardbench and
-    mm_rlhf_rankings; null takes 32, the number of the authors' script."""
+    """Largest number of frames of a video, evenly spaced, for benchmarks with videos. null takes the
+    number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, 8 for
+    genai_bench, two a second for videogen_rewardbench."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
@@ -146,6 +148,11 @@ class FileFormat:
     """Returns the category that a line itself states, by the names of `PublishedEdition.groups`.
 
     None if no line states one, because the rules derive the category from the id."""
+    with_labels: Callable[[PredictionRecords, Sequence[Any]], list[Record]] | None = None
+    """Returns the lines with the labels of the benchmark's rows, which are the second argument.
+
+    None if the lines hold the labels themselves. Otherwise a file of this format is scored only
+    together with the location of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +214,12 @@ class Benchmark:
     """Returns the rows without looking at their images. None if only `load` can return them."""
     official_note: str = ""
     """A note on every result in official order."""
+    read_predictions: Callable[[Path], PredictionRecords] | None = None
+    """Returns the lines of a predictions file, or of the files of a folder. None if every file of
+    the benchmark has a JSON object on each line."""
+    script_files: Callable[[Sequence[Record]], Mapping[str, object]] | None = None
+    """Returns the JSON files that the official script reads, by their names, for the records of the
+    format `official`. None if the script reads `official.jsonl` itself."""
 
 
 def row_count_notes(
@@ -233,6 +246,18 @@ def row_count_notes(
         if num_items != nearest.items:
             notes.append(f"{num_items} items; {nearest.name} has {nearest.items}.")
     return notes
+
+
+def editions_with_groups(
+    editions: Sequence[PublishedEdition], examples: Sequence[BenchmarkRow]
+) -> list[PublishedEdition]:
+    """Return the editions that have the groups of all examples.
+
+    This is for benchmarks whose parts may be evaluated alone: `editions` holds the whole edition
+    and its parts.
+    """
+    groups = {example.group for example in examples}
+    return [edition for edition in editions if edition.groups.keys() >= groups]
 
 
 def in_drawn_order(prompt: str, chosen: str, rejected: str) -> tuple[tuple[str, str], Side]:

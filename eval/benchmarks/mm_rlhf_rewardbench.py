@@ -20,11 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mmrm.data.preference import EncodedImage, text_pair
+from mmrm.data.preference import text_pair
 from mmrm.data.storage.row_files import Row
-from mmrm.data.video import is_video_name
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
     FileFormat,
@@ -51,10 +48,10 @@ from mmrm.eval.benchmarks.rows import (
     PublishedBenchmark,
     content_key,
     image_of_row,
-    path_below,
     require_texts,
     user_turn,
 )
+from mmrm.eval.benchmarks.video_frames import frames_of_video
 from mmrm.eval.candidates import Example
 
 NAME = "mm_rlhf_rewardbench"
@@ -73,7 +70,6 @@ KNOWN = (
 )
 FRAMES = 32
 """The number of frames of a video that the official script shows."""
-FRAME_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 # Rows
@@ -132,7 +128,7 @@ def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
     video = row.get("video")
     unavailable = ""
     if video:
-        images = _frames(root, video, identity, num_frames)
+        images = frames_of_video(root, video, identity, num_frames)
         reference = video
         group = "video"
         source = "video"
@@ -173,32 +169,6 @@ def _group(path: str) -> str:
         if keyword in folders:
             return keyword
     return _keyword(path) or "other"
-
-
-def _frames(root: Path, video: str, identity: str, num_frames: int) -> tuple[EncodedImage, ...]:
-    """Return the image files of a video's frames, at most `num_frames` and evenly spaced.
-
-    Returns an empty tuple if no folder with the frames is found. The frames of video/<name>.mp4 are
-    in the folder video/<name>, or in images/<name> as in the repository on the hub.
-
-    Args:
-        root: The folder that the path of the video is relative to.
-        video: The path of the video.
-        identity: The benchmark and the row, for messages.
-        num_frames: The most frames to return.
-    """
-    path = Path(video)
-    if is_video_name(video):
-        path = path.with_suffix("")
-    # `path_below` also looks below the folder images/ of the root.
-    for folder_name in (path, path.name):
-        folder = path_below(root, str(folder_name), identity)
-        if folder.is_dir():
-            files = [file for file in folder.iterdir() if file.suffix.lower() in FRAME_SUFFIXES]
-            files.sort()
-            indices = np.linspace(0, len(files) - 1, min(num_frames, len(files)), dtype=int)
-            return tuple(files[index] for index in indices)
-    return ()
 
 
 # Official score

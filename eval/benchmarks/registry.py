@@ -14,11 +14,15 @@ from typing import ClassVar
 from pydantic import field_validator, model_validator
 
 from mmrm.eval.benchmarks.benchmark import Benchmark, LoadedBenchmark, Location
+from mmrm.eval.benchmarks.edit_reward_bench import EDIT_REWARD_BENCH
+from mmrm.eval.benchmarks.genai_bench import GENAI_BENCH
 from mmrm.eval.benchmarks.mm_rlhf_rankings import MM_RLHF_RANKINGS
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH
+from mmrm.eval.benchmarks.mmrb2 import MMRB2
 from mmrm.eval.benchmarks.multimodal_rewardbench import MULTIMODAL_REWARDBENCH
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.reward_bench_2 import REWARD_BENCH_2
+from mmrm.eval.benchmarks.videogen_rewardbench import VIDEOGEN_REWARDBENCH
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -27,11 +31,20 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mm_rlhf_rewardbench": MM_RLHF_REWARDBENCH,
     "mm_rlhf_rankings": MM_RLHF_RANKINGS,
     "reward_bench_2": REWARD_BENCH_2,
+    "mmrb2": MMRB2,
+    "genai_bench": GENAI_BENCH,
+    "edit_reward_bench": EDIT_REWARD_BENCH,
+    "videogen_rewardbench": VIDEOGEN_REWARDBENCH,
     "preference_folder": PREFERENCE_FOLDER,
 }
 
-WITH_VIDEOS = (MM_RLHF_REWARDBENCH.name, MM_RLHF_RANKINGS.name)
-"""The benchmarks with questions about videos."""
+WITH_VIDEOS = (
+    MM_RLHF_REWARDBENCH.name,
+    MM_RLHF_RANKINGS.name,
+    GENAI_BENCH.name,
+    VIDEOGEN_REWARDBENCH.name,
+)
+"""The benchmarks that show videos."""
 
 
 class BenchmarkConfig(Location):
@@ -55,7 +68,7 @@ class BenchmarkConfig(Location):
     def _settings_fit_the_benchmark(self) -> BenchmarkConfig:
         if self.frames is not None and self.name not in WITH_VIDEOS:
             raise ValueError(
-                f"`frames` is for {MM_RLHF_REWARDBENCH.name}, and {self.name} shows no videos. "
+                f"`frames` is for {', '.join(WITH_VIDEOS)}, and {self.name} shows no videos. "
                 "Remove `frames`."
             )
         if self.type is not None and self.name != PREFERENCE_FOLDER.name:

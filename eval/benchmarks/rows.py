@@ -1,6 +1,8 @@
 """Reading the rows and images of a benchmark, and the checks that all benchmarks share."""
 
+import csv
 import hashlib
+import io
 import json
 import os
 import random
@@ -89,6 +91,18 @@ def find_files(location: str, patterns: Sequence[str], title: str) -> list[Path]
     )
 
 
+def refuse_embedded(title: str, where: Location) -> None:
+    """Raise UserError if a location is an edition with generated rows, for benchmarks without one.
+
+    The message begins with `title`, the name of the benchmark.
+    """
+    if where.location in EMBEDDED:
+        raise UserError(
+            f"{title}: there is no edition with generated rows, which {where.location!r} names. "
+            "Set the location to `hub` or to the path of a copy."
+        )
+
+
 def _check_files(files: Sequence[Path], title: str) -> None:
     """Raise UserError if two paths lead to the same file, or if shards of a set are missing.
 
@@ -128,6 +142,21 @@ def read_json_lines(path: Path) -> list[Record | None]:
     return records
 
 
+def read_json_value(path: Path) -> Any:
+    """Return the JSON value that a file holds.
+
+    Raises:
+        UserError: If the file holds no JSON value, or an object has a key twice. The message names
+            the file.
+    """
+    with open_regular(path) as file:
+        content = file.read()
+    try:
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=_with_each_key_once)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON: {error}. Fetch or write the file again.") from error
+
+
 def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the dictionary of the (key, value) pairs of a JSON object.
 
@@ -143,7 +172,16 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:
-    """Return the rows of all files, which have the same format; all rows are in memory at once."""
+    """Return the rows of all files, which have the same format; all rows are in memory at once.
+
+    Raises:
+        UserError: If a file is damaged or of another format.
+    """
+    if paths[0].suffix == ".csv":
+        rows: list[Row] = []
+        for path in paths:
+            rows += read_csv(path)
+        return rows
     if paths[0].suffix == ".parquet":
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
@@ -159,6 +197,33 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     with tempfile.TemporaryDirectory() as cache:
         table = open_rows(paths, Path(cache))
         return [table.row(index) for index in range(len(table))]
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Return the rows of a table whose first line names the columns. All values are texts.
+
+    Raises:
+        UserError: If the file is no UTF-8, a column is there twice, or a line has more or fewer
+            values than there are columns.
+    """
+    with open_regular(path) as file:
+        try:
+            lines = list(csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"{path}: no table of commas ({error}). Fetch it again.") from error
+    columns = lines[0] if lines else []
+    refuse_repeated_columns(path, columns)
+    rows: list[Row] = []
+    for number, values in enumerate(lines[1:], start=2):
+        if not values:
+            continue  # a blank line
+        if len(values) != len(columns):
+            raise UserError(
+                f"{path}: record {number} has {len(values)} values; required are {len(columns)}, "
+                "one for each column. Correct the record, or fetch the file again."
+            )
+        rows.append(dict(zip(columns, values, strict=True)))
+    return rows
 
 
 @contextmanager
@@ -182,6 +247,72 @@ def fetching(title: str, hub: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class FileRows:
+    """The rows of a benchmark's files."""
+
+    rows: list[Row]
+    image_root: Path
+    """The folder that the paths of images are relative to."""
+    origin: str
+    """The path or the hub revision of the files; results state it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkFiles:
+    """The files of a published benchmark: where they are, and how their rows are read."""
+
+    name: str
+    title: str
+    """The name of the benchmark in errors."""
+    hub: str
+    """The data set's id on the hub."""
+    files: Sequence[str]
+    """Paths or patterns of the benchmark's files in a folder; the first that matches is read."""
+
+    def check_location(self, where: Location) -> None:
+        """Raise UserError if a local location holds no file of the benchmark."""
+        if where.location not in BUILT_IN:
+            find_files(where.location, self.files, self.title)
+
+    def read(self, where: Location) -> FileRows:
+        """Return the rows of the files at a location.
+
+        Files on the hub are downloaded first. An edition with generated rows is written first.
+
+        Raises:
+            UserError: If files are missing or cannot be read.
+        """
+        files = find_files(self._local_path(where), self.files, self.title)
+        image_root = files[0].parent
+        if where.image_root:
+            image_root = Path(where.image_root).expanduser()
+        return FileRows(read_rows(files), image_root, self._origin(files, where))
+
+    def _local_path(self, where: Location) -> str:
+        """Return the path of the benchmark's folder or file."""
+        if where.location == "hub":
+            from huggingface_hub import snapshot_download
+
+            with fetching(self.title, self.hub):
+                return str(
+                    snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
+                )
+        if where.location in EMBEDDED:
+            return str(edition_folder(self.name, where.location))
+        return where.location
+
+    def _origin(self, files: Sequence[Path], where: Location) -> str:
+        """Return the origin of the rows in `files`: a path or a hub revision, for results."""
+        if where.location == "hub":
+            return f"{self.hub}@{where.revision or 'main'}"
+        if where.location in EMBEDDED:
+            return where.location
+        if len(files) == 1:
+            return str(files[0])
+        return os.path.commonpath([file.parent for file in files])
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedBenchmark:
     """A published benchmark: where its rows are, and the function that makes examples of them."""
 
@@ -202,10 +333,14 @@ class PublishedBenchmark:
     videos: bool = False
     """True if rows may name videos, whose frames `convert` takes."""
 
+    @property
+    def _files(self) -> BenchmarkFiles:
+        """The files of the benchmark."""
+        return BenchmarkFiles(self.name, self.title, self.hub, self.files)
+
     def check_location(self, where: Location) -> None:
         """Raise UserError if a local location holds no file of the benchmark."""
-        if where.location not in BUILT_IN:
-            find_files(where.location, self.files, self.title)
+        self._files.check_location(where)
 
     def load(self, where: Location) -> LoadedBenchmark:
         """Return the rows of the benchmark, after checking that every image can be decoded.
@@ -234,12 +369,10 @@ class PublishedBenchmark:
             origin = f"{self.hub}@{where.revision or 'main'}"
             image_root = Path()  # not used: the table holds the images themselves
         else:
-            files = find_files(self._local_path(where), self.files, self.title)
-            origin = self._origin_of_files(files, where)
-            image_root = files[0].parent
-            if where.image_root:
-                image_root = Path(where.image_root).expanduser()
-            rows = read_rows(files)
+            file_rows = self._files.read(where)
+            rows = file_rows.rows
+            origin = file_rows.origin
+            image_root = file_rows.image_root
         if not self.videos:
             self._refuse_videos(rows)
         examples = []
@@ -256,30 +389,6 @@ class PublishedBenchmark:
         with fetching(self.title, self.hub):
             table = datasets.load_dataset(self.hub, split="test", revision=revision)
         return list(table.cast_column(image_column, datasets.Image(decode=False)))
-
-    def _local_path(self, where: Location) -> str:
-        """Return the path of the benchmark's folder or file.
-
-        Files on the hub are downloaded first. An edition with generated rows is written first.
-        """
-        if where.location == "hub":
-            from huggingface_hub import snapshot_download
-
-            with fetching(self.title, self.hub):
-                return str(
-                    snapshot_download(self.hub, repo_type="dataset", revision=where.revision)
-                )
-        if where.location in EMBEDDED:
-            return str(edition_folder(self.name, where.location))
-        return where.location
-
-    def _origin_of_files(self, files: Sequence[Path], where: Location) -> str:
-        """Return the origin of the rows in `files`: a path or a hub revision, for results."""
-        if where.location == "hub":
-            return f"{self.hub}@{where.revision or 'main'}"
-        if where.location in EMBEDDED:
-            return where.location
-        return str(files[0] if len(files) == 1 else files[0].parent)
 
     def _refuse_videos(self, rows: Sequence[Row]) -> None:
         """Raise UserError if any row names a video."""
@@ -339,6 +448,40 @@ def image_of_row(value: object, root: Path, identity: str) -> tuple[tuple[Encode
             "is text only by design."
         )
     return (path_below(root, value, identity),), value
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """An image of a row, which may be missing, and a text that stands for it in the row's key."""
+
+    content: EncodedImage | None
+    """None if the image is missing."""
+    reference: str
+
+    @property
+    def contents(self) -> tuple[EncodedImage, ...]:
+        """The image, or nothing if it is missing."""
+        return () if self.content is None else (self.content,)
+
+
+def row_image(value: object, root: Path, identity: str) -> RowImage:
+    """Return an image of a row whose benchmark counts rows without their images as unavailable.
+
+    Args:
+        value: The row's image column: a path, or a mapping with `bytes` and `path`.
+        root: The folder that paths are relative to.
+        identity: The benchmark and the row, for messages.
+
+    Raises:
+        ImageError: If the path names a video.
+        RecordError: If the value is neither a path nor such a mapping, or the path leaves `root`.
+    """
+    if not value:
+        return RowImage(None, "(none)")
+    images, reference = image_of_row(value, root, identity)
+    if isinstance(images[0], Path) and not images[0].is_file():
+        return RowImage(None, reference)
+    return RowImage(images[0], reference)
 
 
 def path_below(root: Path, reference: str, identity: str) -> Path:

@@ -109,13 +109,17 @@ def score_predictions_file(
             f"{benchmark.name} has no rules {rules!r}; there are {', '.join(benchmark.rules)}."
         )
     try:
-        records = read_json_lines(path)
+        read_records = benchmark.read_predictions or read_json_lines
+        records = read_records(path)
         format_name = format_of(records, benchmark)
         file_format = benchmark.files[format_name]
         rules_name = chosen_rules(format_name, benchmark, rules)
         rule = benchmark.rules[rules_name]
 
         records_for_rule = records
+        if file_format.with_labels is not None:
+            rows = _rows_with_labels(format_name, benchmark, where)
+            records_for_rule = file_format.with_labels(records, rows)
         if file_format.convert is not None and rule.reads != format_name:
             records_for_rule = parse_records(records, file_format.convert, file_format.about)
         figures = {**rule.figures(rules_name, records_for_rule), "format": format_name}
@@ -148,6 +152,29 @@ def score_predictions_file(
         notes.extend(protocol.lines())
     compared = replace(compared, notes=tuple(notes))
     return {**figures, "whole": compared.whole, "coverage": asdict(compared)}, compared
+
+
+def _rows_with_labels(
+    format_name: str, benchmark: Benchmark, where: Location | None
+) -> Sequence[Any]:
+    """Return the rows at a location, whose labels a predictions file without labels needs.
+
+    Raises:
+        PredictionsError: If no location is given.
+    """
+    if where is None:
+        raise PredictionsError(
+            f"the file is in the format {format_name}, whose lines do not hold the labels of the "
+            f"rows. Name the place of the rows: --benchmark {benchmark.name}=PATH."
+        )
+    return _rows_at(benchmark, where)
+
+
+def _rows_at(benchmark: Benchmark, where: Location) -> Sequence[Any]:
+    """Return the rows of a benchmark at a location, if possible without looking at their images."""
+    if benchmark.read is not None:
+        return benchmark.read(where)
+    return benchmark.load(where).examples
 
 
 def _unwrapped(records: PredictionRecords) -> list[Record]:
@@ -307,14 +334,42 @@ def coverage(
         )
     for (identity, _), count in file_rows.counts.items():
         file_rows.duplicated += [identity] * (count - 1)
+    compared_sentence = "compared with nothing, because this project does not have these rows"
+    miscounted: tuple[str, ...] = ()
+    part = _part_with_groups(benchmark.known, groups or ())
+    if part is not None:
+        compared_sentence = f"only the numbers of rows were compared, with {part.name}"
+        miscounted = _wrong_category_sizes(groups or (), part, is_whole=True)
     return Coverage(
         rows=file_rows.counts.total(),
         expected=None,
-        compared="compared with nothing, because this project does not have these rows: name their "
-        f"place, --benchmark {benchmark.name}=PATH",
+        compared=f"{compared_sentence}: name their place, --benchmark {benchmark.name}=PATH",
         duplicated=tuple(file_rows.duplicated),
+        miscounted=miscounted,
         notes=tuple(file_rows.notes),
     )
+
+
+def _part_with_groups(
+    editions: Sequence[PublishedEdition], groups: Sequence[str]
+) -> PublishedEdition | None:
+    """Return the part of the newest edition that has the categories of a file.
+
+    The official scripts of some benchmarks write a file for each category. Returns None if the
+    edition has none of the categories, or its categories are not known.
+
+    Args:
+        editions: The editions of the benchmark, the newest one last.
+        groups: The category in each line of the file.
+    """
+    if not editions:
+        return None
+    in_file = set(groups)
+    newest = editions[-1]
+    sizes = {group: size for group, size in newest.groups.items() if group in in_file}
+    if not sizes:
+        return None
+    return replace(newest, rows=sum(sizes.values()), groups=sizes)
 
 
 def _rows_of_votes(counts: Counter[RowName]) -> _FileRows:
@@ -406,7 +461,7 @@ def _compare_with_rows(
         counts = Counter((identity, ()) for identity, _ in counts.elements())
         how = "by ids alone, because the file does not hold the responses"
 
-    examples = benchmark.read(where) if benchmark.read else benchmark.load(where).examples
+    examples = _rows_at(benchmark, where)
     expected_counts = Counter[RowName]()
     groups_by_id: dict[str, set[str]] = {}
     for example in examples:

@@ -15,7 +15,7 @@ import numpy as np
 from mmrm.data.arrays import Ints
 from mmrm.data.errors import PredictionsError
 from mmrm.data.storage.content import written_response
-from mmrm.data.storage.files import content_digest, write_json_lines
+from mmrm.data.storage.files import content_digest, write_json, write_json_lines
 from mmrm.eval.benchmarks.benchmark import Benchmark, Record
 from mmrm.eval.benchmarks.prediction_records import abbreviated, is_number
 from mmrm.eval.benchmarks.rows import content_key, read_json_lines
@@ -38,14 +38,19 @@ def write_predictions(
     """Write `predictions.jsonl`, and `<format>.jsonl` for each of the benchmark's formats.
 
     `predictions.jsonl` holds everything that a sweep compares and a report shows of each row. The
-    official script of the benchmark reads `official.jsonl`, and R1-Reward's script reads
-    `rewards.jsonl`. Existing files are replaced.
+    official script of the benchmark reads `official.jsonl`, or the JSON files that
+    `benchmark.script_files` names. R1-Reward's script reads `rewards.jsonl`. Existing files are
+    replaced.
     """
     records_by_file = {OWN: _own_records(examples, scores, benchmark, protocol)}
     for format_name, make_records in benchmark.formats.items():
         records_by_file[f"{format_name}.jsonl"] = make_records(examples, scores)
     for name, records in records_by_file.items():
         write_json_lines(folder / name, records)
+    if benchmark.script_files is not None:
+        official_records = records_by_file["official.jsonl"]
+        for name, content in benchmark.script_files(official_records).items():
+            write_json(folder / name, content)
 
 
 def _own_records(

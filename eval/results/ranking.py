@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from mmrm.data.arrays import Ints
-from mmrm.eval.candidates import BenchmarkRow, Scores, best_indices, other_indices
+from mmrm.eval.candidates import BenchmarkRow, Scores, best_indices, is_tied, other_indices
 from mmrm.eval.protocol import Ties
 from mmrm.eval.results.result import (
     WORTH,
@@ -25,33 +25,42 @@ def ranking_figures(
 ) -> Ranking:
     """Return the figures of a judge's scores on rows with a ranking.
 
+    Rows whose responses are all equally good count in the number of responses and in the chance
+    only.
+
     Args:
-        rows: The rows, at least one.
+        rows: The rows, at least one of which has responses of different ranks.
         scores: The judge's scores of each row. Those of a judge that compares are the shares of
             comparisons that the responses won.
         ties: The credit of a tie: "wrong" (0), "half" (0.5) or "right" (1).
         items: The codes from `items_of`, which are equal for rows that depend on each other.
     """
+    ranked_indices = [index for index, row in enumerate(rows) if not is_tied(row)]
+    ranked_rows = [rows[index] for index in ranked_indices]
     best_outcomes = []
     pair_shares = []
     taus = []
-    for row, row_scores in zip(rows, scores, strict=True):
-        values = _readable_values(row_scores)
+    for index, row in zip(ranked_indices, ranked_rows, strict=True):
+        values = _readable_values(scores[index])
         best_outcomes.append(_best_of_n(row, values))
         pair_shares.append(_share_of_pairs(row.ranks, values, ties))
         taus.append(kendall_tau_b(row.ranks, values))
     outcome = outcomes_of_rows(best_outcomes)
 
-    num_responses = [len(row.responses) for row in rows]
-    num_best = [len(best_indices(row)) for row in rows]
+    num_responses = [len(row.responses) for row in ranked_rows]
+    num_best = [len(best_indices(row)) for row in ranked_rows]
     chances = [1 / math.comb(n, best) for n, best in zip(num_responses, num_best, strict=True)]
+    num_tied = len(rows) - len(ranked_rows)
     best_chances = [best / n for n, best in zip(num_responses, num_best, strict=True)]
+    ranked_items = items[ranked_indices]
     return Ranking(
-        responses=sum(num_responses),
-        chance=float(np.mean(chances)),
-        best=figure(outcome, ties, items=items),
+        responses=sum(len(row.responses) for row in rows),
+        # A random order has no ties, so that it is never right on a tied row.
+        chance=float(np.mean(chances + [0.0] * num_tied)),
+        tied=num_tied,
+        best=figure(outcome, ties, items=ranked_items),
         best_chance=float(np.mean(best_chances)),
-        best_groups=figures(outcome, ties, [row.group for row in rows], items),
+        best_groups=figures(outcome, ties, [row.group for row in ranked_rows], ranked_items),
         pairs=float(np.mean(pair_shares)),
         kendall=float(np.mean(taus)),
     )

@@ -23,6 +23,7 @@ from mmrm.eval.candidates import (
     RankedExample,
     Scores,
     best_indices,
+    is_tied,
     other_indices,
     won_shares,
 )
@@ -44,7 +45,8 @@ class Outcomes:
 
     A scalar judge casts one vote, or none if its scores are equal. So does every judge on a row
     with a ranking. In place of the better response's score, the lowest score of a best response is
-    then compared with the highest score of another response.
+    then compared with the highest score of another response. A row of equally good responses has
+    one vote, which is right if the judge scores them equally.
     """
 
     right: Ints
@@ -54,7 +56,8 @@ class Outcomes:
     unread: Ints
     """Number of votes that cannot be read; 1 for scores that are no finite numbers."""
     margin: Floats
-    """score(better) - score(other) in the judge's own unit; NaN without two finite scores."""
+    """score(better) - score(other) in the judge's own unit; NaN without two finite scores, and for
+    a row of equally good responses."""
 
     @property
     def unparsable(self) -> Flags:
@@ -198,9 +201,15 @@ def _outcome_of_row(
 
 
 def _outcome_of_values(example: BenchmarkRow, values: Sequence[float]) -> RowOutcome:
-    """Compare the lowest score of a best response with the highest score of another response."""
+    """Compare the lowest score of a best response with the highest score of another response.
+
+    If all responses are equally good, the scores are right if they are equal.
+    """
     if not all(map(math.isfinite, values)):
         return RowOutcome(right=0, wrong=0, unread=1, margin=math.nan)
+    if is_tied(example):
+        are_equal = min(values) == max(values)
+        return RowOutcome(int(are_equal), int(not are_equal), unread=0, margin=math.nan)
     best = min(values[index] for index in best_indices(example))
     other = max(values[index] for index in other_indices(example))
     return outcome_of_comparison(best, other)
@@ -270,7 +279,11 @@ class Ranking(Frozen):
     """Number of responses of all rows."""
     chance: float
     """The accuracy of a random order, in which every best response has to come before every other
-    one: the mean over rows of 1 / (N choose B), for B best ones of N responses."""
+    one: the mean over rows of 1 / (N choose B), for B best ones of N responses. It is 0 on a row of
+    equally good responses, because an order has no ties."""
+    tied: int = 0
+    """Number of rows whose responses are all equally good. The figures below are about the other
+    rows."""
     best: Accuracy
     """Best of N: the share of rows in which a best response has the highest score. It is a tie if
     another response has the same score."""
@@ -285,6 +298,17 @@ class Ranking(Frozen):
     kendall: float
     """Mean over rows of Kendall's tau-b between scores and ranks: 1 if they agree, -1 if they are
     reversed, and 0 if all scores of a row are equal or the row cannot be read."""
+
+    @model_serializer(mode="wrap")
+    def _without_unused_keys(self, plain_values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields as plain values, without `tied` if it is 0.
+
+        Files of results without tied rows are then equal to those of earlier versions.
+        """
+        values: dict[str, Any] = plain_values(self)
+        if not values["tied"]:
+            del values["tied"]
+        return values
 
 
 class Result(Frozen):
@@ -323,7 +347,8 @@ class Result(Frozen):
     uncertainty: Uncertainty | None = None
     """The calibration of the standard deviations that the judge states; None if it states none."""
     ranking: Ranking | None = None
-    """Further figures of rows with a ranking; None for a benchmark of pairs."""
+    """Further figures of rows with a ranking; None for a benchmark of pairs, and if the responses
+    of every row are equally good."""
     joint: bool = False
     """True for a judge that scores all responses of a row in one conversation."""
 

@@ -23,6 +23,7 @@ from mmrm.eval.candidates import (
     Scores,
     Vote,
     best_indices,
+    is_tied,
     other_indices,
 )
 from mmrm.eval.journal import JOURNAL, SILENT, Journal
@@ -228,22 +229,22 @@ def evaluate(
         votes = _votes(examples, scores, outcome, benchmark, protocol, items)
 
     ranking = None
-    if benchmark.ranked:
+    if benchmark.ranked and not all(map(is_tied, examples)):
         ranking = ranking_figures(examples, scores, protocol.ties, items)
 
     # Judges that only vote have no margins.
     has_margin = np.isfinite(outcome.margin)
     margins = outcome.margin[has_margin]
 
-    readable_rows = np.flatnonzero(outcome.unparsable == 0)
-    lengths_of_better = _longest_lengths(examples, map(best_indices, examples))
-    lengths_of_other = _longest_lengths(examples, map(other_indices, examples))
-    credit_with_half_ties = outcome.credit("half")
+    # Only rows with a better and another response show whether the judge prefers longer ones.
+    is_ranked = np.array([not is_tied(example) for example in examples], dtype=np.bool_)
+    compared_rows = np.flatnonzero(~outcome.unparsable & is_ranked)
+    compared = [examples[row] for row in compared_rows.tolist()]
     bias = length_bias(
-        lengths_of_better[readable_rows],
-        lengths_of_other[readable_rows],
-        credit_with_half_ties[readable_rows],
-        items[readable_rows],
+        _longest_lengths(compared, map(best_indices, compared)),
+        _longest_lengths(compared, map(other_indices, compared)),
+        outcome.credit("half")[compared_rows],
+        items[compared_rows],
     )
     return Result(
         benchmark=benchmark.name,
@@ -428,7 +429,13 @@ def _notes(
     if benchmark.ranked and protocol.order != "both":
         notes.append(
             "A judge that compares was shown every two responses of a row in both orders, whatever "
-            "the order of the protocol is, because a row has more than two responses."
+            "the order of the protocol is, because rows may have more than two responses."
+        )
+    num_tied = sum(map(is_tied, examples))
+    if num_tied:
+        notes.append(
+            f"The responses of {num_tied} of {len(examples)} rows are equally good. A judge is right "
+            "on such a row if it scores them equally, without a threshold."
         )
     if benchmark.official_note and protocol.order == "official":
         notes.append(benchmark.official_note)

@@ -17,7 +17,10 @@ from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.official_scores import rules_for_format
 from mmrm.eval.suite.baselines import baseline_scores
 from mmrm.eval.suite.suite import evaluate
+from tests.eval.benchmarks.test_edit_reward_bench import two_edits as edit_row
+from tests.eval.benchmarks.test_genai_bench import generation_row
 from tests.eval.benchmarks.test_mm_rlhf_rewardbench import row as rlhf_row
+from tests.eval.benchmarks.test_mmrb2 import hub_row as mmrb2_row
 from tests.eval.benchmarks.test_multimodal_rewardbench import row as multimodal_row
 from tests.eval.benchmarks.test_reward_bench_2 import row as reward_bench_row
 from tests.eval.benchmarks.test_vl_rewardbench import hub_row as vl_row
@@ -76,16 +79,25 @@ PARTS: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "mm_rlhf_rewardbench": ("data/train", lambda number: rlhf_row(f"{number}", image=BYTES)),
     "mm_rlhf_rankings": ("data/train", lambda number: rlhf_row(f"{number}", image=BYTES)),
     "reward_bench_2": ("data/test", lambda number: reward_bench_row(str(number))),
+    "mmrb2": ("edit/test", mmrb2_row),
+    "genai_bench": ("test_v1", generation_row),
+    "edit_reward_bench": ("2pair/train", edit_row),
     "preference_folder": (
         "rows",
         lambda number: {"prompt": f"{number}", "chosen": "a", "rejected": "b", "images": [BYTES]},
     ),
 }
 """Name of a benchmark to the beginning of its parquet files' names, and its rows."""
+ONE_FILE = {"videogen_rewardbench"}
+"""Benchmarks whose rows are in one file."""
+
+
+def test_every_benchmark_has_parts_or_one_file() -> None:
+    assert BENCHMARKS.keys() == PARTS.keys() | ONE_FILE
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", PARTS)
 def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -> None:
     start, row = PARTS[name]
     parts = [tmp_path / f"{start}-{number:05}-of-00003.parquet" for number in range(3)]
@@ -93,7 +105,7 @@ def test_all_parts_of_a_local_copy_are_read_or_none(name: str, tmp_path: Path) -
         write_parquet([row(2 * number), row(2 * number + 1)], part)
     found = load(BenchmarkConfig(name=name, location=str(tmp_path)))
     assert len({example.key for example in found.examples}) == len(found.examples) == 6
-    num_images = 0 if name == "reward_bench_2" else 1
+    num_images = 0 if name in ("reward_bench_2", "genai_bench") else 1
     assert {len(example.images) for example in found.examples} == {num_images}
     assert (
         load(BenchmarkConfig(name=name, location=found.origin.location)).examples == found.examples
