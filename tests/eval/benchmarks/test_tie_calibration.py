@@ -88,6 +88,7 @@ def test_a_score_that_is_no_number_is_never_right() -> None:
     assert best_tie_threshold(labels, differences).accuracy == 0.5
     assert accuracy_with_ties_one_by_one(labels, differences) == 0.5
     assert accuracy_without_ties(labels, differences) == 2 / 3
+    assert accuracy_with_ties_one_by_one([0, 1], [math.nan, 1.0]) == 0.5
 
 
 @pytest.mark.parametrize("difference", [0.0, 1.0, -1.0])

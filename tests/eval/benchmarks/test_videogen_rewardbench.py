@@ -128,7 +128,14 @@ def test_frames_are_a_setting_of_this_benchmark() -> None:
 
 @pytest.mark.parametrize(
     ("total", "fps", "shown"),
-    [(126, 24.0, 10), (30, 30.0, 4), (3, 30.0, 2), (10_000, 8.0, 768), (1, 30.0, 0)],
+    [
+        (126, 24.0, 10),
+        (152, 24.0, 12),
+        (30, 30.0, 4),
+        (3, 30.0, 2),
+        (10_000, 8.0, 768),
+        (1, 30.0, 0),
+    ],
 )
 def test_numbers_of_frames(total: int, fps: float, shown: int) -> None:
     assert num_frames_of_video(total, fps) == shown
