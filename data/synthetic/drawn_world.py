@@ -31,6 +31,8 @@ FACTS: tuple[tuple[Fact, Fact], ...] = (
 )
 """The pairs of facts in which the four scenes of a record may differ. The presence and the count of
 the small things exclude each other."""
+_VARIATIONS = 16
+"""Number of times that the facts of a blueprint are drawn before another blueprint is."""
 FAULTS = ("attribute", "relation", "missing", "extra", "count")
 """The faults of content of a drawing."""
 
@@ -78,16 +80,17 @@ class DrawnGenerator(PictureGenerator):
 
     def task(self, rng: Rng) -> PictureTask:
         """Return a description and four scenes, one of which fits it."""
-        while True:
+        scenes = None
+        while scenes is None:
             blueprint = _blueprint(rng, self.level)
             if not self._has(blueprint.scene(())):
                 continue
-            facts = rng.choice(FACTS)
-            if "presence" in facts or "count" in facts:
-                blueprint = blueprint._replace(num_small=1)
-            scenes = {corner: blueprint.scene(_changed(facts, corner)) for corner in CORNERS}
-            if all(self._has(scene) for scene in scenes.values()):
-                break
+            # One blueprint has four scenes of the split seldom, and is faster to vary than to draw.
+            for _ in range(_VARIATIONS):
+                facts = rng.choice(FACTS)
+                scenes = self._scenes(_variation(rng, blueprint, facts), facts)
+                if scenes is not None:
+                    break
         target = rng.choice(CORNERS)
         description = describe(scenes[target])
         return PictureTask(
@@ -99,6 +102,16 @@ class DrawnGenerator(PictureGenerator):
             target=target,
             faults={corner: _faults(facts, scenes, target, corner) for corner in CORNERS},
         )
+
+    def _scenes(self, blueprint: Blueprint, facts: tuple[Fact, Fact]) -> dict[Corner, Scene] | None:
+        """Return the four scenes that differ in two facts, or None if the split lacks one."""
+        scenes = {}
+        for corner in CORNERS:
+            scene = blueprint.scene(_changed(facts, corner))
+            if not self._has(scene):
+                return None
+            scenes[corner] = scene
+        return scenes
 
     def _has(self, scene: Scene) -> bool:
         """Return True if the scene belongs to this split.
@@ -142,20 +155,36 @@ def _blueprint(rng: Rng, level: Level) -> Blueprint:
     cells = rng.sample(range(grid * grid), 4)
     # The colours differ, so that the two large things never look alike, whatever facts change.
     colours = rng.sample(tuple(level.colours), 4)
-    shapes = rng.sample(level.shapes, 2)
+    shapes = [rng.choice(level.shapes) for _ in range(3)]
     small_size, *_, large_size = level.sizes
-    first = SceneObject(cells[0], "shape", shapes[0], colours[0], large_size)
-    second = SceneObject(cells[1], "shape", rng.choice(level.shapes), colours[1], large_size)
-    small = SceneObject(cells[2], "shape", rng.choice(level.shapes), colours[2], small_size)
+    small = SceneObject(cells[2], "shape", shapes[2], colours[2], small_size)
     return Blueprint(
         level=level,
         grid=grid,
-        changing=first,
-        partner=second,
+        changing=SceneObject(cells[0], "shape", shapes[0], colours[0], large_size),
+        partner=SceneObject(cells[1], "shape", shapes[1], colours[1], large_size),
         small_things=(small, small._replace(cell=cells[3])),
         num_small=rng.below(3),
         second_colour=colours[3],
-        second_shape=shapes[1],
+        second_shape=shapes[0],
+    )
+
+
+def _variation(rng: Rng, blueprint: Blueprint, facts: tuple[Fact, Fact]) -> Blueprint:
+    """Return the blueprint for scenes that differ in the given facts, with random second values."""
+    changing = blueprint.changing
+    partner = blueprint.partner
+    if rng.coin():
+        changing, partner = partner, changing
+    other_shapes = [shape for shape in blueprint.level.shapes if shape != changing.what]
+    num_small = blueprint.num_small
+    if "presence" in facts or "count" in facts:
+        num_small = 1
+    return blueprint._replace(
+        changing=changing,
+        partner=partner,
+        second_shape=rng.choice(other_shapes),
+        num_small=num_small,
     )
 
 
