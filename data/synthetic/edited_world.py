@@ -39,8 +39,9 @@ NOT_FOLLOWED = "not followed"
 ELSE_CHANGED = "something else changed"
 FAULTS = (NOT_FOLLOWED, ELSE_CHANGED)
 """The faults of content of a result."""
-REMOVAL_SHARE = 0.2
-"""Share of the instructions that ask to remove a thing."""
+REMOVAL_SHARE = 0.5
+"""Share of the instructions that ask to remove a thing. Their results can be judged by differences
+from the picture before alone, which a small model has to learn first."""
 _WRITTEN_KINDS: tuple[Kind, ...] = ("digit", "word")
 
 

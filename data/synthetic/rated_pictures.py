@@ -22,12 +22,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from mmrm.data.preference import Preference, Response, dense_ranks, text
+from mmrm.data.preference import Message, Preference, Response, dense_ranks, text
 from mmrm.data.storage.files import digest
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scenes import LEVELS, Scene, draw, png
 
-PICTURES_REVISION = "0"
+PICTURES_REVISION = "d32016b71951fbb5"
 """The revision of the generated pictures. A run resumes only with data of the same revision.
 
 Change it whenever a record changes by a character, a number or a pixel, and never otherwise:
@@ -157,11 +157,16 @@ class PictureItem:
         attributes: dict[str, tuple[float, ...]] = {}
         for index, name in enumerate(ATTRIBUTES):
             attributes[name] = tuple(float(picture.ratings[index]) for picture in best_first)
-        before = self.task.before
-        prompt_images = () if before is None else (png(draw(before)),)
+        prompt: Message = text("user", self.task.prompt)
+        prompt_images: tuple[bytes, ...] = ()
+        if self.task.before is not None:
+            # The picture follows the instruction, so that it is as far from a response in every
+            # record. A small model compares two pictures far sooner at a fixed distance.
+            prompt["content"].append({"type": "image"})
+            prompt_images = (png(draw(self.task.before)),)
         return Preference(
             identity=self.identity,
-            prompt=(text("user", self.task.prompt, images=len(prompt_images)),),
+            prompt=(prompt,),
             responses=tuple(Response((picture.image,)) for picture in best_first),
             images=prompt_images,
             source=self.source,
