@@ -92,15 +92,15 @@ class EditedGenerator(PictureGenerator):
         properties = rng.sample(PROPERTIES[:3] if is_removal else PROPERTIES, 2)
         second_shapes = []
         for shape, changed_property in zip(shapes, properties, strict=True):
-            other_sizes = [size for size in level.sizes if size != shape.size]
-            second_values = {
-                "colour": colours[3],
-                "what": names[2],
-                "size": rng.choice(other_sizes),
-                "cell": cells[2],
-            }
-            second_value = second_values[changed_property]
-            second_shapes.append(shape._replace(**{changed_property: second_value}))
+            if changed_property == "colour":
+                second_shapes.append(shape._replace(colour=colours[3]))
+            elif changed_property == "what":
+                second_shapes.append(shape._replace(what=names[2]))
+            elif changed_property == "size":
+                other_sizes = [size for size in level.sizes if size != shape.size]
+                second_shapes.append(shape._replace(size=rng.choice(other_sizes)))
+            else:
+                second_shapes.append(shape._replace(cell=cells[2]))
         parts = Parts(
             level=level,
             grid=grid,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -43,7 +42,7 @@ ATTRIBUTES = (CONTENT, QUALITY)
 
 Corner = tuple[bool, bool]
 """One of the four scenes of a record: for each of the two facts, True for its second value."""
-CORNERS: tuple[Corner, ...] = tuple(product((False, True), repeat=2))
+CORNERS: tuple[Corner, ...] = ((False, False), (False, True), (True, False), (True, True))
 
 QualityFault = Literal["noise", "blur", "cut"]
 QUALITY_FAULTS: tuple[QualityFault, ...] = ("noise", "blur", "cut")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from mmrm.data.arrays import Floats
-from mmrm.data.display.format import percent
+from mmrm.data.display.format import interval, percent
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.errors import UserError
@@ -26,7 +26,7 @@ from mmrm.data.preference import Preference
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.synthetic.drawn_source import PicturesConfig
 from mmrm.data.synthetic.rated_pictures import ATTRIBUTES
-from mmrm.eval.candidates import Candidates
+from mmrm.eval.candidates import BenchmarkRow, RankedExample
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.loading import load_judge
@@ -149,32 +149,36 @@ def tie_threshold(trained: Run) -> float:
     return log(odds) if odds > 1 else 0.0
 
 
-def candidates_of_record(record: Preference) -> Candidates:
-    """Return the prompt and the responses of a record, for a judge."""
-    return Candidates(
+def row_of_record(record: Preference) -> RankedExample:
+    """Return a record as a row of a benchmark, whose images the controls can replace."""
+    return RankedExample(
         key=record.identity,
         images=record.images,
         prompt=record.prompt,
         responses=record.responses,
         identity=record.identity,
+        ranks=record.ranks,
+        group=record.category,
+        source=record.source,
+        row={},
     )
 
 
-def candidates_under(condition: str, candidates: Sequence[Candidates]) -> list[Candidates]:
-    """Return candidates as a model is shown them in one of the CONDITIONS."""
+def rows_under(condition: str, rows: Sequence[BenchmarkRow]) -> Sequence[BenchmarkRow]:
+    """Return rows as a model is shown them in one of the CONDITIONS."""
     if condition == GREY:
-        return with_ablated_images(candidates, "grey")
+        return with_ablated_images(rows, "grey")
     if condition == SHUFFLED:
-        return with_ablated_images(candidates, "shuffled")
+        return with_ablated_images(rows, "shuffled")
     if condition == GREY_BEFORE:
-        return [with_grey_prompt_images(row) for row in candidates]
-    return list(candidates)
+        return [with_grey_prompt_images(row) for row in rows]
+    return rows
 
 
-def with_grey_prompt_images(candidates: Candidates) -> Candidates:
-    """Return candidates with a grey image of the same size for each image of the prompt."""
-    images = tuple(grey_like(image, candidates.identity) for image in candidates.images)
-    return replace(candidates, images=images)
+def with_grey_prompt_images(row: BenchmarkRow) -> BenchmarkRow:
+    """Return a row with a grey image of the same size for each image of the prompt."""
+    images = tuple(grey_like(image, row.identity) for image in row.images)
+    return replace(row, images=images)
 
 
 def measured_model(trained: Run, judge: Judge, records: Sequence[Preference]) -> MeasuredModel:
@@ -183,9 +187,9 @@ def measured_model(trained: Run, judge: Judge, records: Sequence[Preference]) ->
     alone: dict[tuple[str, str], list[float | None]] = {}
     with_ties: dict[str, list[float]] = {}
     without_ties: dict[str, list[float]] = {}
-    candidates = [candidates_of_record(record) for record in records]
+    rows = [row_of_record(record) for record in records]
     for condition in conditions_of(records):
-        scored = judge.score_batch(candidates_under(condition, candidates))
+        scored = judge.score_batch(rows_under(condition, rows))
         for attribute in ATTRIBUTES:
             points = []
             for record, scores in zip(records, scored, strict=True):
@@ -379,6 +383,6 @@ def ties_table(results: Sequence[dict[str, Any]]) -> Table:
     return Table("accuracy with ties", columns, tuple(rows), (note,))
 
 
-def _cell(estimate: Mapping[str, float | None]) -> str:
+def _cell(estimate: Mapping[str, Any]) -> str:
     """Return an estimate, as it is written to JSON, in percent with its interval."""
-    return Estimate(**estimate).percent
+    return interval(estimate["mean"], estimate["low"], estimate["high"])
