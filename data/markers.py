@@ -46,14 +46,15 @@ def marker_in_response(name: str, text: str) -> str | None:
 
     Args:
         name: The name of the text in the message, such as "the chosen response".
-        text: The text. It has no images, so that no marker in it can be the position of one.
+        text: The text. Markers that are positions of images must have been replaced before.
     """
     marker = stray_marker(text)
     if marker is None:
         return None
     return (
-        f"{name} holds {marker!r}. Images in responses are not supported yet, and neither are "
-        f"other media. Remove the marker, or leave the record out. {REWRITE_ADVICE}"
+        f"{name} holds {marker!r} as text, and no image belongs there. Write an image of a response "
+        "as an image part, or with the columns that the format has for it; remove other markers. "
+        f"{REWRITE_ADVICE}"
     )
 
 

@@ -171,7 +171,7 @@ def bodies(images: bool | None = None, number: int = 64) -> list[dict[str, Any]]
     """Return requests of a group of 8 responses, to prompts of the embedded world; `images` None takes both sorts in turn."""
     examples = list(BENCHMARKS["vl_rewardbench"].load(Location(location="embedded")).examples)
     random.Random(0).shuffle(examples)
-    pool = [response for example in examples for response in example.responses]
+    pool = [response.text for example in examples for response in example.responses]
     found = []
     for place, example in enumerate(examples[:number]):
         with_image = place % 2 == 0 if images is None else images
@@ -190,7 +190,7 @@ def bodies(images: bool | None = None, number: int = 64) -> list[dict[str, Any]]
         others = random.Random(place).sample(pool, RESPONSES - 2)
         group = {
             "messages": question,
-            "responses": [*example.responses, *others],
+            "responses": [*(response.text for response in example.responses), *others],
             "images": uris if with_image else [],
         }
         found.append({"groups": [group]})

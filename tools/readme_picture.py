@@ -63,16 +63,17 @@ def worst_mistake(checkpoint: Path) -> Mistake:
     for line in mistakes:
         example = example_by_key[line["key"]]
         question = "\n".join(texts(example.prompt))
-        longest = max(len(text) for text in (question, *example.responses))
+        answers = [response.text for response in example.responses]
+        longest = max(len(text) for text in (question, *answers))
         if len(example.images) != 1 or longest > LONGEST_TEXT:
             continue
         better = line["better"]
         return Mistake(
             image=decode(example.images[0], example.identity),
             question=question,
-            right_answer=example.responses[better],
+            right_answer=example.responses[better].text,
             right_score=line["scores"][better],
-            wrong_answer=example.responses[1 - better],
+            wrong_answer=example.responses[1 - better].text,
             wrong_score=line["scores"][1 - better],
         )
     raise ValueError(f"{predictions} has no mistake with one image and short texts")

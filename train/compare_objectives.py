@@ -16,9 +16,10 @@ claims (attribute `quality`).
                         highest true score. The gain is this share minus that of a random answer
     courteous of equals the share of pairs of answers with equal true scores in which the courteous
                         answer has the higher score; 50 % for a model that ignores the wording
-    coverage            the shares of ratings within one and within two of the standard deviations
-                        that a model with the head `gaussian` states, after its scores have been
-                        brought into the unit of the ratings by a line
+    coverage            the shares of differences between the ratings of two answers to a question
+                        that are within one and within two of the standard deviations that a model
+                        with the head `gaussian` states for the difference of its scores, after the
+                        scores have been brought into the unit of the ratings
 
 In accuracy, AUC and courteous of equals, equal scores count half. Seconds are those of the
 training. Questions that a model is trained on are left out and counted.

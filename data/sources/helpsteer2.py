@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text_responses
+from mmrm.data.preference import UNANSWERED, Preference, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.pairs import score_gap
@@ -67,9 +67,9 @@ class HelpSteer2Config(TiedComparisonsConfig):
         else:
             margin = score_gap(helpfulness, other_helpfulness, self.minimum_gap)
         prompt = prompt_from_turns(turns_of_text(prompts[0]))
-        record = Preference(row.identity, prompt, text_responses("", ""), margin=margin)
+        record = Preference(row.identity, prompt, UNANSWERED, margin=margin)
         ranks = (-helpfulness, -other_helpfulness)
-        return with_ranked_responses(record, responses, ranks, ratings)
+        return with_ranked_responses(record, text_responses(*responses), ranks, ratings)
 
 
 def turns_of_text(prompt: str) -> list[dict[str, str]]:

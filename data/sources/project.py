@@ -32,8 +32,8 @@ from pydantic import Field
 
 from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
-from mmrm.data.preference import LARGEST_MARGIN, UNANSWERED, Preference, Response, text_pair
-from mmrm.data.sources.shared.conversation import as_turns, checked_for_markers, prompt_from_turns
+from mmrm.data.preference import LARGEST_MARGIN, Preference, Response
+from mmrm.data.sources.shared.conversation import as_turns
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.ratings import (
     MIN_RESPONSES,
@@ -42,6 +42,7 @@ from mmrm.data.sources.shared.ratings import (
     with_rated_responses,
 )
 from mmrm.data.sources.shared.renamed_columns import RenamedColumnsConfig
+from mmrm.data.sources.shared.responses import WrittenResponse, read_row, written_pair
 from mmrm.data.sources.shared.ties import TiedComparisonsConfig
 
 MAX_RESPONSES = 64
@@ -52,7 +53,7 @@ KEYS = frozenset(
     {
         *("prompt", "chosen", "rejected"),
         *KEYS_OF_LISTS,
-        *("images", "margin", "source", "category"),
+        *("images", "chosen_images", "rejected_images", "margin", "source", "category"),
         *("chosen_critique", "rejected_critique", "rationale", "first_in_rationale"),
     }
 )
@@ -64,6 +65,7 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
 
     LATER_KEYS = frozenset({"columns", "pairs", "ties"})
     COLUMNS = ("prompt",)
+    RESPONSES_WITH_IMAGES = True
     NAMES = KEYS
     has_critiques = True
     has_rationales = True
@@ -102,18 +104,13 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
             )
         images = row.all_images(row.columns.get("images"))
         has_list = any(row.columns.get(name) is not None for name in KEYS_OF_LISTS)
-        responses = UNANSWERED
-        if not has_list:
-            chosen = checked_for_markers(row.text("chosen"), "the chosen response")
-            rejected = checked_for_markers(row.text("rejected"), "the rejected response")
-            responses = text_pair(chosen, rejected)
-        turns = as_turns(row.value("prompt", str | list))
-        prompt = prompt_from_turns(turns, len(images))
+        written = _listed_responses(row) if has_list else _pair_of_responses(row)
+        read = read_row(row, as_turns(row.value("prompt", str | list)), written, images)
         record = Preference(
             row.identity,
-            prompt,
-            responses,
-            images,
+            read.prompt,
+            read.responses,
+            read.images,
             margin=row.optional_number("margin"),
             chosen_critique=row.optional_value("chosen_critique", str),
             rejected_critique=row.optional_value("rejected_critique", str),
@@ -131,7 +128,7 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
 
 
 def with_listed_responses(record: Preference, row: SourceRow) -> Preference:
-    """Return `record` with the responses, ranks and ratings of a row that lists its responses.
+    """Return `record` with the ranks and ratings of a row that lists its responses, best first.
 
     The margin of the record is kept if the row has one.
 
@@ -145,7 +142,7 @@ def with_listed_responses(record: Preference, row: SourceRow) -> Preference:
                 f"the record holds {name!r} beside {', '.join(KEYS_OF_LISTS)}. Required is either "
                 "chosen and rejected, or responses with ranks or ratings. Remove one of the two."
             )
-    responses = _listed_responses(row)
+    responses = record.responses
     ratings = _ratings(row, len(responses))
     ranks = row.optional_value("ranks", list)
     if ranks is None and not ratings:
@@ -164,16 +161,31 @@ def with_listed_responses(record: Preference, row: SourceRow) -> Preference:
     return with_ranked_responses(record, responses, ranks, ratings)
 
 
-def _listed_responses(row: SourceRow) -> list[str]:
-    """Return the responses that a row lists; raise RecordError if one is no text."""
-    responses: list[str] = []
+def _pair_of_responses(row: SourceRow) -> list[WrittenResponse]:
+    """Return the responses of a row under `chosen` and `rejected`."""
+    chosen = _written_response(row.value("chosen", str | list))
+    rejected = _written_response(row.value("rejected", str | list))
+    return written_pair(row, chosen, rejected)
+
+
+def _written_response(value: str | list[Any]) -> str | list[Any]:
+    """Return a response that is a text or a list of parts as a text or a list of one turn."""
+    if isinstance(value, str):
+        return value
+    return [{"role": "assistant", "content": value}]
+
+
+def _listed_responses(row: SourceRow) -> list[WrittenResponse]:
+    """Return the responses that a row lists; raise RecordError if one is no text and no list."""
+    responses: list[WrittenResponse] = []
     for number, response in enumerate(row.value("responses", list), start=1):
-        if not isinstance(response, str):
+        if not isinstance(response, str | list):
             raise RecordError(
-                f"response {number} is a {type(response).__name__}; required is a text. Correct "
-                "the record, or remove it."
+                f"response {number} is a {type(response).__name__}; required is a text, or a list "
+                "of text parts and image parts. Correct the record, or remove it."
             )
-        responses.append(checked_for_markers(response, f"response {number}"))
+        name = f"response {number}"
+        responses.append(WrittenResponse(name, _written_response(response)))
     if not MIN_RESPONSES <= len(responses) <= MAX_RESPONSES:
         raise RecordError(
             f"the record has {len(responses)} responses; required are {MIN_RESPONSES} to "

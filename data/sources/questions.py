@@ -25,13 +25,13 @@ from pydantic import Field
 
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import (
+    UNANSWERED,
     EncodedImage,
     Message,
     Preference,
     Rule,
     TextPart,
     Truth,
-    text_responses,
 )
 from mmrm.data.sources.shared.conversation import as_turns, prompt_from_turns
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
@@ -95,7 +95,7 @@ class QuestionsConfig(FormatConfig):
         return Preference(
             row.identity,
             with_text_below(prompt, "\n".join(lines_below)),
-            responses=text_responses("", ""),
+            responses=UNANSWERED,
             images=images,
             category=category,
             truth=Truth(rule, answers),

@@ -6,7 +6,7 @@ One assumption was not confirmed at the source: the column `text` is a JSON text
 
 from typing import Literal
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_pair
 from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow, field
 
@@ -33,7 +33,7 @@ class RlhfVConfig(FilesConfig):
         return Preference(
             row.identity,
             prompt_from_question(question, 1),
-            (chosen, rejected),
+            text_pair(chosen, rejected),
             (image,),
             category=row.text_or_empty("origin_dataset"),
         )

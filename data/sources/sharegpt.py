@@ -4,17 +4,16 @@
  "chosen": {"from": "gpt", "value": "A cat."}, "rejected": {"from": "gpt", "value": "A dog."},
  "images": ["1.jpg"], "system": "…"}
 {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…", "images": ["1.jpg"]}
+
+Responses may have images as well; see data/sources/shared/responses.py.
 """
 
 from typing import Literal
 
-from mmrm.data.preference import Preference, text, text_responses
-from mmrm.data.sources.shared.conversation import (
-    response_text,
-    turns_from_sharegpt,
-    with_image_parts,
-)
+from mmrm.data.preference import Message, Preference, text
+from mmrm.data.sources.shared.conversation import turns_from_sharegpt
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
+from mmrm.data.sources.shared.responses import read_row, written_pair
 
 
 class ShareGptConfig(FormatConfig):
@@ -22,6 +21,7 @@ class ShareGptConfig(FormatConfig):
 
     FILES = ("*.json", "*.jsonl", "*.parquet")
     COLUMNS = ("chosen", "rejected")
+    RESPONSES_WITH_IMAGES = True
 
     type: Literal["sharegpt"]
 
@@ -40,19 +40,17 @@ class ShareGptConfig(FormatConfig):
         system = row.text_or_empty("system")
         if system:
             turns.insert(0, text("system", system))
-        chosen = _response(row, "chosen")
-        rejected = _response(row, "rejected")
-        return Preference(
-            row.identity,
-            with_image_parts(turns, len(images)),
-            text_responses(chosen, rejected),
-            images,
-        )
+        written = written_pair(row, _response(row, "chosen"), _response(row, "rejected"))
+        read = read_row(row, turns, written, images)
+        return Preference(row.identity, read.prompt, read.responses, read.images)
 
 
-def _response(row: SourceRow, name: str) -> str:
-    """Return the text of the response in the column `name`: a text or one turn {from, value}."""
+def _response(row: SourceRow, name: str) -> str | list[Message]:
+    """Return the response in the column `name` as a text, or as a list of one turn.
+
+    The column holds a text or one turn {from, value}.
+    """
     value = row.value(name, str | dict)
     if isinstance(value, str):
-        return response_text(value)
-    return response_text(turns_from_sharegpt([value]))
+        return value
+    return turns_from_sharegpt([value])

@@ -10,7 +10,8 @@ A row may have one of three forms.
     standard:        `prompt`, `chosen` and `rejected` are texts; without `prompt`, the text that
                      the responses share is the prompt
 
-Images are in `images` (a list) or `image`. Other columns are not read. If the columns of a file
+Images are in `images` (a list) or `image`. Responses may have images, too; see
+data/sources/shared/responses.py. Other columns are not read. If the columns of a file
 have other names, a recipe lists them: columns: {prompt: question}.
 """
 
@@ -19,18 +20,18 @@ from typing import Any, Literal
 
 from mmrm.data.errors import RecordError
 from mmrm.data.markers import IMAGE_MARKER
-from mmrm.data.preference import Preference, num_image_parts, text_responses
+from mmrm.data.preference import Preference, num_image_parts
 from mmrm.data.sources.shared.conversation import (
     as_turns,
     common_prefix_length,
     parsed_turns,
-    prompt_from_turns,
-    response_text,
-    split_conversations,
+    split_turns,
+    turn_of_response,
     turn_text,
 )
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.renamed_columns import RenamedColumnsConfig
+from mmrm.data.sources.shared.responses import read_row, written_pair
 
 OTHER_PROMPT = (
     "'chosen' and 'rejected' are whole conversations that do not begin with 'prompt'. Remove the "
@@ -45,6 +46,7 @@ class TrlConfig(RenamedColumnsConfig):
 
     FILES = ("*{split}*.parquet", "*{split}*.jsonl", "*{split}*.json", "*{split}*.arrow")
     COLUMNS = ("chosen", "rejected")
+    RESPONSES_WITH_IMAGES = True
     NAMES = ("images", "image", "prompt", "chosen", "rejected", "margin")
 
     type: Literal["trl"]
@@ -62,17 +64,20 @@ class TrlConfig(RenamedColumnsConfig):
         if not images:
             images = row.all_images(row.columns.get("image"))
         turns, chosen, rejected = split_pair(row)
+        read = read_row(row, turns, written_pair(row, chosen, rejected), images)
         return Preference(
             row.identity,
-            prompt_from_turns(turns, len(images)),
-            text_responses(chosen, rejected),
-            images,
+            read.prompt,
+            read.responses,
+            read.images,
             margin=row.optional_number("margin"),
         )
 
 
-def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
+def split_pair(row: SourceRow) -> tuple[Sequence[Any], Any, Any]:
     """Return the turns of a row's prompt, its chosen response and its rejected response.
+
+    A response is a text, or a list of one turn.
 
     The row may have any of TRL's preference formats. If it has no prompt, the prompt is the
     beginning that `chosen` and `rejected` share.
@@ -89,11 +94,13 @@ def split_pair(row: SourceRow) -> tuple[Sequence[Any], str, str]:
             isinstance(response, list) and len(response) > 1 for response in (chosen, rejected)
         )
         if has_conversations:
-            turns, chosen_response, rejected_response = split_conversations(chosen, rejected)
-            return with_given_prompt(turns, prompt), chosen_response, rejected_response
-        return as_turns(prompt), response_text(chosen), response_text(rejected)
+            turns, chosen_turns, rejected_turns = split_turns(chosen, rejected)
+            for turns_of_response in (chosen_turns, rejected_turns):
+                turn_of_response(turns_of_response)  # raises if there are several turns
+            return with_given_prompt(turns, prompt), chosen_turns, rejected_turns
+        return as_turns(prompt), chosen, rejected
     if not (isinstance(chosen, str) and isinstance(rejected, str)):
-        return split_conversations(chosen, rejected)
+        return split_turns(chosen, rejected)
 
     prompt_length = common_prefix_length(chosen, rejected)
     if chosen[:prompt_length].endswith(" "):

@@ -7,7 +7,7 @@ mean of its aspects. `pairs: none` gives one record for each prompt, with all fo
 
 from typing import Literal
 
-from mmrm.data.preference import Preference, text, text_responses
+from mmrm.data.preference import UNANSWERED, Preference, text
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.pairs import PairsConfig
 
@@ -29,6 +29,4 @@ class UltraFeedbackConfig(PairsConfig):
         The column source becomes the category. `convert` of `PairsConfig` adds the responses.
         """
         prompt = (text("user", row.text("instruction")),)
-        return Preference(
-            row.identity, prompt, text_responses("", ""), category=row.text_or_empty("source")
-        )
+        return Preference(row.identity, prompt, UNANSWERED, category=row.text_or_empty("source"))

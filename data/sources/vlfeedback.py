@@ -8,7 +8,7 @@ lines name them in `img_path`.
 
 from typing import Literal
 
-from mmrm.data.preference import Preference, text_responses
+from mmrm.data.preference import UNANSWERED, Preference
 from mmrm.data.sources.shared.conversation import prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.sources.shared.pairs import PairsConfig
@@ -38,6 +38,6 @@ class VlFeedbackConfig(PairsConfig, ImageFilesConfig):
         return Preference(
             row.identity,
             prompt_from_question(row.text("prompt"), 1),
-            text_responses("", ""),
+            UNANSWERED,
             (image,),
         )

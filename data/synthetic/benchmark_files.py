@@ -252,6 +252,8 @@ def write_records(folder: Path, generator: ShapesGenerator, num_rows: int) -> No
             record: dict[str, Any] = {"images": images}
             for key in RECORD_KEYS:
                 record[key] = getattr(preference, key)
+            record["chosen"] = preference.chosen.text
+            record["rejected"] = preference.rejected.text
             records.append(record)
         write_json_lines(temporary_folder / "records.jsonl", records)
 

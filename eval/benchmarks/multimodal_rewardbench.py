@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Message, texts
+from mmrm.data.preference import Message, text_pair, texts
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
@@ -121,7 +121,7 @@ def _example(row: Row, root: Path, identity: str) -> Example:
         key=content_key(prompt, responses, [reference]),
         images=images,
         prompt=prompt,
-        responses=responses,
+        responses=text_pair(*responses),
         better=0 if row["Better"] == "Output1" else 1,
         group=category(row["Category"], row["ID"]),
         source=row["ID"].split("_")[0],

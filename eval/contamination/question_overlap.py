@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from mmrm.data.config.layers import option_value
 from mmrm.data.config.validation import format_validation_error, read_section
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference, text_responses, texts
+from mmrm.data.preference import UNANSWERED, Preference, texts
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.preparation.row_index import REASONS, prompt_key
 from mmrm.data.preparation.scan import scan
@@ -230,7 +230,7 @@ def _key_of_content(row: Mapping[str, Any]) -> int:
     turns, images = read_conversation(row["prompt"], row.get("images") or [])
     prompt: Any = tuple(turns)
     encoded = tuple(image for image in images if isinstance(image, bytes | Path))
-    return prompt_key(Preference(str(row.get("id", "")), prompt, text_responses("", ""), encoded))
+    return prompt_key(Preference(str(row.get("id", "")), prompt, UNANSWERED, encoded))
 
 
 class _Backbone(BaseModel):

@@ -12,7 +12,7 @@ from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.html import thumbnail
 from mmrm.data.errors import ImageError, UserError
 from mmrm.data.images import decode
-from mmrm.data.preference import texts
+from mmrm.data.preference import EncodedImage, texts
 from mmrm.data.storage.files import digest
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
@@ -192,24 +192,50 @@ def _row(
         "turns": [],
         "responses": None,
         "images": [],
+        "response_images": [],
         "missing": [],
     }
     if example is None:
         return row, {}
     images: dict[str, str] = {}
-    for number, image in enumerate(example.images, start=1):
-        try:
-            uri = thumbnail(decode(image, example.identity), THUMBNAIL)
-        except ImageError as error:
-            row["missing"].append(f"Image {number} cannot be shown: {error}")
-            continue
-        name = digest(uri)
-        images[name] = uri
-        row["images"].append(name)
+    row["images"] = _added_thumbnails(example.images, "Image", example.identity, images, row)
     for turn in example.prompt:
         row["turns"].append({"role": turn["role"], "text": "\n".join(texts([turn]))})
-    row["responses"] = list(example.responses)
+    row["responses"] = [response.text for response in example.responses]
+    for number, response in enumerate(example.responses, start=1):
+        title = f"Image of response {number}:"
+        names = _added_thumbnails(response.images, title, example.identity, images, row)
+        row["response_images"].append(names)
     return row, images
+
+
+def _added_thumbnails(
+    encoded_images: Sequence[EncodedImage],
+    title: str,
+    identity: str,
+    thumbnails: dict[str, str],
+    row: dict[str, Any],
+) -> list[str]:
+    """Add thumbnails of images to a mapping, and return the names of those that can be shown.
+
+    Args:
+        encoded_images: The images of the prompt or of a response.
+        title: The beginning of a message about an image, before its number.
+        identity: The name of the benchmark's row.
+        thumbnails: The mapping, from names to data URIs.
+        row: The row of the page. A message about each image that cannot be shown is added to it.
+    """
+    names = []
+    for number, image in enumerate(encoded_images, start=1):
+        try:
+            uri = thumbnail(decode(image, identity), THUMBNAIL)
+        except ImageError as error:
+            row["missing"].append(f"{title} {number} cannot be shown: {error}")
+            continue
+        name = digest(uri)
+        thumbnails[name] = uri
+        names.append(name)
+    return names
 
 
 def _outcome(line: JsonRow) -> str:

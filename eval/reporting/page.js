@@ -87,7 +87,14 @@ function scrolling(text, label) {
   return body;
 }
 
+function pictureOfResponse(item, name, number, side) {
+  const img = make("img", { alt: `Picture ${number} of ${nameOf(side)} to: ${question(item).slice(0, 120)}`, src: data[item.benchmark].images[name] });
+  img.onload = () => img.classList.toggle("tiny", img.naturalWidth < 160);
+  return img;
+}
+
 function response(item, side) {
+  const drawn = item.response_images[side] ?? [];
   const named = item.votes.filter((vote) => vote.names === side).length;
   const others = shownSides(item).filter((other) => other !== side);
   const preferred = item.scores ? others.every((other) => item.scores[side] > item.scores[other]) : named * 2 > item.votes.length;
@@ -101,7 +108,8 @@ function response(item, side) {
     ? make("details", { open: true }, make("summary", { textContent: "Critique" }), scrolling(item.critiques[side], `Critique of ${nameOf(side)}`)) : null;
   return make("div", { className: rankOf(item, side) === 0 ? "response better" : "response" }, make("h3", { textContent: nameOf(side) }),
     make("div", { className: "soft", textContent: facts.join(" · ") }),
-    item.responses ? scrolling(item.responses[side], nameOf(side)) : null, critique);
+    item.responses && (item.responses[side] || !drawn.length) ? scrolling(item.responses[side], nameOf(side)) : null,
+    make("div", { className: "pictures" }, ...drawn.map((name, number) => pictureOfResponse(item, name, number + 1, side))), critique);
 }
 
 function vote(item, one, number) {

@@ -556,7 +556,10 @@ def _coverage_charts(coverage: TrueScoreCoverage | None) -> list[Chart]:
     series.append(_coverage_dots("s0", "in the unit of the true score", coverage.as_stated, -0.04))
     if coverage.on_line:
         series.append(_coverage_dots("s1", "on the line of best fit", coverage.on_line, 0.04))
-    shown_shares = coverage.on_line or coverage.as_stated
+    if coverage.of_differences:
+        name = "differences between responses to a prompt"
+        series.append(_coverage_dots("s2", name, coverage.of_differences, 0.12))
+    shown_shares = coverage.of_differences or coverage.on_line or coverage.as_stated
     x_ticks = [(value, f"{value:g}") for value in (0.0, 1.0, 2.0, LARGEST_DEVIATION)]
     return [
         Chart(

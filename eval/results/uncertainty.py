@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 from scipy.special import erf, ndtr
@@ -104,6 +104,12 @@ class TrueScoreCoverage:
     A judge that was trained on comparisons has a zero and a unit of its own. The shares on the line
     compare the true score with slope · mean + offset, and take |slope| · std as the deviation. The
     line is fitted to the same responses by least squares.
+
+    Comparisons say nothing about the scores of responses to different prompts, so that each prompt
+    may have another zero. `of_differences` compares every two responses to one prompt: the
+    difference of their true scores with slope_of_differences · the difference of their means, whose
+    deviation is |slope_of_differences| · √(std² + std²). This is what such a judge states. The slope
+    is fitted by least squares to the scores minus the mean of their prompt.
     """
 
     n: int
@@ -116,6 +122,10 @@ class TrueScoreCoverage:
     """The change of the true score for each unit of the judge's score; None if the means do not
     vary. It is close to 1, and `offset` to 0, for scores in the unit of the true scores."""
     offset: float | None
+    of_differences: tuple[ShareWithin, ...] = ()
+    """The shares of the differences between two responses to one prompt; empty if no prompt has two
+    responses with true scores, or the means of no prompt vary."""
+    slope_of_differences: float | None = None
 
 
 DEVIATIONS = (1.0, 2.0)
@@ -149,7 +159,11 @@ def shares_within(
 
 
 def coverage(
-    means: Floats, stds: Floats, true_scores: Floats, clusters: Ints | None = None
+    means: Floats,
+    stds: Floats,
+    true_scores: Floats,
+    clusters: Ints | None = None,
+    prompts: Ints | None = None,
 ) -> TrueScoreCoverage | None:
     """Return how many true scores lie in the ranges that a judge states.
 
@@ -160,6 +174,7 @@ def coverage(
         stds: Standard deviation that it states, shape (responses,).
         true_scores: The known score of each response, shape (responses,). NaN is unknown.
         clusters: Index of each response's cluster; None if every response is independent.
+        prompts: Index of each response's prompt; None computes no `of_differences`.
     """
     is_known = np.isfinite(true_scores)
     if not is_known.any():
@@ -169,6 +184,12 @@ def coverage(
     true_scores = true_scores[is_known]
     if clusters is not None:
         clusters = clusters[is_known]
+    slope_of_differences = None
+    shares_of_differences: tuple[ShareWithin, ...] = ()
+    if prompts is not None:
+        slope_of_differences, shares_of_differences = _coverage_of_differences(
+            means, stds, true_scores, clusters, prompts[is_known]
+        )
 
     slope = None
     offset = None
@@ -186,7 +207,41 @@ def coverage(
         on_line=shares_on_line,
         slope=slope,
         offset=offset,
+        of_differences=shares_of_differences,
+        slope_of_differences=slope_of_differences,
     )
+
+
+def _coverage_of_differences(
+    means: Floats, stds: Floats, true_scores: Floats, clusters: Ints | None, prompts: Ints
+) -> tuple[float | None, tuple[ShareWithin, ...]]:
+    """Return `slope_of_differences` and `of_differences` of a TrueScoreCoverage.
+
+    The arguments are those of `coverage`, for responses whose true score is known.
+    """
+    responses_by_prompt: dict[int, list[int]] = {}
+    for index, prompt in enumerate(prompts.tolist()):
+        responses_by_prompt.setdefault(prompt, []).append(index)
+    centred_means = means.astype(np.float64)
+    centred_scores = true_scores.astype(np.float64)
+    firsts: list[int] = []
+    seconds: list[int] = []
+    for indices in responses_by_prompt.values():
+        centred_means[indices] -= means[indices].mean()
+        centred_scores[indices] -= true_scores[indices].mean()
+        for first, second in combinations(indices, 2):
+            firsts.append(first)
+            seconds.append(second)
+    squares = float((centred_means**2).sum())
+    if not firsts or squares == 0:
+        return None, ()
+    slope = float((centred_means * centred_scores).sum() / squares)
+    differences = true_scores[firsts] - true_scores[seconds]
+    errors = differences - slope * (means[firsts] - means[seconds])
+    deviations = abs(slope) * np.hypot(stds[firsts], stds[seconds])
+    # Pairs of one prompt share responses, so they are never independent.
+    clusters_of_pairs = prompts[firsts] if clusters is None else clusters[firsts]
+    return slope, shares_within(errors, deviations, clusters_of_pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +327,7 @@ def uncertainty(
     stds: list[float] = []
     true_scores: list[float] = []
     items_of_responses: list[int] = []
+    rows_of_responses: list[int] = []
     # Indices into these lists, one for each comparison.
     better: list[int] = []
     others: list[int] = []
@@ -289,6 +345,7 @@ def uncertainty(
         stds += row_stds
         true_scores += example.true_scores or (math.nan,) * num_responses
         items_of_responses += [int(items[row])] * num_responses
+        rows_of_responses += [row] * num_responses
     if not better:
         return None
 
@@ -309,7 +366,9 @@ def uncertainty(
         overconfidence=gap.mean,
         overconfidence_low=gap.low,
         overconfidence_high=gap.high,
-        coverage=coverage(mean_array, std_array, np.array(true_scores), clusters),
+        coverage=coverage(
+            mean_array, std_array, np.array(true_scores), clusters, np.array(rows_of_responses)
+        ),
     )
 
 

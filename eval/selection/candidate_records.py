@@ -27,6 +27,7 @@ from mmrm.data.sources.shared.file_source import (
     MAX_MESSAGE_LENGTH,
     SourceRow,
     refuse_media_columns,
+    refuse_response_images,
 )
 from mmrm.data.sources.trl import split_pair
 from mmrm.data.storage.archives import Folder
@@ -146,6 +147,7 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
     """
     columns = row.columns
     refuse_media_columns(columns)
+    refuse_response_images(columns)
     column_names = ", ".join(map(repr, sorted(columns)))
     messages: Any = row.optional_value("messages", list)
     if messages is None:
@@ -170,7 +172,8 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         )
     elif columns.get("messages") is None:
         # TRL's preference records, in which both responses may begin with the prompt.
-        messages, *responses = split_pair(row)
+        messages, *texts_or_turns = split_pair(row)
+        responses = [response_text(text_or_turns) for text_or_turns in texts_or_turns]
     else:
         responses = [response_text(row.value(name, str | list)) for name in ("chosen", "rejected")]
     if messages is None:

@@ -53,10 +53,13 @@ def test_a_good_record_comes_back_unchanged() -> None:
     [
         ({"images": ()}, "1 image parts for 0 images"),
         ({"images": (b"1", b"2")}, "1 image parts for 2 images"),
-        ({"responses": (" \n", "A dog.")}, "the chosen response is empty"),
-        ({"responses": ("A cat.", "")}, "the rejected response is empty"),
-        ({"responses": ("A", "B", " "), "ranks": (0, 1, 1)}, "response 3 is empty"),
-        ({"responses": ("A",), "ranks": (0,)}, "has 1 responses; at least two are required"),
+        ({"responses": text_responses(" \n", "A dog.")}, "the chosen response is empty"),
+        ({"responses": text_responses("A cat.", "")}, "the rejected response is empty"),
+        ({"responses": text_responses("A", "B", " "), "ranks": (0, 1, 1)}, "response 3 is empty"),
+        (
+            {"responses": text_responses("A"), "ranks": (0,)},
+            "has 1 responses; at least two are required",
+        ),
         ({"ranks": (0, 1, 2)}, "has 3 ranks for 2 responses"),
         ({"ranks": (0, 2)}, r"the ranks are \[0, 2\]; required are ranks from 0 on without gaps"),
         ({"ranks": (1, 0)}, "in the order of the responses, which begin with the best one"),
@@ -96,7 +99,7 @@ def test_a_fault_names_the_record(changes: dict[str, Any], message: str) -> None
 def test_control_tokens_are_refused_everywhere(token: str, field: str) -> None:
     spoiled: Any = f"before {token} after"
     if field == "responses":
-        spoiled = ("A cat.", spoiled)
+        spoiled = text_responses("A cat.", spoiled)
     with pytest.raises(RecordError, match=r"^set:7: .* control token"):
         validate(dataclasses.replace(GOOD, **{field: spoiled}))
     with pytest.raises(RecordError, match=r"^set:7: the prompt holds"):

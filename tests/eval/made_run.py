@@ -139,7 +139,7 @@ def scores(example: Example, skill: float) -> Scores:
         pair[0] = math.nan
     return Scores(
         (pair[0], pair[1]),
-        texts=(f"It says {example.responses[0]!r}.", "It <b>misses</b> the point."),
+        texts=(f"It says {example.responses[0].text!r}.", "It <b>misses</b> the point."),
     )
 
 

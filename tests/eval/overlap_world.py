@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
+from mmrm.data.preference import text_pair
 from mmrm.data.preparation.mixing import MixtureConfig
 from mmrm.eval import overlap
 from mmrm.eval.benchmarks.rows import user_turn
@@ -56,7 +57,7 @@ def item(number: int, **changes: Any) -> Example:
         str(number),
         (content["image"],),
         prompt,
-        content["responses"],
+        text_pair(*content["responses"]),
         f"bench:{number}",
         0,
         "all",

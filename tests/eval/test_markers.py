@@ -390,7 +390,7 @@ def test_a_marker_in_a_response_is_refused_and_the_message_says_what_is_missing(
             ALL[name](text, images, f"A {marker} cat.", tmp_path)
         said = str(refused.value)
         assert marker in said
-        assert "Images in responses are not supported yet" in said or "control token" in said
+        assert "no image belongs there" in said or "control token" in said
 
 
 def test_image_parts_and_markers_do_not_mix(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_markers_stand_in_turns_of_the_user() -> None:
 
 @pytest.mark.parametrize("name", ["rejected_images", "chosen_images", "audios", "rejected_audios"])
 @pytest.mark.parametrize("kind", ["ms_swift", "trl", "sharegpt"])
-def test_columns_of_images_of_responses_and_of_sounds_are_refused_by_name(
+def test_images_of_responses_without_places_and_sounds_are_refused_by_name(
     kind: str, name: str, tmp_path: Path
 ) -> None:
     rows: dict[str, dict[str, Any]] = {
@@ -420,7 +420,7 @@ def test_columns_of_images_of_responses_and_of_sounds_are_refused_by_name(
         "sharegpt": {"instruction": "What?", "chosen": "a", "rejected": "b"},
     }
     with pytest.raises(RecordError, match=rf"{kind}:0: .*{name}"):
-        source(kind, lambda *_: rows[kind] | {name: ["1.png"]})("", 0, "", tmp_path)
+        source(kind, lambda *_: rows[kind] | {name: [URI]})("", 0, "", tmp_path)
     assert source(kind, lambda *_: rows[kind] | {name: []})("", 0, "", tmp_path) == ["What?"]
     file = tmp_path / "in.jsonl"
     file.write_text(json.dumps({"prompt": "What?", "responses": ["a"], name: ["1.png"]}) + "\n")
@@ -429,13 +429,10 @@ def test_columns_of_images_of_responses_and_of_sounds_are_refused_by_name(
         records.answered_prompt(records.row(0))
 
 
-def test_image_parts_in_a_response_are_refused_as_not_supported_yet(tmp_path: Path) -> None:
+def test_image_parts_in_a_response_of_a_file_to_score_are_refused(tmp_path: Path) -> None:
     seen = [{"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": "a"}]}]
-    row = {"prompt": user("What?"), "images": [URI], "chosen": seen, "rejected": [assistant("b")]}
-    with pytest.raises(RecordError, match=r"1 image parts\. Images in responses are not supported"):
-        source("trl", lambda *_: row)("", 1, "", tmp_path)
     row = {"prompt": "What?", "responses": [seen, "b"], "images": [URI]}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     file = open_records(tmp_path / "in.jsonl", None)
-    with pytest.raises(RecordError, match=r"row 0: .*Images in responses are not supported"):
+    with pytest.raises(RecordError, match=r"row 0: a response holds 1 image parts"):
         file.answered_prompt(file.row(0))

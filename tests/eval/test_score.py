@@ -13,6 +13,7 @@ import datasets
 import pytest
 import torch
 
+from mmrm.data.preference import Response
 from mmrm.eval import select_responses
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.journal import Judging
@@ -218,7 +219,9 @@ def test_bad_records_are_counted_and_cost_no_other(
     def spoiled(self: ScalarJudge, batch: Any, units: Any) -> list[UnitResult]:
         results = run(self, batch, units)
         return [
-            UnitResult((float("nan"), 0.0)) if "not finite" in unit.responses else result
+            UnitResult((float("nan"), 0.0))
+            if Response.of_text("not finite") in unit.responses
+            else result
             for unit, result in zip(units, results, strict=True)
         ]
 

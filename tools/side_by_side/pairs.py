@@ -182,8 +182,8 @@ def content(message: Message) -> str:
 def ms_swift_row(record: Preference, images: Sequence[str]) -> dict[str, Any]:
     """Return a pair as ms-swift reads it; `images` are files."""
     turns = [{"role": turn["role"], "content": content(turn)} for turn in record.prompt]
-    answer = {"role": "assistant", "content": record.chosen}
-    return {"messages": [*turns, answer], "rejected_response": record.rejected} | (
+    answer = {"role": "assistant", "content": record.chosen.text}
+    return {"messages": [*turns, answer], "rejected_response": record.rejected.text} | (
         {"images": list(images)} if images else {}
     )
 
@@ -193,7 +193,7 @@ def sharegpt_row(record: Preference, images: Sequence[str]) -> dict[str, Any]:
     names = {"user": "human", "assistant": "gpt", "system": "system"}
     turns = [{"from": names[turn["role"]], "value": content(turn)} for turn in record.prompt]
     answers = {
-        key: {"from": "gpt", "value": one}
+        key: {"from": "gpt", "value": one.text}
         for key, one in (("chosen", record.chosen), ("rejected", record.rejected))
     }
     return {"conversations": turns, **answers} | ({"images": list(images)} if images else {})
@@ -201,7 +201,7 @@ def sharegpt_row(record: Preference, images: Sequence[str]) -> dict[str, Any]:
 
 def trl_row(record: Preference) -> dict[str, Any]:
     """Return a pair of texts as TRL reads it."""
-    answers = {"chosen": record.chosen, "rejected": record.rejected}
+    answers = {"chosen": record.chosen.text, "rejected": record.rejected.text}
     turns = [{"role": turn["role"], "content": content(turn)} for turn in record.prompt]
     return {"prompt": turns} | {
         key: [{"role": "assistant", "content": one}] for key, one in answers.items()
@@ -257,7 +257,7 @@ def lengths(records: Sequence[Preference], weights: Path) -> str:
         len(tokenizer(content(turn)).input_ids) for record in records for turn in record.prompt
     ]
     answers = [
-        len(tokenizer(one).input_ids)
+        len(tokenizer(one.text).input_ids)
         for record in records
         for one in (record.chosen, record.rejected)
     ]

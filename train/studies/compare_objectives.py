@@ -231,7 +231,7 @@ def row_of_record(record: Preference) -> dict[str, Any]:
         "key": f"{Question.of_record(record).key:016x}",
         "prompt": list(record.prompt),
         "images": [_data_uri(image) for image in record.images if isinstance(image, bytes)],
-        "responses": [record.responses[index] for index in order],
+        "responses": [record.responses[index].text for index in order],
     }
     for name in ATTRIBUTES:
         values = record.attributes[name]
@@ -302,11 +302,13 @@ def coverage_of_ratings(questions: Sequence[ScoredQuestion]) -> TrueScoreCoverag
         stds.append(question.stds)
         ratings.append(question.ratings)
         question_indices.append(np.full(len(question.scores), index))
+    indices = np.concatenate(question_indices)
     return coverage(
         np.concatenate(means),
         np.concatenate(stds),
         np.concatenate(ratings),
-        np.concatenate(question_indices),
+        clusters=indices,
+        prompts=indices,
     )
 
 
@@ -404,7 +406,10 @@ def models_table(models: Sequence[ComparedModel]) -> Table:
 
 
 def coverage_table(models: Sequence[ComparedModel]) -> Table:
-    """Return the table of the ratings within one and two stated deviations, in percent."""
+    """Return the table of rating differences within one and two stated deviations, in percent.
+
+    A difference is that between two answers to one question.
+    """
     columns = (
         Column("variant"),
         Column("seed", is_number=True),
@@ -414,12 +419,15 @@ def coverage_table(models: Sequence[ComparedModel]) -> Table:
     )
     rows = []
     for model in models:
-        if model.coverage is None or model.coverage.slope is None:
+        if model.coverage is None or model.coverage.slope_of_differences is None:
             continue
-        shares = [_share_in_words(share) for share in model.coverage.on_line]
-        slope = f"{model.coverage.slope:.2f}"
+        shares = [_share_in_words(share) for share in model.coverage.of_differences]
+        slope = f"{model.coverage.slope_of_differences:.2f}"
         rows.append((model.run.variant, str(model.run.seed), *shares, slope))
-    note = "A right deviation has 68.3 % of the ratings within 1 and 95.4 % within 2."
+    note = (
+        "The differences between the ratings of two answers to a question. A right deviation has "
+        "68.3 % of them within 1 and 95.4 % within 2."
+    )
     return Table("coverage of the stated deviation", columns, tuple(rows), (note,))
 
 

@@ -15,7 +15,7 @@ from mmrm.data.markers import (
     place_images,
     stray_marker,
 )
-from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, num_image_parts, text
+from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, text
 from mmrm.data.sources.shared.file_source import field
 from mmrm.data.video import VIDEO_ADVICE, VIDEO_PART_TYPES
 
@@ -90,12 +90,34 @@ def turn_text(turn: Message) -> str:
 def response_text(turns: Any) -> str:
     """Return the text of a response that is given as a text or as a list of one assistant turn.
 
+    This is for data sets whose responses have no images; `mmrm.data.sources.shared.responses` reads
+    responses with images.
+
     Raises:
         RecordError: If there are several turns, the turn is not the assistant's, or it holds an
             image part or a marker such as `<image>`.
     """
     if isinstance(turns, str):
         return checked_for_markers(turns, "a response")
+    parts = turn_of_response(turns)
+    num_images = sum(part["type"] == "image" for part in parts)
+    if num_images:
+        raise RecordError(
+            f"a response holds {num_images} image parts, and responses of this data set are texts. "
+            "Leave the record out, or give it in the format of ms-swift, TRL or this project."
+        )
+    return checked_for_markers("".join(part["text"] for part in parts), "a response")
+
+
+def turn_of_response(turns: Any) -> list[dict[str, Any]]:
+    """Return the parts of a response that is given as a list of one assistant turn.
+
+    A text part is {"type": "text", "text": …}. An image part has the keys that the row has.
+
+    Raises:
+        RecordError: If there are several turns, the turn is not the assistant's, or a part is no
+            text and no image.
+    """
     if not isinstance(turns, list):
         raise RecordError(
             f"a response is a {type(turns).__name__}; required is a text or exactly one "
@@ -112,14 +134,14 @@ def response_text(turns: Any) -> str:
             f"a response is a turn of the {message['role']}; required is a turn of the assistant. "
             "Correct the row, or remove it."
         )
-    num_images = num_image_parts([message])
-    if num_images:
-        raise RecordError(
-            f"a response holds {num_images} image parts. Images in responses are not supported "
-            "yet; required is text of the assistant. Leave the record out, or remove the images "
-            "from its responses."
-        )
-    return checked_for_markers(turn_text(message), "a response")
+    content = turns[0]["content"]
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        # Arrow gives all structs of a list the same keys, with None for those of other types.
+        parts.append({key: value for key, value in part.items() if value is not None})
+    return parts
 
 
 def checked_for_markers(content: str, name: str) -> str:
@@ -151,9 +173,20 @@ def common_prefix_length(chosen: Sequence[Any], rejected: Sequence[Any]) -> int:
 
 
 def split_conversations(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str, str]:
-    """Return the turns that both conversations begin with, and the two responses after them.
+    """Return the turns that both conversations begin with, and the two responses as texts.
 
-    The chosen response comes before the rejected one. Each is a text.
+    The chosen response comes before the rejected one.
+
+    The arguments and errors are those of `split_turns`, and of `response_text`.
+    """
+    shared_turns, chosen_turns, rejected_turns = split_turns(chosen, rejected)
+    return shared_turns, response_text(chosen_turns), response_text(rejected_turns)
+
+
+def split_turns(chosen: Any, rejected: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Return the turns that both conversations begin with, and the turns of each after them.
+
+    The turns of the chosen conversation come before those of the rejected one.
 
     The last turn of a conversation is its response, so two equal conversations have equal
     responses.
@@ -173,9 +206,7 @@ def split_conversations(chosen: Any, rejected: Any) -> tuple[Sequence[Any], str,
                 "the prompt. Correct the row, or remove it."
             )
     num_shared = min(common_prefix_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
-    chosen_response = response_text(chosen[num_shared:])
-    rejected_response = response_text(rejected[num_shared:])
-    return chosen[:num_shared], chosen_response, rejected_response
+    return chosen[:num_shared], chosen[num_shared:], rejected[num_shared:]
 
 
 def turns_from_sharegpt(turns: Any) -> list[Message]:

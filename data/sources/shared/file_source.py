@@ -424,6 +424,9 @@ class ImageFilesConfig(FilesConfig):
 class FormatConfig(ImageFilesConfig):
     """A source that reads files in a public format, of any data set."""
 
+    RESPONSES_WITH_IMAGES: ClassVar[bool] = False
+    """True if `convert` reads the images of responses."""
+
     licence: str = "not stated"
     """The licence that the data card states."""
 
@@ -441,24 +444,35 @@ class FormatConfig(ImageFilesConfig):
         """
         super().check_columns(columns)
         refuse_media_columns(columns)
+        if not self.RESPONSES_WITH_IMAGES:
+            refuse_response_images(columns)
+
+
+def refuse_response_images(columns: Mapping[str, Any]) -> None:
+    """Refuse a row with images of a response.
+
+    Without this check, the row would be trained on or scored as if these images were not there.
+
+    Raises:
+        RecordError: If a column of such images is not empty.
+    """
+    for name in RESPONSE_IMAGES:
+        if columns.get(name):
+            raise RecordError(
+                f"the record holds images of a response under {name!r}, and responses in this "
+                "format are texts. Leave the record out, write it in the format of ms-swift, TRL "
+                f"or this project, or remove {name!r} if both responses are about the same images."
+            )
 
 
 def refuse_media_columns(columns: Mapping[str, Any]) -> None:
-    """Refuse a row with images of a response, with sounds, or with videos of a response.
+    """Refuse a row with sounds, or with videos of a response.
 
     Without this check, the row would be trained on or scored as if these media were not there.
 
     Raises:
         RecordError: If a column of such media is not empty.
     """
-    for name in RESPONSE_IMAGES:
-        if columns.get(name):
-            raise RecordError(
-                f"the record holds images of a response under {name!r}. Images in responses are "
-                "not supported yet; required is one prompt with all images in `images`, and "
-                f"responses of text. Leave the record out, or remove {name!r} if both responses "
-                "are about the same images."
-            )
     for name in OTHER_MEDIA:
         if columns.get(name):
             raise RecordError(

@@ -80,7 +80,9 @@ class PairsConfig(TiedComparisonsConfig):
                 "read. Remove responses, or the row."
             )
         if self.pairs == "none":
-            rated = with_rated_responses(record, responses, columns_of_ratings(ratings))
+            rated = with_rated_responses(
+                record, text_responses(*responses), columns_of_ratings(ratings)
+            )
             if max(rated.ranks) == 0:
                 self.check_tie("all responses have the same mean rating.")
             return rated

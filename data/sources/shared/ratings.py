@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import fsum, isnan
 
 from mmrm.data.errors import LeftOut
-from mmrm.data.preference import Preference, dense_ranks, text_responses
+from mmrm.data.preference import Preference, Response, dense_ranks
 
 MIN_RESPONSES = 2
 """The smallest number of responses in a record."""
@@ -13,7 +13,7 @@ MIN_RESPONSES = 2
 
 def with_ranked_responses(
     record: Preference,
-    responses: Sequence[str],
+    responses: Sequence[Response],
     ranks: Sequence[float],
     attributes: Mapping[str, Sequence[float]],
 ) -> Preference:
@@ -36,14 +36,14 @@ def with_ranked_responses(
         ordered_attributes[name] = tuple(float(values[index]) for index in best_first)
     return replace(
         record,
-        responses=text_responses(*[responses[index] for index in best_first]),
+        responses=tuple(responses[index] for index in best_first),
         ranks=tuple(dense_ranks([ranks[index] for index in best_first])),
         attributes=ordered_attributes,
     )
 
 
 def with_rated_responses(
-    record: Preference, responses: Sequence[str], ratings: Mapping[str, Sequence[float]]
+    record: Preference, responses: Sequence[Response], ratings: Mapping[str, Sequence[float]]
 ) -> Preference:
     """Return `record` with responses that are ranked by their mean rating.
 

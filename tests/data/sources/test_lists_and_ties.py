@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text_responses, validate
+from mmrm.data.preference import Preference, Response, text_responses, validate
 from mmrm.data.sources.project import project_row
 from tests.data.sources.fixtures import (
     RED,
@@ -98,7 +98,7 @@ def test_vlfeedback_gives_all_responses_with_their_ratings(stored: str, tmp_path
         "Visual Faithfulness",
     ]
     assert all(len(values) == len(found.responses) for values in found.attributes.values())
-    position_of_d = found.responses.index("d")
+    position_of_d = found.responses.index(Response.of_text("d"))
     values_of_d = [values[position_of_d] for values in found.attributes.values()]
     assert sum(map(isnan, values_of_d)) == 1
 

@@ -241,7 +241,8 @@ def digest_of_rated_records() -> str:
             for index in range(15):
                 record = world.item(index).preference()
                 image = Image.open(io.BytesIO(record.images[0]))  # type: ignore[arg-type]
-                digest.update(repr((record.prompt, record.responses, record.ranks)).encode())
+                texts = tuple(response.text for response in record.responses)
+                digest.update(repr((record.prompt, texts, record.ranks)).encode())
                 digest.update(repr((dict(record.attributes), record.truth)).encode())
                 digest.update(image.tobytes())
     return digest.hexdigest()

@@ -47,11 +47,12 @@ class Model:
         record = next(
             one
             for one in self.pairs
-            if f"\n{one.chosen}  \n" in shown and f"\n{one.rejected}  \n" in shown
+            if f"\n{one.chosen.text}  \n" in shown and f"\n{one.rejected.text}  \n" in shown
         )
         right: Answer = (
             1
-            if shown.index(f"\n{record.chosen}  \n") < shown.index(f"\n{record.rejected}  \n")
+            if shown.index(f"\n{record.chosen.text}  \n")
+            < shown.index(f"\n{record.rejected.text}  \n")
             else 2
         )
         wrong: Answer = 2 if right == 1 else 1

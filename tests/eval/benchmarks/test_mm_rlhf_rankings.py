@@ -64,8 +64,10 @@ def test_the_pairs_of_an_item_become_one_row(tmp_path: Path) -> None:
     )
     loaded = MM_RLHF_RANKINGS.load(where)
     first, second = loaded.examples
-    assert dict(zip(first.responses, first.ranks, strict=True)) == {"a": 0, "b": 1, "c": 2}
-    assert dict(zip(second.responses, second.ranks, strict=True)) == {"c": 0, "d": 1}
+    texts_of_first = [response.text for response in first.responses]
+    texts_of_second = [response.text for response in second.responses]
+    assert dict(zip(texts_of_first, first.ranks, strict=True)) == {"a": 0, "b": 1, "c": 2}
+    assert dict(zip(texts_of_second, second.ranks, strict=True)) == {"c": 0, "d": 1}
     assert (first.group, first.identity) == ("mcq", "mm_rlhf_rankings:0 (x)")
     assert "2 rows; the released edition has 46." in loaded.origin.notes
     limited = MM_RLHF_RANKINGS.load(where.model_copy(update={"limit": 1}))

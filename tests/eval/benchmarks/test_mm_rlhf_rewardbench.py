@@ -54,7 +54,7 @@ ROWS = [
 def test_the_official_file(tmp_path: Path) -> None:
     found = load(write_file(tmp_path, ROWS, frames=3))
     assert [example.group for example in found.examples] == ["mcq", "mcq", "long", "video"]
-    assert [example.responses[example.better] for example in found.examples] == [
+    assert [example.responses[example.better].text for example in found.examples] == [
         "yes 0",
         "yes 1",
         "yes 0",

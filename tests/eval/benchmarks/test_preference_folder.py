@@ -37,7 +37,9 @@ def write(folder: Path, **change: Any) -> Location:
 def test_a_folder_of_preference_records_is_a_benchmark(tmp_path: Path) -> None:
     found = load(write(tmp_path, category="shape", source="mine"))
     assert [found.examples[7].group, found.examples[7].source] == ["shape", "mine"]
-    assert {example.responses[example.better] for example in found.examples} == {"the black one"}
+    assert {example.responses[example.better].text for example in found.examples} == {
+        "the black one"
+    }
     assert 8 < sum(example.better for example in found.examples) < 32
     assert found.examples[0].prompt[0]["content"][-1] == {"type": "text", "text": "which 0?"}
     result = evaluate(
@@ -57,7 +59,7 @@ def test_records_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
         load(write(tmp_path, images=["none.png"]))
     with pytest.raises(UserError, match="rejected"):
         load(write(tmp_path, rejected="  "))
-    with pytest.raises(UserError, match="both responses are the same text"):
+    with pytest.raises(UserError, match="both responses are the same"):
         load(write(tmp_path, rejected="the black one"))
     assert len(load(Location(location=str(tmp_path), limit=5)).examples) == 5
 
@@ -94,7 +96,7 @@ def conversational(folder: Path, **change: Any) -> Path:
 def test_formats_that_training_reads_are_recognised(tmp_path: Path) -> None:
     path = conversational(tmp_path)
     found = load(benchmark(f"preference_folder={path}"))
-    assert {example.responses[example.better] for example in found.examples} == {"chosen"}
+    assert {example.responses[example.better].text for example in found.examples} == {"chosen"}
     assert found.examples[3].prompt[0]["content"] == [
         {"type": "image"},
         {"type": "text", "text": "which 3?"},

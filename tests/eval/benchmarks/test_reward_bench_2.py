@@ -73,7 +73,7 @@ def test_rows_of_the_official_schema_become_rankings(kind: str, tmp_path: Path) 
         assert example.images == ()
         by_rank: dict[int, set[str]] = defaultdict(set)
         for rank, response in zip(example.ranks, example.responses, strict=True):
-            by_rank[rank].add(response)
+            by_rank[rank].add(response.text)
         assert by_rank == {0: set(line["chosen"]), 1: set(line["rejected"])}
 
 

@@ -146,7 +146,7 @@ def test_r1_rewards_copy_gets_an_order_that_says_nothing(tmp_path: Path) -> None
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "vl").symlink_to(tmp_path)
     found = load(Location(location=str(tmp_path)))
-    assert {example.responses[example.better] for example in found.examples} == {"yes"}
+    assert {example.responses[example.better].text for example in found.examples} == {"yes"}
     assert 15 < sum(example.better for example in found.examples) < 45
     assert [example.better for example in load(Location(location=str(tmp_path))).examples] == [
         example.better for example in found.examples

@@ -221,6 +221,42 @@ def test_a_judge_in_a_unit_of_its_own_is_covered_on_the_line() -> None:
     assert found.offset == pytest.approx(-3, abs=0.06)
 
 
+def test_a_judge_with_another_zero_for_each_prompt_is_covered_in_differences() -> None:
+    """Comparisons teach nothing about the zero of a prompt, so only differences are stated."""
+    generator = np.random.default_rng(5)
+    num_prompts = 5_000
+    zeros = generator.normal(0, 5, (num_prompts, 1))
+    means = generator.normal(0, 1, (num_prompts, 4))
+    true_stds = generator.uniform(0.2, 1.5, means.shape)
+    true_scores = 3 * means + 3 * true_stds * generator.normal(size=means.shape)
+    prompts = np.repeat(np.arange(num_prompts), 4)
+    found = coverage(
+        (means + zeros).ravel(), true_stds.ravel(), true_scores.ravel(), prompts, prompts
+    )
+    assert found is not None
+    assert found.on_line[0].share < 0.4
+    assert found.slope_of_differences == pytest.approx(3, abs=0.06)
+    shares = [within.share for within in found.of_differences]
+    assert shares == pytest.approx([0.683, 0.954], abs=0.01)
+    assert all(within.contains_expected for within in found.of_differences)
+
+
+def test_differences_are_between_responses_to_one_prompt_only() -> None:
+    means = np.array([0.0, 1.0, 2.0, 9.0])
+    stds = np.array([0.6, 0.8, 1.0, 1.0])
+    true_scores = np.array([0.0, 1.9, math.nan, 5.0])
+    prompts = np.array([0, 0, 0, 1])
+    found = coverage(means, stds, true_scores, None, prompts)
+    assert found is not None
+    # One pair is left: a difference of 1.9 where the slope 1.9 states exactly 1.9.
+    assert found.slope_of_differences == pytest.approx(1.9)
+    assert [within.share for within in found.of_differences] == [1.0, 1.0]
+    without_pairs = coverage(means, stds, true_scores, None, np.arange(4))
+    assert without_pairs is not None
+    assert without_pairs.of_differences == ()
+    assert without_pairs.slope_of_differences is None
+
+
 def test_equal_means_have_no_line_and_unknown_scores_are_left_out() -> None:
     constant = coverage(np.zeros(3), np.ones(3), np.array([0.5, math.nan, 1.5]))
     assert constant is not None

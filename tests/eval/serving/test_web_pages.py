@@ -79,8 +79,8 @@ def test_examples_are_of_the_generated_data() -> None:
         record = world.item(index, (kind,)).preference()
         contents = [base64.b64decode(one["uri"].partition(",")[2]) for one in example["photos"]]
         assert contents == list(record.images)
-        assert example["answers"][example["right"]] == record.chosen
-        assert example["answers"][1 - example["right"]] == record.rejected
+        assert example["answers"][example["right"]] == record.chosen.text
+        assert example["answers"][1 - example["right"]] == record.rejected.text
     assert {one["right"] for one in shown} == {0, 1}
     page_settings: list[Any] = re.findall(r'id="settings">(.*?)</script>', try_page(False))
     assert json.loads(page_settings[0])["examples"] == shown

@@ -1,6 +1,7 @@
 """Judges that ignore the content, and examples without their picture."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import num_image_parts
+from mmrm.data.preference import Response, num_image_parts
+from mmrm.eval.candidates import Example
 from mmrm.eval.suite.baselines import BASELINES, baseline_scores
 from mmrm.eval.suite.image_ablation import with_ablated_images
 from tests.eval.make import example, png
@@ -91,3 +93,30 @@ def test_rows_of_one_picture_are_not_given_it_again(tmp_path: Path) -> None:
 def test_real_images_stay() -> None:
     examples = [example("a", images=(png(),))]
     assert with_ablated_images(examples, "real") == examples
+
+
+def drawn(key: str, *images: bytes) -> Example:
+    """Return a row whose responses are one image each, after the images of the prompt."""
+    *before, first, second = images
+    row = example(key, images=tuple(before))
+    return replace(row, responses=(Response(("Here: ", first)), Response((second,))))
+
+
+def test_images_of_responses_are_ablated_as_well() -> None:
+    rows = [
+        drawn("a", png("red"), png("blue"), png("green")),
+        drawn("b", png("black"), png("white"), png("grey")),
+    ]
+    bare = with_ablated_images(rows, "none")
+    assert [row.all_images for row in bare] == [(), ()]
+    assert [response.text for response in bare[0].responses] == ["Here: ", ""]
+
+    grey = with_ablated_images(rows, "grey")
+    assert len(set(grey[0].all_images)) == 1
+    assert len(grey[0].all_images) == 3
+    assert grey[0].responses[0].content[0] == "Here: "
+
+    shuffled = with_ablated_images(rows, "shuffled")
+    assert [row.all_images for row in shuffled] == [rows[1].all_images, rows[0].all_images]
+    assert [len(response.images) for response in shuffled[0].responses] == [1, 1]
+    assert [row.key for row in shuffled] == ["a", "b"]

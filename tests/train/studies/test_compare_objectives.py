@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, Response
 from mmrm.eval.contamination.question_overlap import Question
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.variants import Ablation, Run
@@ -89,9 +89,9 @@ def test_the_rows_of_a_source_hide_the_order_of_its_records() -> None:
         assert Question.of_row(row).key == Question.of_record(record).key
         assert sorted(row["responses"]) == sorted(response.text for response in record.responses)
         for response, rating in zip(row["responses"], row["rating"], strict=True):
-            index = record.responses.index(response)
+            index = record.responses.index(Response.of_text(response))
             assert record.attributes["rating"][index] == rating
-        places_of_best.append(row["responses"].index(record.responses[0]))
+        places_of_best.append(row["responses"].index(record.responses[0].text))
     assert len(set(places_of_best)) == 8
     assert places_of_best.count(0) < 20
 
@@ -132,7 +132,7 @@ def test_a_model_that_knows_the_truth_is_right_everywhere(tmp_path: Path) -> Non
     assert model.courtesy == 0.5
     assert model.coverage is not None
     assert model.coverage.n == 480
-    within_one, within_two = model.coverage.on_line
+    within_one, within_two = model.coverage.of_differences
     assert 0.5 < within_one.share < within_two.share < 1
 
 
@@ -162,7 +162,7 @@ def test_deviations_of_the_right_size_cover_the_ratings() -> None:
     result = coverage_of_ratings(questions)
     assert result is not None
     assert result.slope == pytest.approx(3, abs=0.3)
-    for share in result.on_line:
+    for share in (*result.on_line, *result.of_differences):
         assert abs(share.share - share.expected) < 0.05
     assert coverage_of_ratings([*questions, question([1.0, 2.0, 3.0, 4.0])]) is None
 

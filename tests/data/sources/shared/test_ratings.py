@@ -36,7 +36,7 @@ def test_rated_responses_are_in_the_order_of_the_aspects_that_all_have(
     ratings: dict[str, list[float]],
 ) -> None:
     num_responses = len(next(iter(ratings.values())))
-    responses = [f"response {number}" for number in range(num_responses)]
+    responses = text_responses(*[f"response {number}" for number in range(num_responses)])
     try:
         record = validate(with_rated_responses(EMPTY, responses, ratings))
     except LeftOut:
@@ -68,7 +68,9 @@ def test_rated_responses_are_in_the_order_of_the_aspects_that_all_have(
 def test_ranks_of_any_numbers_become_dense_and_ties_keep_their_order(ranks: list[int]) -> None:
     responses = [f"response {number}" for number in range(len(ranks))]
     numbers = [float(number) for number in range(len(ranks))]
-    record = validate(with_ranked_responses(EMPTY, responses, ranks, {"number": numbers}))
+    record = validate(
+        with_ranked_responses(EMPTY, text_responses(*responses), ranks, {"number": numbers})
+    )
     pairs = sorted(zip(ranks, responses, strict=True))
     assert record.responses == text_responses(*[response for _, response in pairs])
     assert [int(value) for value in record.attributes["number"]] == [
@@ -85,10 +87,12 @@ def test_ranks_of_any_numbers_become_dense_and_ties_keep_their_order(ranks: list
 
 def test_responses_without_ratings_are_left_out() -> None:
     ratings = {"help": [nan, 2.0, 3.0], "truth": [nan, 1.0, nan]}
-    record = with_rated_responses(EMPTY, ["a", "b", "c"], ratings)
+    record = with_rated_responses(EMPTY, text_responses("a", "b", "c"), ratings)
     assert record.responses == text_responses("c", "b")
     assert record.margin == 1.0
     with pytest.raises(LeftOut, match="no aspect is rated for all"):
-        with_rated_responses(EMPTY, ["a", "b"], {"help": [nan, 1.0], "truth": [1.0, nan]})
+        with_rated_responses(
+            EMPTY, text_responses("a", "b"), {"help": [nan, 1.0], "truth": [1.0, nan]}
+        )
     with pytest.raises(LeftOut, match="1 of 2 responses have a rating"):
-        with_rated_responses(EMPTY, ["a", "b"], {"help": [nan, 1.0]})
+        with_rated_responses(EMPTY, text_responses("a", "b"), {"help": [nan, 1.0]})

@@ -67,7 +67,7 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
         first, second = (
             (record.chosen, record.rejected) if index % 2 == 0 else (record.rejected, record.chosen)
         )
-        assert f"Response 1: {first}\nResponse 2: {second}\n" in shown
+        assert f"Response 1: {first.text}\nResponse 2: {second.text}\n" in shown
         assert found.formatted
         assert found.answer == conclusion(found.reasoning or "") == 1 + index % 2
 
