@@ -9,7 +9,8 @@
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
 # make released   download VideoAlign's, HPSv3's and EditReward's trainers, and compare our heads and losses with theirs
 # make gpu-check   on a machine with a GPU: whether it computes, fits and is as fast as said here, in ten minutes
-# make adapters   write the client of eval/adapters/reward_client.py into the five adapters
+# make generators download UniRL's and verl-omni's reward clients, and run them against the server
+# make adapters   write the client of eval/adapters/reward_client.py into all adapters
 # make checks  set up .venv and run ruff, the formatter's check and mypy
 # make clean   remove what the other targets made, runs excepted
 
@@ -20,7 +21,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side released gpu-check adapters checks clean
+.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side released generators gpu-check adapters checks clean
 
 install: $(STAMP)
 
@@ -95,6 +96,11 @@ side-by-side: $(STAMP) $(SIDE)/ms_swift/installed $(SIDE)/llama_factory/installe
 released: $(STAMP)
 	$(RUN) sh tests/released/fetch.sh .cache/released
 	$(RUN) python -m pytest -s -W ignore tests/released
+
+# Likewise.
+generators: $(STAMP)
+	$(RUN) sh tests/eval/adapters/fetch_generators.sh .cache/generators
+	$(RUN) python -m pytest -s -W ignore tests/eval/adapters/test_generators.py
 
 gpu-check: $(STAMP)
 	$(RUN) python tools/gpu_check/run.py

@@ -71,39 +71,65 @@ class Limits(Section):
             )
 
 
-def written_sizes(messages: Any, responses: Sequence[str], images: Any) -> dict[str, int]:
+def written_sizes(messages: Any, responses: Sequence[Any], images: Any) -> dict[str, int]:
     """Return the sizes of a conversation that was sent or written to a file, before it is checked.
 
     The keys are the fields of `Limits`. Sizes are counted before any image is decoded or text
     tokenised. `characters` is the length of the prompt and the longest response, because these
-    are tokenised together. Malformed parts are not counted: reading the conversation refuses them.
+    are tokenised together. `parts` and `images` are those of the prompt and of all responses; a
+    response that is one text has no parts. Malformed parts are not counted: reading the
+    conversation refuses them.
 
     Args:
         messages: A text, or a list of turns {role, content}. A content is a text or a list of
             parts. It may also be malformed.
-        responses: The responses to the messages.
+        responses: The responses to the messages, texts or lists of parts. They may be malformed.
         images: The list of the images outside the messages; anything else counts as none.
     """
     turns = messages if isinstance(messages, list | tuple) else [{"content": messages}]
-    num_characters = max(map(len, responses), default=0)
+    num_characters = 0
     num_parts = 0
     num_images = len(images) if isinstance(images, list | tuple) else 0
     for turn in turns:
         content = turn.get("content") if isinstance(turn, dict) else None
         parts = content if isinstance(content, list | tuple) else [content]
         num_parts += len(parts)
-        for part in parts:
-            text = part.get("text") if isinstance(part, dict) else part
-            if isinstance(text, str):
-                num_characters += len(text)
-            elif isinstance(part, dict) and _has_value(part):
-                num_images += 1  # an image inside the messages
+        num_characters += _num_characters(parts)
+        num_images += _num_images(parts)
+
+    longest_response = 0
+    for response in responses:
+        parts = response if isinstance(response, list | tuple) else [response]
+        if not isinstance(response, str):
+            num_parts += len(parts)
+        longest_response = max(longest_response, _num_characters(parts))
+        num_images += _num_images(parts)
     return {
         "turns": len(turns),
         "parts": num_parts,
         "images": num_images,
-        "characters": num_characters,
+        "characters": num_characters + longest_response,
     }
+
+
+def _text_of(part: Any) -> Any:
+    """Return the text of a part, which may itself be a text; not a text if the part has none."""
+    return part.get("text") if isinstance(part, dict) else part
+
+
+def _num_characters(parts: Sequence[Any]) -> int:
+    """Return the number of characters in all texts of the parts of a turn or a response."""
+    texts_of_parts = map(_text_of, parts)
+    return sum(len(text) for text in texts_of_parts if isinstance(text, str))
+
+
+def _num_images(parts: Sequence[Any]) -> int:
+    """Return the number of images inside the parts of a turn or a response."""
+    num_images = 0
+    for part in parts:
+        if not isinstance(_text_of(part), str) and isinstance(part, dict) and _has_value(part):
+            num_images += 1
+    return num_images
 
 
 def _has_value(part: dict[str, Any]) -> bool:

@@ -361,11 +361,14 @@ def best_response_columns(
     """
     if lower_bound is None:
         index = index_of_best(scored_responses)
-        return {"response": answered.responses[index], "score": scored_responses.scores[index]}
+        return {
+            "response": answered.written_responses[index],
+            "score": scored_responses.scores[index],
+        }
     ranked_responses = scored_responses.by_lower_bound(lower_bound)
     index = index_of_best(ranked_responses)
     return {
-        "response": answered.responses[index],
+        "response": answered.written_responses[index],
         "score": scored_responses.scores[index],
         "lower_bound": ranked_responses.scores[index],
     }

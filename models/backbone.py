@@ -4,7 +4,7 @@ Checkpoints that do not load completely are refused. A backbone can be loaded in
 device (QLoRA, arXiv 2305.14314); only the matrices of the language model are then quantised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoTokenizer, BitsAndBytesConfig, PreTrainedConfig
 
 from mmrm.data.errors import CheckpointError, UserError
@@ -57,7 +57,11 @@ def resolve(path: str) -> str:
     return path
 
 
-def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) -> Encoder:
+def load_encoder(
+    config: BackboneConfig,
+    tower: BackboneConfig | None = None,
+    added_tokens: Sequence[str] = (),
+) -> Encoder:
     """Load the tokenizer and the image processor of a backbone, and return its encoder.
 
     Images always go through the PIL processor. It needs no torchvision, and makes the same patches
@@ -67,6 +71,7 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
         config: The backbone, and the limits of its images.
         tower: The backbone whose vision tower is used, if it is not `config`'s. A folder of LoRA
             adapters has none, so this is then the model that they were trained on.
+        added_tokens: Special tokens that are added to the tokenizer, at the end of its vocabulary.
 
     Raises:
         CheckpointError: Files, the chat template or the tokens of images are missing, or files
@@ -88,6 +93,7 @@ def load_encoder(config: BackboneConfig, tower: BackboneConfig | None = None) ->
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise _unreadable(path, "its tokenizer and preprocessor files", error) from error
     _refuse_unsuited_tokenizer(path, tokenizer, family)
+    tokenizer.add_tokens(list(added_tokens), special_tokens=True)
     return Encoder(tokenizer, image_processor, config, model_config)
 
 
@@ -143,6 +149,48 @@ def load_scalar(
         IncompleteCheckpointError: The tensors are not exactly the model's.
     """
     model: ScalarReward = _load_with_head("scalar", config, head, fresh_head=fresh_head, nf4=nf4)
+    return model
+
+
+def load_scalar_from_tensors(
+    config: BackboneConfig, head: HeadConfig, tensors: Mapping[str, Tensor], source: Path
+) -> ScalarReward:
+    """Load a scalar reward model of which another trainer saved only the tensors.
+
+    The number of rows of the embedding is that of the tensors: the trainer may have added special
+    tokens to the vocabulary.
+
+    Args:
+        config: The backbone from which the model was trained, whose config.json describes it. Its
+            weights are not read.
+        head: The reward head.
+        tensors: All tensors of the model by name: those of the backbone as in a released
+            checkpoint of the family, and those of the head as `head.0.weight` and so on.
+        source: The file that the tensors come from, for messages.
+
+    Raises:
+        CheckpointError: The configuration of the backbone cannot be read.
+        IncompleteCheckpointError: The tensors are not exactly the model's.
+    """
+    model_config = _read_config(config)
+    model_config.assistant_turn = _assistant_turn(config, model_config)
+    model_config.reward_head = head.model_dump()
+    model_config.system_prompt = config.system_prompt
+    for name, tensor in tensors.items():
+        if name.endswith("embed_tokens.weight"):
+            model_config.text_config.vocab_size = len(tensor)
+    model_class = family_of(model_config.model_type).parts().scalar
+    model: ScalarReward = model_class.from_pretrained(
+        source, config=model_config, dtype=getattr(torch, config.dtype), tensors=dict(tensors)
+    )
+    # The head has been converted to the backbone's dtype, and its tensors may be more precise.
+    head_tensors = {
+        name.removeprefix("head."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("head.")
+    }
+    model.head.float().load_state_dict(head_tensors)
+    _prepare_for_packed_rows(model, config)
     return model
 
 
@@ -408,11 +456,16 @@ def _load(kind: str, config: BackboneConfig, model_config: Any, nf4: bool, **kwa
         )
     except OSError as error:
         raise _unreadable(path, "the weights", error) from error
+    _prepare_for_packed_rows(model, config)
+    return model
+
+
+def _prepare_for_packed_rows(model: Any, config: BackboneConfig) -> None:
+    """Let a loaded model compute packed rows, and freeze the parts that the recipe names."""
     set_attention(model, config.attention)
     place_images(model.model)
     embed_patches(model)
     freeze(model, config.freeze)
-    return model
 
 
 def _unreadable(path: str, files: str, error: Exception) -> CheckpointError:

@@ -3,9 +3,9 @@
 import re
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from mmrm.data.config.section import Section, Temperature, Tokens
 from mmrm.data.display.console import say_on_first_rank
@@ -21,6 +21,8 @@ StoredRead = Read | Literal["last_response_token"]
 """The same, or at the response's own last token. That is the meaning of `last_token` in a
 config.json that has no `assistant_turn`."""
 
+Width = Annotated[int, Field(ge=1, le=2**17)]
+"""Width of a hidden layer of a reward head."""
 MODEL_CONFIGS = ("config.json", "adapter_config.json")
 """Every checkpoint folder has one of these files: of a whole model, or of LoRA adapters."""
 HUB_ID = re.compile(
@@ -108,14 +110,30 @@ class HeadConfig(Section, ABC):
     """Number of linear layers; the last one computes the score."""
     activation: Literal["none", "tanh", "relu", "silu", "gelu"] = "silu"
     """Activation between the layers."""
-    width: int | None = Field(default=None, ge=1, le=2**17)
-    """Width of the hidden layers. null uses the backbone's hidden size; the paper does not give
-    one."""
+    width: Width | list[Width] | None = None
+    """Width of the hidden layers; a list has the width of each. null uses the backbone's hidden
+    size; the paper does not give one."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability with which an input of a layer is set to 0 in training."""
     read: Read = "end_of_turn"
     """Where the score is read: at the end-of-turn token after the response, at the newline after
     that token (as ms-swift and LLaMA-Factory do), or as the mean over the response."""
+
+    @field_validator("width")
+    @classmethod
+    def _every_hidden_layer_has_a_width(
+        cls, width: int | list[int] | None, info: ValidationInfo
+    ) -> int | list[int] | None:
+        """Refuse a list that has not exactly one width for each hidden layer."""
+        layers = info.data.get("layers")
+        if not isinstance(width, list) or layers is None:  # None if `layers` itself is wrong
+            return width
+        if len(width) != layers - 1:
+            raise ValueError(
+                f"has {len(width)} widths, and a head of {layers} layers has {layers - 1} hidden "
+                "layers. Give a width for each hidden layer, or one number for all of them"
+            )
+        return width
 
     @property
     @abstractmethod

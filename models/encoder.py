@@ -31,6 +31,7 @@ from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
 from mmrm.models.families.registry import family_of
 from mmrm.models.packing.packed_batch import PackedBatch, pack
+from mmrm.models.packing.positions import mrope_of_text
 from mmrm.models.packing.segments import (
     ImagePlace,
     ProcessedImage,
@@ -213,6 +214,13 @@ class Encoder:
                 f"backbone.system_prompt contains {special_token!r}, which the tokenizer reads as "
                 "a special token and not as text. Remove it from the system prompt."
             )
+
+    def count_images_as_text(self) -> None:
+        """Give the tokens of images positions like those of text, instead of rows and columns.
+
+        Some reward models on Qwen2-VL and Qwen2.5-VL were trained so: see `mrope_of_text`.
+        """
+        self.vision = replace(self.vision, positions=mrope_of_text)
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
         """Write tokenizer and image processor into a checkpoint's folder, in transformers' format.
@@ -417,6 +425,41 @@ class Encoder:
                 f"The conversation has {len(tokenised)} turns of the assistant, and {num_responses} "
                 "responses are to be read. Give the responses as its last turns."
             )
+        return prefix_tree(tokenised)
+
+    def encode_until_token(
+        self, conversations: Sequence[Conversation], token: int, record: str
+    ) -> SegmentTree:
+        """Return conversations as one tree, in which each score is read at a special token.
+
+        Such a token is part of the question, and marks the place where a reward model that was
+        trained with it states its score. A conversation ends with it here: what follows the token
+        cannot change its hidden state.
+
+        Args:
+            conversations: The conversations, each with the token once.
+            token: Id of the special token.
+            record: Identity of the record, for messages.
+
+        Raises:
+            RecordError: As in `encode_conversations`, or a conversation has the token more than
+                once, because a text of the record contains it.
+        """
+        images = [image for conversation in conversations for image in conversation.images]
+        processed = self.patches.of_encoded(images, record)
+        tokenised = []
+        for conversation in conversations:
+            stop_if_abandoned()
+            spans = self.render(conversation.messages)
+            images_of_conversation = [processed[image] for image in conversation.images]
+            [whole] = self._tokenise(spans, images_of_conversation, None)
+            if whole.ids.count(token) != 1:
+                raise RecordError(
+                    f"{record}: the text contains {self.tokenizer.convert_ids_to_tokens(token)!r}, "
+                    "at which the reward model states its score. Remove it from the text."
+                )
+            index = whole.ids.index(token)
+            tokenised.append(replace(whole, ids=whole.ids[: index + 1], reads=(index,)))
         return prefix_tree(tokenised)
 
     def encode(

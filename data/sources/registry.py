@@ -7,8 +7,10 @@ the steps.
 from typing import Annotated
 
 from mmrm.data.config.registry import OneOf
+from mmrm.data.sources.edit_reward import EditRewardConfig
 from mmrm.data.sources.helpsteer2 import HelpSteer2Config
 from mmrm.data.sources.helpsteer3 import HelpSteer3Config
+from mmrm.data.sources.hpdv3 import Hpdv3Config
 from mmrm.data.sources.llava_critic import LlavaCriticConfig
 from mmrm.data.sources.mm_rlhf import MmRlhfConfig
 from mmrm.data.sources.mmif import MmifConfig
@@ -34,8 +36,10 @@ from mmrm.data.sources.vlfeedback import VlFeedbackConfig
 from mmrm.data.sources.wildvision_battle import WildVisionBattleConfig
 
 SOURCES: dict[str, type[SourceConfig] | str] = {
+    "edit_reward": EditRewardConfig,
     "helpsteer2": HelpSteer2Config,
     "helpsteer3": HelpSteer3Config,
+    "hpdv3": Hpdv3Config,
     "llava_critic": LlavaCriticConfig,
     "mm_rlhf": MmRlhfConfig,
     "mmif": MmifConfig,

@@ -376,7 +376,8 @@ def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
         images: Images that the messages do not hold themselves, in any form that `data_uri` takes.
 
     Raises:
-        RewardServerError: If there are more images than image parts, or a part is of another type.
+        RewardServerError: If the numbers of images and image parts differ, or a part is of another
+            type.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -419,7 +420,9 @@ def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
         elif part["type"] in ("image", "image_url"):
             own_images = [part[key] for key in IMAGE_KEYS if part.get(key) is not None]
             # The first of them: an image may be given under several keys.
-            image = own_images[0] if own_images else next(images)
+            image = own_images[0] if own_images else next(images, None)
+            if image is None:
+                raise RewardServerError("the messages have more image parts than images")
             parts.append({"type": "image", "image": data_uri(image)})
         else:
             raise RewardServerError(

@@ -5,7 +5,7 @@ checkpoint's judge card (`judge.json`). A checkpoint without a card is loaded wi
 and config, and a note is added.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from mmrm.models.portable.reward import IncompleteCheckpointError
 
 JUDGE_TYPES = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """The `type` of judge of a checkpoint, by the field of `Parts` that holds its model class."""
-DOWNLOADED = ("*.safetensors", "*.json", "*.jinja", "*.txt", COMPLETE)
+SETTINGS_DOWNLOADED = ("*.json", "*.jinja", "*.txt")
+"""Patterns of the files on the hub that hold configuration, tokenizer and image processor."""
+DOWNLOADED = ("*.safetensors", *SETTINGS_DOWNLOADED, COMPLETE)
 """Patterns of the files of a checkpoint on the hub that are downloaded."""
 TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
 """Tokens of one packed row if neither the command line nor the recipe sets a budget. Judging needs
@@ -55,8 +57,10 @@ class LoadedCheckpoint:
     """Notes to print with figures of this checkpoint, such as that it has no card."""
 
 
-def fetch_checkpoint(path: Path) -> Path:
+def fetch_checkpoint(path: Path, patterns: Sequence[str] = DOWNLOADED) -> Path:
     """Return the folder of a checkpoint: `path` itself, or the cache folder of a hub id's files.
+
+    Files on the hub are downloaded if their names match one of `patterns`.
 
     Raises: HubError if `path` is no folder, and the hub has no readable repository of this id.
     """
@@ -66,7 +70,7 @@ def fetch_checkpoint(path: Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(str(path), allow_patterns=list(DOWNLOADED)))
+        return Path(snapshot_download(str(path), allow_patterns=list(patterns)))
     except (HfHubHTTPError, OSError) as error:
         raise HubError(
             f"{path}: there is no such folder (looked from {Path.cwd()}), and the hub does not "

@@ -25,6 +25,14 @@ class JudgeConfig(Section):
         """True if the judge names the better of two responses, and gives no response a score."""
         return False
 
+    @property
+    def settings_folder(self) -> str | None:
+        """A folder or hub id with config.json and tokenizer, if the checkpoint has weights alone.
+
+        None if the checkpoint has these files itself.
+        """
+        return None
+
     def checkpoints(self) -> tuple[str, ...]:
         """Return the checkpoint folders or hub ids that this judge itself loads."""
         return ()

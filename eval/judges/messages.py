@@ -24,7 +24,7 @@ from mmrm.models.portable.conversations import Response as WrittenResponse
 
 def candidates_of(
     messages: Any,
-    responses: Sequence[WrittenResponse],
+    responses: Sequence[WrittenResponse | Response],
     images: Iterable[Any] = (),
     identity: str = "messages",
 ) -> Candidates:
@@ -36,7 +36,7 @@ def candidates_of(
         messages: The conversation, a text or turns. `mmrm.models.portable.conversations` describes
             the forms of the turns and of the images.
         responses: The responses, at least one: a text, or a list of text parts and image parts,
-            each of which holds its image.
+            each of which holds its image. Responses that were read before are taken as they are.
         images: Images that are not inside `messages`, in order.
         identity: The name of the conversation in messages about it.
 
@@ -71,7 +71,7 @@ def candidates_of(
     return Candidates(content_hash.hexdigest(), encoded, prompt, converted, identity)
 
 
-def _response(number: int, written: WrittenResponse) -> Response:
+def _response(number: int, written: WrittenResponse | Response) -> Response:
     """Return a response with encoded images.
 
     Args:
@@ -80,6 +80,8 @@ def _response(number: int, written: WrittenResponse) -> Response:
 
     Raises: ConversationError if a part has another form, or an image part holds no image.
     """
+    if isinstance(written, Response):
+        return written
     if isinstance(written, str):
         return Response.of_text(written)
     turn, pictures = read_response(number, written)
@@ -90,7 +92,7 @@ def _response(number: int, written: WrittenResponse) -> Response:
     return Response(tuple(content))
 
 
-def _fault_of(responses: Sequence[WrittenResponse]) -> str:
+def _fault_of(responses: Sequence[WrittenResponse | Response]) -> str:
     """Return the reason why a value is no list of responses, or "" if it is one.
 
     The parts of a response are not looked at.
@@ -100,7 +102,7 @@ def _fault_of(responses: Sequence[WrittenResponse]) -> str:
     if not responses:
         return "none"
     for response in responses:
-        if not isinstance(response, str | list | tuple):
+        if not isinstance(response, str | list | tuple | Response):
             return f"a {type(response).__name__} among them"
     return ""
 

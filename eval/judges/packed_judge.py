@@ -26,6 +26,7 @@ from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, Usage
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.judges.packed_inference import CHUNK, Cost, Packed, run_packed
 from mmrm.eval.protocol import ProtocolConfig, journal_key
 from mmrm.models.config import StoredRead
@@ -171,6 +172,11 @@ class PackedJudge(ABC):
         Raises:
             NonFiniteError: A score is not finite, and this is not the judge of a benchmark.
         """
+
+    @property
+    def trial(self) -> Candidates:
+        """Two responses with which a server tests at its start that the judge can compute."""
+        return candidates_of("?", ["-", "."])
 
     @property
     def can_divide_units(self) -> bool:

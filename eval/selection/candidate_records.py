@@ -19,9 +19,8 @@ from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import image_size
 from mmrm.data.limits import DEFAULTS, Limits, written_sizes
 from mmrm.data.package import data_cache
-from mmrm.data.preference import EncodedImage
+from mmrm.data.preference import EncodedImage, Response
 from mmrm.data.regular_files import require_regular
-from mmrm.data.sources.shared.conversation import response_text
 from mmrm.data.sources.shared.file_source import (
     CONVERSION_ERRORS,
     MAX_MESSAGE_LENGTH,
@@ -29,6 +28,7 @@ from mmrm.data.sources.shared.file_source import (
     refuse_media_columns,
     refuse_response_images,
 )
+from mmrm.data.sources.shared.responses import read_response
 from mmrm.data.sources.trl import split_pair
 from mmrm.data.storage.archives import Folder
 from mmrm.data.storage.row_files import Rows, open_rows
@@ -52,7 +52,15 @@ class AnsweredPrompt:
     file."""
     images: tuple[EncodedImage, ...]
     """The same images, with resolved paths."""
-    responses: tuple[str, ...]
+    responses: tuple[Response, ...]
+    """The responses. Paths of their images are resolved."""
+    written_responses: tuple[Any, ...]
+    """The same responses as the record has them: texts, or lists of parts that hold their images."""
+
+    @property
+    def response_texts(self) -> list[str]:
+        """The text of each response, which verifiers read."""
+        return [response.text for response in self.responses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,7 @@ class RecordFile:
                 verifier.refuse_other_rule(row.columns)
                 has_verdicts = isinstance(row.columns.get("right"), list)
                 if has_verdicts:
-                    verifier.right(row.columns, self.answered_prompt(row).responses)
+                    verifier.right(row.columns, self.answered_prompt(row).response_texts)
             except RecordError:
                 continue
 
@@ -162,9 +170,8 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
                 "'responses' is one text; required is a list. A single response is named "
                 "`response`."
             )
-        # A list in another column than `responses` holds the turns of a single response.
-        texts_or_turns: list[Any] = list(value) if column == "responses" else [value]
-        responses = [response_text(text_or_turns) for text_or_turns in texts_or_turns]
+        # A list in another column than `responses` holds the turns or parts of a single response.
+        written: list[Any] = list(value) if column == "responses" else [value]
     elif not has_pair:
         raise RecordError(
             f"there are no responses; found are {column_names}; required is one of "
@@ -172,10 +179,9 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         )
     elif columns.get("messages") is None:
         # TRL's preference records, in which both responses may begin with the prompt.
-        messages, *texts_or_turns = split_pair(row)
-        responses = [response_text(text_or_turns) for text_or_turns in texts_or_turns]
+        messages, *written = split_pair(row)
     else:
-        responses = [response_text(row.value(name, str | list)) for name in ("chosen", "rejected")]
+        written = [row.value(name, str | list) for name in ("chosen", "rejected")]
     if messages is None:
         raise RecordError(f"there is neither 'prompt' nor 'messages'; found are {column_names}.")
     images: Any = columns.get("images")
@@ -183,11 +189,20 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         images = columns.get("image")
     if images is None:
         images = []
-    for name, count in written_sizes(messages, responses, images).items():
+    responses = []
+    for number, value in enumerate(written):
+        responses.append(read_response(row, f"response {number}", _as_turns(value)))
+    response_texts = [response.text for response in responses]
+    refuse_markers(response_texts)  # those that are control tokens of a model as well
+    sizes = written_sizes(messages, response_texts, images)
+    for response in responses:
+        sizes["images"] += len(response.images)
+        if response.images:
+            sizes["parts"] += len(response.content)
+    for name, count in sizes.items():
         limits.refuse_beyond(name, count, f"start with `--max-{name} N`")
     listed_images = images if isinstance(images, list) else [images]
     turns, images_in_order = read_conversation(messages, listed_images)
-    refuse_markers(responses)
     # `read_conversation` may also return opened images, which a file cannot hold.
     references = tuple(image for image in images_in_order if isinstance(image, bytes | Path))
     resolved_images: list[EncodedImage] = []
@@ -195,6 +210,41 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         # A path is relative to the image folder, and `row.image` returns the complete path.
         path_or_bytes = reference if isinstance(reference, bytes) else str(reference)
         resolved_images.append(row.image(path_or_bytes))
-    for image in resolved_images:
+    images_of_responses = [image for response in responses for image in response.images]
+    for image in (*resolved_images, *images_of_responses):
         image_size(image, row.identity)  # raises ImageError if the file holds no image
-    return AnsweredPrompt(turns, references, tuple(resolved_images), tuple(responses))
+    return AnsweredPrompt(
+        turns,
+        references,
+        tuple(resolved_images),
+        tuple(responses),
+        tuple(map(_as_text_or_parts, written)),
+    )
+
+
+def _as_turns(value: Any) -> Any:
+    """Return a response as a text or a list of turns.
+
+    A list of parts becomes the content of one turn of the assistant. Other values are returned
+    unchanged.
+    """
+    is_list_of_parts = isinstance(value, list) and all(
+        isinstance(part, dict) and "type" in part for part in value
+    )
+    if value and is_list_of_parts:
+        return [{"role": "assistant", "content": value}]
+    return value
+
+
+def _as_text_or_parts(value: Any) -> Any:
+    """Return a response that was read without errors as a text, or as a list of parts."""
+    if isinstance(value, str):
+        return value
+    [turn] = _as_turns(value)
+    content = turn["content"]
+    if isinstance(content, str):
+        return content
+    if all(part["type"] == "text" for part in content):
+        return "".join(part["text"] for part in content)
+    # Arrow gives all structs of a list the same keys, with None for those of other types.
+    return [{key: item for key, item in part.items() if item is not None} for part in content]

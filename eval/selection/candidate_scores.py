@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from mmrm.data.errors import NonFiniteError, RecordError
+from mmrm.data.preference import Response
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.content import shown_key
 from mmrm.data.storage.files import digest, write_whole
@@ -79,8 +80,10 @@ class Scoring:
         verdicts: ResultLine = {}
         try:
             if self.verifier is not None:
-                verdicts["right"] = self.verifier.right(row.columns, answered.responses)
-            reference_answer = [row.text("reference")] if self.form == "relative" else []
+                verdicts["right"] = self.verifier.right(row.columns, answered.response_texts)
+            reference_answer: list[Response] = []
+            if self.form == "relative":
+                reference_answer.append(Response.of_text(row.text("reference")))
         except RecordError as error:
             raise RecordError(f"{row.identity}: {error}") from error
         responses = [*answered.responses, *reference_answer]

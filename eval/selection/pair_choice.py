@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from mmrm.data.arrays import Floats, Ints
-from mmrm.data.preference import visible
+from mmrm.data.preference import Response
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.eval.results.uncertainty import standardised_differences
 from mmrm.eval.selection.candidate_files import ATTRIBUTE_PREFIX
@@ -57,7 +57,7 @@ class PossiblePair:
 def possible_pairs(record: int, scored_responses: ScoredResponses) -> list[PossiblePair]:
     """Return the pairs of responses to a prompt that a labeller can be asked about.
 
-    Responses without a visible character are in no pair. Of responses with equal texts, only the
+    Responses without an image or a visible character are in no pair. Of equal responses, only the
     first is in pairs.
 
     Args:
@@ -65,13 +65,12 @@ def possible_pairs(record: int, scored_responses: ScoredResponses) -> list[Possi
         scored_responses: The responses with their scores, and with deviations if the judge states
             them.
     """
-    texts = scored_responses.responses
-    # A dictionary, because it keeps the first index of each text.
-    index_by_text: dict[str, int] = {}
-    for index, text in enumerate(texts):
-        if visible(text):
-            index_by_text.setdefault(text, index)
-    index_pairs = list(combinations(index_by_text.values(), 2))
+    # A dictionary, because it keeps the first index of each response.
+    index_by_response: dict[Response, int] = {}
+    for index, response in enumerate(scored_responses.responses):
+        if response.is_visible:
+            index_by_response.setdefault(response, index)
+    index_pairs = list(combinations(index_by_response.values(), 2))
     if not index_pairs:
         return []
     first = np.array([pair[0] for pair in index_pairs])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import data_uri
-from mmrm.data.preference import visible
+from mmrm.data.preference import Response
 from mmrm.data.regular_files import read_bytes
 from mmrm.eval.candidates import Scores
 from mmrm.eval.selection.candidate_files import STD_COLUMN
@@ -42,7 +42,7 @@ IndexPair = tuple[int, int]
 class ScoredResponses:
     """The responses to a prompt with their scores, and with verdicts if a verifier was used."""
 
-    responses: Sequence[str]
+    responses: Sequence[Response]
     scores: Sequence[float]
     right: Sequence[bool] | None
     """Whether each response is right; None if no verifier was used."""
@@ -69,7 +69,7 @@ class ScoredResponses:
 
 def read_scored_responses(
     columns: Mapping[str, Any],
-    responses: Sequence[str],
+    responses: Sequence[Response],
     verifier: ResponseVerifier | None,
     with_stds: bool = False,
 ) -> ScoredResponses:
@@ -91,7 +91,9 @@ def read_scored_responses(
             f"`scores` is {scores!r:.60}; required is a list of {len(responses)} numbers of at "
             f"most {LARGEST_SCORE:.0e}, as eval/score.py writes it."
         )
-    right = verifier.right(columns, responses) if verifier else None
+    right = None
+    if verifier is not None:
+        right = verifier.right(columns, [response.text for response in responses])
     stds = _read_stds(columns, len(responses)) if with_stds else None
     return ScoredResponses(responses, scores, right, stds)
 
@@ -153,7 +155,7 @@ def preference_pairs(
     Without a verifier there is one pair, the best and the worst response by score, or with
     `all_pairs` all pairs of responses with different scores. With a verifier there is one pair, the
     best right response and the worst wrong one, or with `all_pairs` all pairs of a right and a
-    wrong response, whatever their scores. Responses with equal texts, and responses without a
+    wrong response, whatever their scores. Equal responses, and responses without an image or a
     visible character, make no pair. Pairs with better responses come first.
 
     Args:
@@ -165,7 +167,7 @@ def preference_pairs(
         NothingSelected: If there is no pair.
     """
     scores = scored_responses.scores
-    texts = scored_responses.responses
+    responses = scored_responses.responses
     if scored_responses.right is None:
         pairs, reason = _pairs_by_score(scored_responses, all_pairs)
     else:
@@ -184,8 +186,8 @@ def preference_pairs(
         raise NothingSelected("the margin is too small")
     usable_pairs: list[IndexPair] = []
     for better, worse in pairs:
-        are_visible = visible(texts[better]) and visible(texts[worse])
-        if are_visible and texts[better] != texts[worse]:
+        are_visible = responses[better].is_visible and responses[worse].is_visible
+        if are_visible and responses[better] != responses[worse]:
             usable_pairs.append((better, worse))
     if not usable_pairs:
         raise NothingSelected("the texts are equal or empty")
@@ -267,8 +269,8 @@ class TrainingRecordMaker:
             identity: The name of the record in messages.
         """
         record = self._prompt(answered, identity) | {
-            "chosen": self._response(answered.responses[chosen]),
-            "rejected": self._response(answered.responses[rejected]),
+            "chosen": self._response(answered.written_responses[chosen], identity),
+            "rejected": self._response(answered.written_responses[rejected], identity),
         }
         if scored_responses.right is None:
             scores = scored_responses.scores
@@ -282,7 +284,7 @@ class TrainingRecordMaker:
         `identity` names the record in messages.
         """
         column = "completion" if self.form == "trl" else "response"
-        response = self._response(answered.responses[index])
+        response = self._response(answered.written_responses[index], identity)
         return self._prompt(answered, identity) | {column: response}
 
     def unlabelled_record(
@@ -296,14 +298,31 @@ class TrainingRecordMaker:
             second: The index of another one.
             identity: The name of the record in messages.
         """
-        responses = [answered.responses[first], answered.responses[second]]
+        responses = [answered.written_responses[first], answered.written_responses[second]]
         return self._prompt(answered, identity) | {"responses": responses}
 
-    def _response(self, content: str) -> Any:
+    def _response(self, content: Any, identity: str) -> Any:
         """Return a response in the form of the training records.
 
-        It is a text in this project's form, and a list of one assistant turn in TRL's.
+        It is a text or a list of parts in this project's form, and a list of one assistant turn in
+        TRL's.
+
+        Args:
+            content: The response as the scored file has it, a text or a list of parts.
+            identity: The name of the record in messages.
+
+        Raises:
+            UserError: The response has images, and the records are no JSON lines of this project's
+                form.
         """
+        if not isinstance(content, str):
+            if self.form == "trl" or self.suffix == ".parquet":
+                raise UserError(
+                    f"{identity}: a response has images. Training records with such responses are "
+                    "written as JSON lines of this project's form alone: name an OUT that ends in "
+                    ".jsonl, and give no --output-format."
+                )
+            return content
         if self.form != "trl":
             return content
         return [self._turn({"role": "assistant", "content": [{"type": "text", "text": content}]})]

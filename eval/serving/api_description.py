@@ -18,12 +18,15 @@ from mmrm.eval.serving.api_models import (
     ModelsAnswer,
     ReadyAnswer,
     RerankAnswer,
-    RerankQuery,
     RerankRequest,
+    RewardNamesAnswer,
     RewardsAnswer,
     RewardsRequest,
+    ScoreImagesAnswer,
+    ScoreImagesRequest,
     StoredImage,
     WrittenGroup,
+    WrittenParts,
     WrittenTurn,
 )
 
@@ -50,6 +53,11 @@ class Route:
         return "get" if self.request is None else "post"
 
 
+WHITE_SQUARE = (
+    "iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAAAAACN7WTCAAAAJUlEQVR42u3LMREA"
+    "AAgEoNf+nbWC5ww7NfnpiKIoiqIoiqIoniwyIgFvCyLXLgAAAABJRU5ErkJggg=="
+)
+"""A PNG file of 56 x 56 white pixels in base64."""
 RERANK = Route(
     summary="Rank responses, in the form of vLLM, Jina and Cohere",
     request=RerankRequest,
@@ -82,6 +90,20 @@ ROUTES: Mapping[str, Route] = {
         example={"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2? "]},
         answer=GetRewardAnswer,
     ),
+    "/score": Route(
+        summary="Score generated and edited images, in the form of UniRL's reward service",
+        request=ScoreImagesRequest,
+        example={
+            "requests": [
+                {
+                    "history": [{"text": "A white square", "image_b64": WHITE_SQUARE}],
+                    "required_rewards": ["reward_model"],
+                }
+            ]
+        },
+        answer=ScoreImagesAnswer,
+    ),
+    "/rewards": Route(summary="The names that /score knows", answer=RewardNamesAnswer),
     "/v1/models": Route(summary="Name, kind, fingerprint and limits", answer=ModelsAnswer),
     "/metrics": Route(summary="Counters and gauges for Prometheus"),
     "/health": Route(summary="Whether the process is alive", answer=HealthAnswer, needs_key=False),
@@ -98,6 +120,7 @@ REFUSALS = {
     "404": "The server has no such model.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
+    "415": "The body is a pickle.",
     "422": "The request is malformed, or exceeds a limit.",
     "429": "Too many requests wait. Repeat it after the seconds in `Retry-After`.",
     "500": "The server failed. Its log has the reason.",
@@ -160,7 +183,7 @@ def _json_content(model: type[BaseModel]) -> Json:
 def _schemas() -> Json:
     """Return the schemas of all models by their names."""
     # Only annotations refer to these four, see `described_as`, so they are named here.
-    requests: list[type[BaseModel]] = [WrittenGroup, WrittenTurn, RerankQuery, StoredImage]
+    requests: list[type[BaseModel]] = [WrittenGroup, WrittenTurn, WrittenParts, StoredImage]
     answers: list[type[BaseModel]] = [ErrorAnswer]
     for route in ROUTES.values():
         if route.request is not None:

@@ -40,9 +40,10 @@ class StoredImage(BaseModel):
 
 
 class WrittenImage(BaseModel):
-    """An image of a turn, in transformers' form.
+    """An image of a turn or a response, in transformers' form.
 
-    A part without an image is the place of an image of the group's `images`.
+    A part of a turn that has no image is the place of an image of the group's `images`. A part of a
+    response must have one.
     """
 
     type: Literal["image"]
@@ -63,7 +64,7 @@ class ImageAddress(BaseModel):
 
 
 class WrittenImageAddress(BaseModel):
-    """An image of a turn, in OpenAI's form."""
+    """An image of a turn or a response, in OpenAI's form."""
 
     type: Literal["image_url", "input_image"]
     image_url: str | ImageAddress | None = None
@@ -76,12 +77,15 @@ class WrittenTurn(BaseModel):
         description="At most one system turn comes first. Then user and assistant alternate."
     )
     content: str | list[WrittenText | WrittenImage | WrittenImageAddress] = Field(
-        description="A text, or a list of texts and images. A turn of the assistant has no image."
+        description=(
+            "A text, or a list of texts and images. Of the assistant's turns, only the scored "
+            "response of `/classify` may have images."
+        )
     )
 
 
-class RerankQuery(BaseModel):
-    """A prompt that is a list of texts and images."""
+class WrittenParts(BaseModel):
+    """A query or a document of `/rerank` that is a list of texts and images."""
 
     content: str | list[WrittenText | WrittenImage | WrittenImageAddress]
 
@@ -89,6 +93,19 @@ class RerankQuery(BaseModel):
 AnyTurn = Annotated[Any, described_as(WrittenTurn)]
 AnyImage = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": f"{SCHEMAS}/StoredImage"}]})
+]
+
+
+AnyPart = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"$ref": f"{SCHEMAS}/{part.__name__}"}
+                for part in (WrittenText, WrittenImage, WrittenImageAddress)
+            ]
+        }
+    ),
 ]
 
 
@@ -100,7 +117,10 @@ class WrittenGroup(BaseModel):
     messages: str | list[AnyTurn] = Field(
         description="The prompt: a question, or a conversation that ends with the user's turn."
     )
-    responses: list[str] = Field(min_length=1, description="The responses that are scored.")
+    responses: list[str | list[AnyPart]] = Field(
+        min_length=1,
+        description="The responses that are scored, each a text or a list of texts and images.",
+    )
     images: list[AnyImage] = Field(
         default=[],
         description=(
@@ -154,10 +174,12 @@ class ClassifyRequest(Request):
 class RerankRequest(Request):
     """A request to `/rerank` or `/v1/rerank`."""
 
-    query: str | Annotated[dict[str, Any], described_as(RerankQuery)] = Field(
+    query: str | Annotated[dict[str, Any], described_as(WrittenParts)] = Field(
         description="The prompt."
     )
-    documents: list[str] = Field(min_length=1, description="The responses that are scored.")
+    documents: list[str | Annotated[dict[str, Any], described_as(WrittenParts)]] = Field(
+        min_length=1, description="The responses that are scored."
+    )
     top_n: int = Field(
         default=0, ge=0, description="The number of documents in the answer. 0 returns all."
     )
@@ -180,6 +202,37 @@ class GetRewardRequest(Request):
             "form of `/v1/rewards`. Other labels are ignored."
         ),
     )
+
+
+class HistoryTurn(BaseModel):
+    """A prompt, and an image that belongs to it."""
+
+    model_config = ConfigDict(strict=True)
+
+    text: str
+    image_b64: str | None = Field(default=None, description="The bytes of an image in base64.")
+    video_b64: str | None = Field(default=None, description="Must be null. Videos are refused.")
+    video_path: str | None = Field(default=None, description="Must be null. Videos are refused.")
+
+
+class ScoredHistory(BaseModel):
+    """A generated image with its prompt.
+
+    `history` is [generated image], or, for an edited image, [source image, edited image]. The turns
+    of an edited image have equal texts.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    history: list[HistoryTurn]
+    required_rewards: list[str] = Field(description='Must be ["reward_model"].')
+    metadata: dict[str, Any] | None = Field(default=None, description="Is not used.")
+
+
+class ScoreImagesRequest(Request):
+    """A request to `/score`."""
+
+    requests: list[ScoredHistory] = Field(min_length=1)
 
 
 # Answers
@@ -301,10 +354,10 @@ class ClassifyAnswer(BaseModel):
 
 
 class Document(BaseModel):
-    """A response."""
+    """A response, as it was sent: its text, or its parts."""
 
-    text: str
-    multi_modal: None = None
+    text: str | None = None
+    multi_modal: list[AnyPart] | None = None
 
 
 class RankedDocument(BaseModel):
@@ -345,6 +398,23 @@ class GetRewardAnswer(BaseModel):
     )
 
 
+class ScoreImagesAnswer(BaseModel):
+    """The answer of `/score`, in the form of UniRL's reward service."""
+
+    results: list[dict[str, dict[str, float]]] = Field(
+        description='The raw score of each image: {"reward_model": {"score": SCORE}}.'
+    )
+    errors: list[dict[str, str]] = Field(
+        description="An empty object for each image. If an image has no score, the request fails."
+    )
+
+
+class RewardNamesAnswer(BaseModel):
+    """The answer of `/rewards`, in the form of UniRL's reward service."""
+
+    rewards: list[str] = Field(description='["reward_model"].')
+
+
 class ModelEntry(BaseModel):
     """The served model."""
 
@@ -372,6 +442,9 @@ class HealthAnswer(BaseModel):
     """The answer of `/health`."""
 
     status: Literal["alive"]
+    rewards: dict[str, list[str]] = Field(
+        description='{"reward_model": [the status of /ready]}, for the client of UniRL.'
+    )
 
 
 class ReadyAnswer(BaseModel):

@@ -23,8 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mmrm.eval.serving.api_description import openapi_document
-from mmrm.eval.serving.dialects import DIALECTS, ScoreRequest, ServedCheckpoint
-from mmrm.eval.serving.service import LOGGER, RequestError, Service
+from mmrm.eval.serving.dialects import (
+    DIALECTS,
+    REWARD_NAME,
+    ScoreRequest,
+    ServedCheckpoint,
+)
+from mmrm.eval.serving.service import LOGGER, REQUIRES_JSON, RequestError, Service
 from mmrm.eval.serving.web_pages import reference_page, try_page
 
 PROBE_PATHS = ("/health", "/ready")
@@ -32,7 +37,7 @@ PROBE_PATHS = ("/health", "/ready")
 PAGE_PATHS = ("/", "/docs", "/openapi.json")
 """Paths of the pages and the description of the routes. They need no key, because a browser sends
 none when it opens a page, and what they answer depends on nothing but the key being required."""
-METERED_PATHS = (*DIALECTS, *PAGE_PATHS, "/metrics", "/v1/models")
+METERED_PATHS = (*DIALECTS, *PAGE_PATHS, "/metrics", "/rewards", "/v1/models")
 """Paths whose requests are counted by their names in the metrics."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -142,7 +147,10 @@ def application(service: Service) -> FastAPI:
         return error.response()
 
     @app.exception_handler(HTTPException)
-    async def answer_unknown_route(_: Request, error: HTTPException) -> JSONResponse:
+    async def answer_unknown_route(request: Request, error: HTTPException) -> JSONResponse:
+        # verl-omni's client posts pickles to the address alone, without the path of a route.
+        if request.headers.get("content-type") == "application/octet-stream":
+            return RequestError(415, "unsupported_media_type", REQUIRES_JSON).response()
         return RequestError(
             error.status_code, "not_found", f"{error.detail}; POST goes to {', '.join(DIALECTS)}."
         ).response()
@@ -170,15 +178,17 @@ def application(service: Service) -> FastAPI:
         return JSONResponse(document, headers=PAGE_HEADERS)
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "alive"}
+    async def health() -> dict[str, Any]:
+        return {"status": "alive", "rewards": {REWARD_NAME: [service.status]}}
 
     @app.get("/ready", response_model=None)
     async def ready() -> JSONResponse:
-        status = "ready" if service.running else "loading"
-        if service.draining:
-            status = "draining"
+        status = service.status
         return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+
+    @app.get("/rewards")
+    async def rewards() -> dict[str, list[str]]:
+        return {"rewards": [REWARD_NAME]}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -33,10 +33,15 @@ from mmrm.eval.serving.api_models import (
     RerankUsage,
     RewardsAnswer,
     RewardsRequest,
+    ScoredHistory,
+    ScoreImagesAnswer,
+    ScoreImagesRequest,
     WrittenVote,
 )
 from mmrm.eval.serving.batcher import ScoredGroup
 
+REWARD_NAME = "reward_model"
+"""The name of the served model's reward for clients of UniRL, whose servers have several rewards."""
 ASSISTANT_HEADER = "<|im_start|>assistant\n"
 """The beginning of an assistant's turn in ChatML, the form of Qwen's chat template."""
 FINISHED_TURN = re.compile(
@@ -224,40 +229,34 @@ def _classify_answer(served: ServedCheckpoint, results: Sequence[ScoredGroup]) -
 def _group_of_conversation(messages: list[Any]) -> dict[str, Any]:
     """Return a group, a prompt with one response: the last message is the response.
 
-    Raises: RecordError if the last message is not a text of the assistant.
+    Raises: RecordError if the last message is not the assistant's, or has neither text nor parts.
     """
     last_turn = messages[-1] if messages and isinstance(messages[-1], dict) else {}
     response = last_turn.get("content")
-    if isinstance(response, list):
-        response = _joined_texts(response)
-    if last_turn.get("role") != "assistant" or not isinstance(response, str):
+    if last_turn.get("role") != "assistant" or not isinstance(response, str | list):
         raise RecordError(
-            "the last of the messages must be the assistant's turn with the text to be scored."
+            "the last of the messages must be the assistant's turn with the response to be scored, "
+            "a text or a list of parts."
         )
     return {"messages": messages[:-1], "responses": [response]}
-
-
-def _joined_texts(parts: list[Any]) -> str | None:
-    """Return the joined texts of a turn's parts, or None if a part is not a text."""
-    texts: list[str] = []
-    for part in parts:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            return None
-        if not isinstance(part.get("text"), str):
-            return None
-        texts.append(part["text"])
-    return "".join(texts)
 
 
 def read_rerank_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read the body of a request to `/rerank`, a route of vLLM.
 
-    The `query` is the prompt, a text or `{"content": parts}`. The `documents` are the responses.
+    The `query` is the prompt, a text or `{"content": parts}`. The `documents` are the responses,
+    each in one of these forms.
     """
     request = RerankRequest.model_validate(body)
-    content = request.query if isinstance(request.query, str) else request.query.get("content")
-    group = {"messages": [{"role": "user", "content": content}], "responses": request.documents}
+    turn = {"role": "user", "content": _written_content(request.query)}
+    responses = [_written_content(document) for document in request.documents]
+    group = {"messages": [turn], "responses": responses}
     return ScoreRequest([group], write_answer=partial(_rerank_answer, served, request))
+
+
+def _written_content(text_or_parts: str | dict[str, Any]) -> Any:
+    """Return the content of a query or a document, which is a text or `{"content": parts}`."""
+    return text_or_parts if isinstance(text_or_parts, str) else text_or_parts.get("content")
 
 
 def _rerank_answer(
@@ -271,10 +270,13 @@ def _rerank_answer(
     num_shown = request.top_n or len(request.documents)
     ranked_documents: list[RankedDocument] = []
     for index in result.scores.order[:num_shown]:
+        content = _written_content(request.documents[index])
+        is_text = isinstance(content, str)
+        document = Document(text=content) if is_text else Document(multi_modal=content)
         ranked_documents.append(
             RankedDocument(
                 index=index,
-                document=Document(text=request.documents[index]),
+                document=document,
                 relevance_score=result.scores.values[index],
             )
         )
@@ -354,7 +356,7 @@ def _get_reward_answer(
 def _by_query(
     query_indices_by_group: Sequence[Sequence[int]], values_by_group: Sequence[Sequence[float]]
 ) -> list[float]:
-    """Return a number for each query, in the order of the request, from those of each group."""
+    """Return a number for each query or image, in the order of the request, from each group's."""
     value_by_query: dict[int, float] = {}
     for query_indices, values in zip(query_indices_by_group, values_by_group, strict=True):
         value_by_query.update(zip(query_indices, values, strict=True))
@@ -371,6 +373,109 @@ def _images_in_label(label: Any) -> list[Any]:
         return []
     images = fields.get("images")
     return images if isinstance(images, list) else []
+
+
+def read_score_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
+    """Read the body of a request to `/score`, the route of UniRL's reward service.
+
+    Each of its requests is a generated image with its prompt. Requests with equal prompts become
+    one group. UniRL's client gives an image without a score the reward 0 and marks it as failed, so
+    this server never answers with a part of the scores: one failure fails the request.
+
+    The protocol is that of `unirl-reward-service/reward_service/schemas.py` of
+    https://github.com/Tencent-Hunyuan/UniRL, commit 1a7b501.
+
+    Raises: RecordError if another reward is requested, or a request has another form.
+    """
+    request = ScoreImagesRequest.model_validate(body)
+    group_by_prompt: dict[str, dict[str, Any]] = {}
+    request_indices_by_prompt: dict[str, list[int]] = {}
+    for index, scored_history in enumerate(request.requests):
+        _refuse_other_rewards(index, scored_history.required_rewards)
+        prompt_content, response = _split_history(index, scored_history)
+        prompt_key = json.dumps(prompt_content)
+        if prompt_key not in group_by_prompt:
+            turn = {"role": "user", "content": prompt_content}
+            group_by_prompt[prompt_key] = {"messages": [turn], "responses": []}
+            request_indices_by_prompt[prompt_key] = []
+        group_by_prompt[prompt_key]["responses"].append(response)
+        request_indices_by_prompt[prompt_key].append(index)
+
+    request_indices_by_group = list(request_indices_by_prompt.values())
+    return ScoreRequest(
+        list(group_by_prompt.values()),
+        write_answer=partial(_score_images_answer, request_indices_by_group),
+    )
+
+
+def _refuse_other_rewards(index: int, required_rewards: list[str]) -> None:
+    """Raise RecordError unless a request requires the reward of this server, and no other.
+
+    Args:
+        index: Index of the request, for the message.
+        required_rewards: The names of the rewards that the request requires.
+    """
+    if required_rewards != [REWARD_NAME]:
+        raise RecordError(
+            f"request {index} has the `required_rewards` {str(required_rewards)[:200]}, and this "
+            f"server has one reward, {REWARD_NAME!r}. Require that one alone."
+        )
+
+
+def _split_history(
+    index: int, scored_history: ScoredHistory
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the content of the prompt of a request to `/score`, and its generated image as parts.
+
+    The prompt of an edited image holds the source image before the text.
+
+    Args:
+        index: Index of the request, for messages.
+        scored_history: The request.
+
+    Raises:
+        RecordError: If a turn has a video or no image, or the turns are those of neither a
+            generated nor an edited image.
+    """
+    turns = scored_history.history
+    images: list[dict[str, Any]] = []
+    for turn_index, turn in enumerate(turns):
+        name = f"request {index}, turn {turn_index}"
+        if turn.video_b64 is not None or turn.video_path is not None:
+            raise RecordError(f"{name} has a video, and this server scores images. Send an image.")
+        if turn.image_b64 is None:
+            raise RecordError(f"{name} has no image; required is `image_b64` in each turn.")
+        # The server recognises the format by the content.
+        images.append({"type": "image", "image": f"data:image/x;base64,{turn.image_b64}"})
+
+    prompts = {turn.text for turn in turns}
+    if len(turns) not in (1, 2) or len(prompts) != 1:
+        raise RecordError(
+            f"request {index} has {len(turns)} turns with {len(prompts)} different texts; required "
+            "is one turn with the generated image, or two with the same text: the source image and "
+            "the edited image."
+        )
+    *source_images, generated_image = images
+    return [*source_images, {"type": "text", "text": turns[0].text}], [generated_image]
+
+
+def _score_images_answer(
+    request_indices_by_group: Sequence[Sequence[int]], results: Sequence[ScoredGroup]
+) -> dict[str, Any]:
+    """Return the answer of `/score`: the score of each image, in the order of the request.
+
+    The further numbers of a head are left out, because clients may average all numbers of a reward.
+
+    Args:
+        request_indices_by_group: The index of the request of each response, group by group.
+        results: The scores of each group.
+    """
+    values_by_group = [result.scores.values for result in results]
+    scores = _by_query(request_indices_by_group, values_by_group)
+    answer = ScoreImagesAnswer(
+        results=[{REWARD_NAME: {"score": score}} for score in scores], errors=[{} for _ in scores]
+    )
+    return answer.model_dump()
 
 
 def split_rendered(query: str, prompt: str | None = None) -> tuple[list[dict[str, Any]], str]:
@@ -482,5 +587,6 @@ DIALECTS: dict[str, Callable[[Any, ServedCheckpoint], ScoreRequest]] = {
     "/rerank": read_rerank_request,
     "/v1/rerank": read_rerank_request,
     "/get_reward": read_get_reward_request,
+    "/score": read_score_request,
 }
 """The function that reads the requests to each route."""

@@ -29,8 +29,13 @@ class RequestLimits(Section):
         8, description="responses of a group where a judge compares: N take N (N - 1) judgements"
     )
     turns: Limit = Field(DEFAULTS.turns, description="turns of a prompt")
-    parts: Limit = Field(DEFAULTS.parts, description="texts and images of a prompt's turns")
-    images: Limit = Field(DEFAULTS.images, description="images of a group")
+    parts: Limit = Field(
+        DEFAULTS.parts,
+        description="texts and images of a prompt's turns and of responses that are lists",
+    )
+    images: Limit = Field(
+        DEFAULTS.images, description="images of a group, those of its responses too"
+    )
     characters: Limit = Field(
         DEFAULTS.characters, description="characters of a prompt with its longest response"
     )

@@ -1,11 +1,12 @@
 """Check the groups of a request, and read their images.
 
-A group is a prompt with the responses to it. Its images may be data URIs, or files below the media
-root.
+A group is a prompt with the responses to it. The images of the prompt and of the responses may be
+data URIs, or files below the media root.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from mmrm.data.errors import ImageError, RecordError, SpecialFileError
 from mmrm.data.images import image_path, image_size
 from mmrm.data.limits import written_sizes
-from mmrm.data.preference import EncodedImage
+from mmrm.data.preference import EncodedImage, Response
 from mmrm.data.regular_files import open_regular
 from mmrm.eval.candidates import Candidates
 from mmrm.eval.judges.messages import candidates_of
@@ -63,7 +64,7 @@ class Intake:
                     f"Shorten it, or start with `--max-{name} N`."
                 )
         candidates = candidates_of(group.messages, group.responses, group.images, identity)
-        return replace(candidates, images=self._read_images(candidates.images, identity))
+        return self._with_read_images(candidates)
 
     def _refuse_too_many_responses(self, num_responses: int, identity: str) -> None:
         """Raise RecordError if a group has too many responses for this kind of judge."""
@@ -79,6 +80,21 @@ class Intake:
                 f"{identity}: {num_responses} responses; this server allows {limit} {description}. "
                 f"Send fewer, or start with `--max-{limit_name} N`."
             )
+
+    def _with_read_images(self, candidates: Candidates) -> Candidates:
+        """Return candidates with the bytes of all images of the prompt and the responses.
+
+        Raises:
+            ImageError: If an image cannot be read, or if the images have too many pixels.
+        """
+        contents = self._read_images(candidates.all_images, candidates.identity)
+        num_prompt_images = len(candidates.images)
+        remaining_images = iter(contents[num_prompt_images:])
+        responses: list[Response] = []
+        for response in candidates.responses:
+            images_of_response = list(islice(remaining_images, len(response.images)))
+            responses.append(response.with_images(images_of_response))
+        return replace(candidates, images=contents[:num_prompt_images], responses=tuple(responses))
 
     def _read_images(self, images: Sequence[EncodedImage], identity: str) -> tuple[bytes, ...]:
         """Return the bytes of a group's images.

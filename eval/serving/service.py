@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -36,6 +36,14 @@ READ_SECONDS = 60
 """Seconds within which a request's body has to arrive."""
 RETRY_SECONDS = "1"
 """Seconds after which a client may repeat a refused request, as text for the header Retry-After."""
+
+FIRST_BYTE_OF_PICKLES = b"\x80"
+"""The first byte of a pickle of protocol 2 or later. No text in UTF-8 begins with it."""
+REQUIRES_JSON = (
+    "the body is not JSON. verl-omni's and flow_grpo's HTTP scorer clients send pickles, and this "
+    "server reads none, because a pickle can run any program. Send JSON to /v1/rewards. For "
+    "verl-omni, copy eval/adapters/verl_omni_reward.py, which does so."
+)
 
 
 class RequestError(Exception):
@@ -110,6 +118,13 @@ class Service:
     up."""
     failed: BaseException | None = None
     """The error that ended loading or computing. The server then ends as well."""
+
+    @property
+    def status(self) -> Literal["ready", "loading", "draining"]:
+        """The status for load balancers: only a server that is ready gives scores."""
+        if self.draining:
+            return "draining"
+        return "loading" if self.running is None else "ready"
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -221,7 +236,8 @@ class Service:
                         raise RequestError(
                             413,
                             "too_large",
-                            f"the request has more than the {self.limits.body:,} bytes allowed.",
+                            f"the request has more than the {self.limits.body:,} bytes allowed. "
+                            "Send fewer or smaller images, or start with `--max-body N`.",
                         )
         except TimeoutError:
             raise RequestError(
@@ -379,9 +395,12 @@ def read_request(
         max_values: The largest number of JSON values that a body may hold.
 
     Raises:
-        RequestError: If the body has too many values, is no JSON, or names another model.
+        RequestError: If the body is a pickle, has too many values, is no JSON, or names another
+            model.
         RecordError, ValidationError: If `read` refuses the parsed body.
     """
+    if body.startswith(FIRST_BYTE_OF_PICKLES):
+        raise RequestError(415, "unsupported_media_type", REQUIRES_JSON)
     num_values = count_values(body)
     if num_values > max_values:
         raise RequestError(
@@ -422,8 +441,9 @@ def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
             "and released judges."
         )
     loaded = load_judge(path, runtime)
-    loaded.rank("?", ["-", "."])  # a judge that cannot compute fails now and not at a request
     assert isinstance(loaded.judge, PackedJudge), "a judge with a checkpoint runs in this process"
+    # A judge that cannot compute fails now and not at a request.
+    loaded.judge.score_batch([loaded.judge.trial])
     # A released judge that compares two responses is shown to clients as a generative one.
     kind = "generative" if config.compares else config.type
     served = ServedCheckpoint(name, kind, judge_digest(path), reference_of(path))

@@ -30,7 +30,7 @@ from vllm.v1.pool.metadata import PoolingMetadata
 
 from mmrm.data.storage.manifest import verify_settings, verify_weights
 from mmrm.eval.serving.vllm_plugin import head_read_of, refuse_joint
-from mmrm.models.portable.head_columns import columns_of
+from mmrm.models.portable.head_columns import columns_of, hidden_widths
 
 MAX_NAMED = 5
 """Number of missing tensors that a message names."""
@@ -53,9 +53,9 @@ class ServedHead(nn.Sequential):
     def __init__(self, config: Any) -> None:
         head_config = config.reward_head
         num_features = config.text_config.hidden_size
-        width = head_config["width"] or num_features
+        widths = hidden_widths(head_config["layers"], head_config["width"], num_features)
         layers: list[nn.Module] = []
-        for _ in range(head_config["layers"] - 1):
+        for width in widths:
             layers.append(nn.Linear(num_features, width, dtype=torch.float32))
             layers.append(ACTIVATIONS[head_config["activation"]]())
             layers.append(nn.Identity())  # has the index of training's dropout

@@ -21,9 +21,12 @@ from mmrm.models.backbone import resolve
 from mmrm.models.distributed import gather, rank
 from mmrm.models.lora import is_adapter
 
-CONTENTS = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model")
-"""Patterns of the files of a checkpoint folder that decide the model's output: weights, configs,
-tokenizer and chat template."""
+SETTINGS_CONTENTS = ("*.json", "*.jinja", "*.txt", "*.model")
+"""Patterns of the files of a checkpoint folder that hold configs, tokenizer and chat template."""
+CONTENTS = ("*.safetensors", "*.bin", *SETTINGS_CONTENTS)
+"""Patterns of the files of a checkpoint folder that decide the model's output."""
+WEIGHTS_ALONE = ("*.safetensors", "*.pth")
+"""Patterns of the files of weights that are published without configs."""
 IGNORED_FILES = ("trainer_state.json", "training_args.bin", CARD)
 """Files that match CONTENTS but do not decide a verdict, or whose settings are in the fingerprint
 already."""
@@ -74,10 +77,18 @@ def judge_digest(path: Path) -> str:
         parts.append(rows_digest(PREFERENCE_FOLDER.load(Location(location=records)).examples))
     for checkpoint in config.checkpoints():
         folder = Path(resolve(checkpoint))
-        if folder.is_dir():
+        if not folder.is_dir():
+            parts.append(checkpoint)  # a hub id of a model that is not on this machine
+        elif config.settings_folder is None:
             parts += _parts_of_checkpoint(folder)
         else:
-            parts.append(checkpoint)  # a hub id of a model that is not on this machine
+            parts += _file_digests(folder, WEIGHTS_ALONE)
+    if config.settings_folder is not None:
+        settings_folder = Path(resolve(config.settings_folder))
+        if settings_folder.is_dir():
+            parts += _file_digests(settings_folder, SETTINGS_CONTENTS)
+        else:
+            parts.append(config.settings_folder)
     return _digest(parts)
 
 
@@ -101,10 +112,13 @@ def _parts_of_checkpoint(path: Path) -> list[str]:
     return [*parts, f"{base.path}@{base.revision}"]
 
 
-def _file_digests(folder: Path) -> list[str]:
-    """Return the name and the digest of every file that decides the model's output."""
+def _file_digests(folder: Path, patterns: Sequence[str] = CONTENTS) -> list[str]:
+    """Return the name and the digest of every file that decides the model's output.
+
+    They are the files whose names match one of `patterns`.
+    """
     files: set[Path] = set()
-    for pattern in CONTENTS:
+    for pattern in patterns:
         files.update(file for file in folder.glob(pattern) if file.name not in IGNORED_FILES)
     return [f"{file.name} {remembered_digest(file)}" for file in sorted(files)]
 

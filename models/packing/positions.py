@@ -1,6 +1,6 @@
 """Position ids of a prompt's tokens: counted one by one, or on three axes as M-RoPE counts images.
 
-Both functions have one signature, so a family of backbones names one of them (`Parts.positions`).
+All functions have one signature, so a family of backbones names one of them (`Parts.positions`).
 They need no model, so loader workers can call them.
 """
 
@@ -89,6 +89,27 @@ def mrope(
     pieces.append(_text_positions(next_position, len(prompt) - num_placed))
     position_ids = torch.cat(pieces, dim=1)
     return position_ids, int(position_ids.max()) + 1
+
+
+def mrope_of_text(
+    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
+) -> tuple[Tensor, int]:
+    """Return the position ids of a prompt on three axes, with images counted like text.
+
+    This is what Qwen2-VL and Qwen2.5-VL compute if they are called with embeddings in place of
+    token ids, because they cannot find the images then. Reward models that were trained so need it.
+    Only `prompt` is used; the other parameters are those of `mrope`.
+
+    Args:
+        prompt: Token ids.
+        image: Not used.
+        grids: Not used.
+        merge: Not used.
+
+    Returns:
+        Position ids (3, tokens) int64, the same on all axes, and the position after the prompt.
+    """
+    return _text_positions(0, len(prompt)), len(prompt)
 
 
 def _text_positions(start: int, count: int) -> Tensor:

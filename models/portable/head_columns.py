@@ -8,7 +8,7 @@ import torch, so that recipes can be checked quickly.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -146,6 +146,22 @@ HEAD_COLUMNS: dict[str, type[HeadColumns]] = {
     "gaussian": GaussianColumns,
 }
 """The columns of a reward head by its `type` in `config.reward_head`."""
+
+
+def hidden_widths(layers: int, width: int | Sequence[int] | None, num_inputs: int) -> list[int]:
+    """Return the width of each hidden layer of a reward head; empty for a single layer.
+
+    Args:
+        layers: Number of linear layers.
+        width: The width of all hidden layers, or a list of their widths. None stands for
+            `num_inputs`.
+        num_inputs: Size of the hidden states that the head reads.
+    """
+    if width is None:
+        return [num_inputs] * (layers - 1)
+    if isinstance(width, int):
+        return [width] * (layers - 1)
+    return list(width)
 
 
 def columns_of(head: Mapping[str, Any]) -> HeadColumns:

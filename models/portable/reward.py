@@ -44,7 +44,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import Response
 from .decoding import upright_rgb
-from .head_columns import HeadColumns, columns_of
+from .head_columns import HeadColumns, columns_of, hidden_widths
 from .images import images_of, refuse_wrong_images
 from .markers import MarkerError
 from .orders import rotations
@@ -253,15 +253,17 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         path: Any,
         *args: Any,
         fresh_head: bool = False,
+        tensors: dict[str, Tensor] | None = None,
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Load a checkpoint as transformers does, and raise if its tensors are not the model's.
 
         Args:
-            path: Folder or hub id.
+            path: Folder or hub id. With `tensors`, the file that they come from, for messages.
             args: As in transformers.
             fresh_head: The reward head may be missing, and is then newly initialised.
+            tensors: The tensors of the model by name, in place of files; `config` is then needed.
             output_loading_info: Also return the loading report.
             kwargs: As in transformers.
 
@@ -272,15 +274,23 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         kwargs.setdefault("key_mapping", cls.released_layout)
         # Tensors of another shape are then reported below, together with the missing ones.
         kwargs["ignore_mismatched_sizes"] = True
+        loaded_path = path
+        if tensors is not None:
+            # Transformers takes either files or tensors.
+            loaded_path = None
+            kwargs["state_dict"] = tensors
         with hold_back_load_report() as held_records:
-            model, info = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+            model, info = super().from_pretrained(
+                loaded_path, *args, output_loading_info=True, **kwargs
+            )
             refuse_incomplete(path, info, "head." if fresh_head else None)
             held_records.clear()  # the report named the fresh head and nothing else
         # A checkpoint that was saved quantised may hold integers. One that is quantised only now,
         # while it is loaded, may not.
         is_quantised = "quantization_config" in vars(model.config)
         is_quantised_now = kwargs.get("quantization_config") is not None
-        if not is_quantised or is_quantised_now:
+        has_float_files = not is_quantised or is_quantised_now
+        if has_float_files and tensors is None:
             hub = {name: kwargs[name] for name in ("revision", "cache_dir") if name in kwargs}
             refuse_other_numbers(path, weight_files(path, **hub))
         return (model, info) if output_loading_info else model
@@ -340,9 +350,9 @@ class RewardHead(nn.Sequential):
     def __init__(self, config: Any) -> None:
         head_config = config.reward_head
         num_inputs = config.text_config.hidden_size
-        width = head_config["width"] or num_inputs
+        widths = hidden_widths(head_config["layers"], head_config["width"], num_inputs)
         layers: list[nn.Module] = []
-        for _ in range(head_config["layers"] - 1):
+        for width in widths:
             layers.append(Fp32Linear(num_inputs, width))
             layers.append(ACTIVATIONS[head_config["activation"]]())
             layers.append(nn.Dropout(head_config["dropout"]))

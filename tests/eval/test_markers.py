@@ -434,5 +434,5 @@ def test_image_parts_in_a_response_of_a_file_to_score_are_refused(tmp_path: Path
     row = {"prompt": "What?", "responses": [seen, "b"], "images": [URI]}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     file = open_records(tmp_path / "in.jsonl", None)
-    with pytest.raises(RecordError, match=r"row 0: a response holds 1 image parts"):
+    with pytest.raises(RecordError, match=r"row 0: response 0 has 1 places for the 0 images"):
         file.answered_prompt(file.row(0))

@@ -13,7 +13,8 @@ import datasets
 import pytest
 import torch
 
-from mmrm.data.preference import Response
+from mmrm.data.preference import Response, validate
+from mmrm.data.sources.project import ProjectConfig
 from mmrm.eval import select_responses
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.journal import Judging
@@ -50,7 +51,7 @@ def user(*parts: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": list(parts)}]
 
 
-def assistant(content: str) -> list[dict[str, str]]:
+def assistant(content: Any) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": content}]
 
 
@@ -598,3 +599,40 @@ def test_a_gaussian_checkpoint_has_its_calibration_in_the_result(tmp_path: Path)
     assert [tuple(line["std"]) for line in lines] == [
         scores.attributes["std"] for scores in found.scores
     ]
+
+
+def test_responses_with_images_are_scored_and_selected(world: Path, tmp_path: Path) -> None:
+    picture = {"type": "image", "image": "1.png"}
+    other = {"type": "image", "image": URI}
+    drawn: list[Any] = [[picture], [{"type": "text", "text": "Here: "}, other], "I cannot draw."]
+    rows = [
+        {"prompt": "Draw it.", "responses": drawn},
+        {"prompt": "Draw it.", "responses": [assistant([picture]), assistant([other])]},
+    ]
+    source = write(tmp_path / "in.jsonl", rows)
+    listed, in_turns = score(world, source, tmp_path / "out.jsonl")
+    judge = load_judge(world / "run" / "checkpoint-1", Runtime(torch.device("cpu")))
+    files = world / "files"
+    resolved: list[Any] = [[picture | {"image": str(files / "1.png")}], drawn[1], drawn[2]]
+    assert listed["scores"] == pytest.approx(judge.score("Draw it.", resolved), rel=RELATIVE)
+    assert in_turns["scores"][0] == pytest.approx(listed["scores"][0], rel=RELATIVE)
+    assert listed["responses"] == drawn  # the columns of the file stay as they are
+
+    best = tmp_path / "best.jsonl"
+    options = ["--image-root", str(files)]
+    select_responses.main(["best", str(tmp_path / "out.jsonl"), str(best), *options])
+    first, _ = run_folders.lines(best)
+    assert first["response"] == drawn[listed["order"][0]]
+
+    pairs = tmp_path / "pairs.jsonl"
+    select_responses.main(["pairs", str(tmp_path / "out.jsonl"), str(pairs), "--all", *options])
+    config = ProjectConfig(type="project", path=str(pairs), images=str(files))
+    records = config.open(tmp_path / "cache")
+    assert len(records) == 4
+    record = validate(records.record(0))
+    best_index, worst_index = listed["order"][0], listed["order"][1]
+    assert len(record.chosen.images) == (best_index != 2)
+    assert len(record.rejected.images) == (worst_index != 2)
+    out = str(tmp_path / "pairs.parquet")
+    with pytest.raises(SystemExit):
+        select_responses.main(["pairs", str(tmp_path / "out.jsonl"), out, *options])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmrm.data.preference import Preference, validate
+from mmrm.data.preference import Preference, text_responses, validate
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.eval.select_responses import main
 from mmrm.eval.selection.selection import (
@@ -41,7 +41,7 @@ def test_pairs_keep_what_is_promised(
     found: list[Any], minimum: float | None, every: bool, verified: bool
 ) -> None:
     responses, scores, right = (list(column) for column in zip(*found, strict=True))
-    group = ScoredResponses(responses, scores, right if verified else None)
+    group = ScoredResponses(text_responses(*responses), scores, right if verified else None)
     good = {
         (one, other)
         for a, b in combinations(range(len(found)), 2)
@@ -68,8 +68,10 @@ def test_pairs_keep_what_is_promised(
 @given(found=FOUND)
 def test_the_best_is_the_best_of_the_right_ones(found: list[Any]) -> None:
     responses, scores, right = (list(column) for column in zip(*found, strict=True))
-    assert scores[index_of_best(ScoredResponses(responses, scores, None))] == max(scores)
-    group = ScoredResponses(responses, scores, right)
+    assert scores[index_of_best(ScoredResponses(text_responses(*responses), scores, None))] == max(
+        scores
+    )
+    group = ScoredResponses(text_responses(*responses), scores, right)
     if any(right):
         assert right[index_of_best(group)]
         assert scores[index_of_best(group)] == max(

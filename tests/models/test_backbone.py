@@ -182,6 +182,19 @@ def test_a_reward_model_is_no_language_model(tmp_path: Path) -> None:
         load_language_model(at(tmp_path / "saved"))
 
 
+def test_hidden_layers_of_a_head_may_differ_in_width(tmp_path: Path) -> None:
+    head = ScoreHeadConfig(layers=3, width=[10, 4])
+    model = load_scalar(at(tiny.checkpoint(tmp_path / "start")), head)
+    shapes = [tuple(parameter.shape) for parameter in model.head.parameters()]
+    assert shapes == [(10, 32), (10,), (4, 10), (4,), (1, 4)]
+    tiny.stir(model.head, 1.0)
+    model.save_pretrained(tmp_path / "saved")
+    again = load_scalar(at(tmp_path / "saved"), fresh_head=False)
+    assert again.config.reward_head["width"] == [10, 4]
+    for saved, loaded in zip(model.head.parameters(), again.head.parameters(), strict=True):
+        assert torch.equal(saved, loaded)
+
+
 def test_a_fresh_head_is_what_the_recipe_says(tmp_path: Path) -> None:
     head = ScoreHeadConfig(layers=3, activation="tanh", width=10, dropout=0.1, read="mean")
     model = load_scalar(at(tiny.checkpoint(tmp_path)), head)

@@ -10,6 +10,7 @@ the released class and the gradients of a weighted sum of these outputs.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,25 +49,35 @@ for name in (HPSV3.name, EDIT_REWARD.name):
     }
 
 
-def tiny_config(release: Release) -> Any:
-    """Return the configuration of a backbone of 2 + 2 layers of width 32."""
+UNUSED = VOCABULARY - 1
+"""A token that never occurs, for marks that are not used here."""
+MARKS = {
+    "image_token_id": IMAGE,
+    "video_token_id": UNUSED,
+    "vision_start_token_id": UNUSED,
+    "vision_end_token_id": UNUSED,
+}
+
+
+def tiny_config(
+    release: Release, vocabulary: int = VOCABULARY, marks: Mapping[str, int] = MARKS
+) -> Any:
+    """Return the configuration of a backbone of 2 + 2 layers of width 32.
+
+    Args:
+        release: The release, whose family the backbone is of.
+        vocabulary: Number of tokens.
+        marks: Ids of the tokens of images, by their names in the configuration.
+    """
     text = {
         "hidden_size": WIDTH,
         "intermediate_size": 48,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "vocab_size": VOCABULARY,
+        "vocab_size": vocabulary,
         "rope_theta": 10000.0,
         "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
-    }
-    # A token that never occurs, for marks that are not used here.
-    unused = VOCABULARY - 1
-    marks = {
-        "image_token_id": IMAGE,
-        "video_token_id": unused,
-        "vision_start_token_id": unused,
-        "vision_end_token_id": unused,
     }
     if release is EDIT_REWARD:
         vision: dict[str, Any] = {

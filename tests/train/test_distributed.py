@@ -21,9 +21,10 @@ from tests.train.conftest import CURVES
 from tests.train.ranks import run_ranks
 from tests.train.worker import assert_same_steps, best_of, difference, ended, lines, weights
 
-KINDS = "titi" + "itit" + "tttt" + "iiii" + "tiit"
-"""Five steps of four records; on two ranks the first and third of a step are rank 0's. So: one rank only text and the other
-only pictures, the other way about, no picture anywhere, pictures everywhere, and both kinds on both."""
+KINDS = "titi" + "itit" + "tttt" + "iiii" + "tiit" + "tdte" + "diet"
+"""Seven steps of four records; on two ranks the first and third of a step are rank 0's. So: one rank only text and the other
+only pictures, the other way about, no picture anywhere, pictures everywhere, both kinds on both; then pictures in responses
+(d, e) on one rank beside texts on the other, and on both ranks."""
 STAGES = ("none", "zero2", "zero3")
 BUDGET = 190
 """Tokens of a row, so that one rank needs two rows and the other one, in either order."""
@@ -84,7 +85,7 @@ def test_steps_equal_those_of_one_process_with_one_row(
     assert any(line["grad_norm"] > 0.4 for line in found)  # so the clipping took part
 
 
-FEWER = "titi" + "itit" + "tttt" + "tiit"
+FEWER = "titi" + "itit" + "tttt" + "tiit" + "tdte" + "diet"
 OTHERS = [family for family in FAMILIES if family != tiny.FAMILY]
 
 

@@ -20,9 +20,11 @@ from safetensors.torch import load_file
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from mmrm.data.errors import UserError
-from mmrm.data.preference import text
+from mmrm.data.preference import Preference, Response, text
+from mmrm.data.synthetic.scenes import png
 from mmrm.models.config import BackboneConfig
 from mmrm.models.distributed import rank, world_size
+from mmrm.models.encoder import Encoder
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.train.checkpoints.rotation import KeepCheckpoints
 from mmrm.train.methods.language_model.method import LanguageModelling
@@ -38,7 +40,12 @@ from mmrm.train.runs.environment import run_environment, start
 from mmrm.train.runs.model import make_model
 from mmrm.train.supervised.optimizer import FiniteWeights, parameter_groups
 from mmrm.train.supervised.packed_trainer import PackedTrainer
-from mmrm.train.supervised.steps import EncodedRecords, StepDataset, TrainingExample
+from mmrm.train.supervised.steps import (
+    EncodedRecords,
+    ResponseEncoder,
+    StepDataset,
+    TrainingExample,
+)
 from tests.models import tiny
 from tests.models.exactness import assert_exact
 
@@ -205,7 +212,8 @@ def _gloo_threads() -> list[Path]:
 class Written:
     """Records in the order in which they are written, one letter each.
 
-    `t` has no picture, `i` one and `m` three; `l` is a long text, and `s` the shortest.
+    `t` has no picture, `i` one and `m` three; `l` is a long text, and `s` the shortest. The
+    responses of `d` (drawn) are pictures, and `e` (edited) has pictures in prompt and responses.
     """
 
     kinds: str
@@ -217,6 +225,8 @@ class Written:
     def __getitem__(self, index: int) -> TrainingExample:
         encoder = tiny.encoder(self.family, max_pixels=784 * 4)
         kind = self.kinds[index]
+        if kind in "de":
+            return _with_drawn_responses(encoder, index, is_edit=kind == "e")
         words = {"l": "What is in the picture? " * 12, "s": "?"}.get(
             kind, "What is in the picture? " * (1 + index % 3)
         )
@@ -241,6 +251,26 @@ class Written:
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Keep the order in which they are written."""
         return np.arange(len(self.kinds))
+
+
+def _with_drawn_responses(encoder: Encoder, index: int, is_edit: bool) -> TrainingExample:
+    """Return a record whose chosen response is a picture, and whose other one is text and picture.
+
+    Args:
+        encoder: The encoder.
+        index: The index of the record, which decides the sizes of its pictures.
+        is_edit: The prompt has a picture, too.
+    """
+    before, chosen, rejected = [
+        png(tiny.picture(30 + 9 * index, 40 + 20 * place, seed=index + place)) for place in range(3)
+    ]
+    record = Preference(
+        f"row {index}",
+        (text("user", "Draw a red square.", int(is_edit)),),
+        (Response((chosen,)), Response(("Here it is: ", rejected, " Good?"))),
+        (before,) if is_edit else (),
+    )
+    return ResponseEncoder(encoder, "end_of_turn")(record)
 
 
 class PlainTrainer(PackedTrainer):

@@ -1,4 +1,4 @@
-"""Write the client of eval/adapters/reward_client.py into the five adapters: `make adapters`.
+"""Write the client of eval/adapters/reward_client.py into all adapters: `make adapters`.
 
     python tools/adapters/write_client.py
 

@@ -157,6 +157,44 @@ SAMPLES: dict[str, Sample] = {
     "olmo_preference": Sample(
         "train-00000-of-00001.parquet", (_TALKED | {"chosen_rating": 4.5, "rejected_rating": 2.0},)
     ),
+    "edit_reward": Sample(
+        "edits_train.json",
+        (
+            {
+                "prompt": "Make it red.",
+                "choice_dist": None,
+                "confidence": None,
+                "path_src": "one.png",
+                "path1": "one.png",
+                "path2": "two.png",
+                "model1": "ovis_u1",
+                "model2": "flux_kontext_seed2025",
+                "model1_dim1_score": 4,
+                "model1_dim2_score": 3,
+                "model1_overall_score": 7,
+                "model2_dim1_score": 3,
+                "model2_dim2_score": 3,
+                "model2_overall_score": 6,
+                "tie_case": False,
+            },
+        ),
+        {"images": "{folder}"},
+    ),
+    "hpdv3": Sample(
+        "hpdv3_train.json",
+        (
+            {
+                "prompt": "A red square.",
+                "choice_dist": [9, 1],
+                "confidence": 0.97,
+                "path1": "one.png",
+                "path2": "two.png",
+                "model1": "flux",
+                "model2": "sd3",
+            },
+        ),
+        {"images": "{folder}"},
+    ),
     "omnialign_v_dpo": Sample(
         "chart.jsonl", (_PAIR | {"prompt": "<image>\nRead it.", "image": "one.png"},)
     ),

@@ -348,11 +348,13 @@ def head_line(recipe: Recipe, shape: Shape | None) -> str:
     layers = "1 linear layer"
     if head.layers > 1:
         layers = f"{head.layers} linear layers with {head.activation} between"
-    width: int | str = "of the backbone"
-    if head.width:
-        width = head.width
+    width = "of the backbone"
+    if isinstance(head.width, list):
+        width = " and ".join(map(str, head.width))
+    elif head.width:
+        width = str(head.width)
     elif shape is not None:
-        width = shape.hidden_size
+        width = str(shape.hidden_size)
     return (
         f"reward head: {layers}, width {width}, dropout {head.dropout:g}, read at {head.read}; "
         f"it computes {head.summary}"

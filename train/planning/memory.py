@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from mmrm.models.config import HeadConfig
 from mmrm.models.families.family import Shape
+from mmrm.models.portable.head_columns import hidden_widths
 from mmrm.train.recipe.deepspeed_config import (
     NONE,
     SHARE_OF_FREE,
@@ -32,7 +33,8 @@ def bytes_per_weight(recipe: Recipe) -> int:
 
 def head_parameters(hidden: int, head: HeadConfig) -> int:
     """Return the number of parameters of the reward head."""
-    widths = [hidden, *[head.width or hidden] * (head.layers - 1), len(head.columns)]
+    hidden_layers = hidden_widths(head.layers, head.width, hidden)
+    widths = [hidden, *hidden_layers, len(head.columns)]
     return sum(rows * columns + columns for rows, columns in pairwise(widths))
 
 

@@ -124,6 +124,20 @@ def read_row(
     return ReadRow(prompt, images_of_prompt, tuple(responses))
 
 
+def read_response(row: SourceRow, name: str, value: Any) -> Response:
+    """Return a response whose parts hold their images.
+
+    Args:
+        row: The row, which finds the images.
+        name: The words for the response in messages.
+        value: A text, or a list of one turn of the assistant.
+
+    Raises:
+        RecordError: The response has another form, a part holds no image, or a text holds a marker.
+    """
+    return _with_listed_images(name, _written_content(row, value), ())
+
+
 def num_listed_images(row: SourceRow, value: Any) -> int:
     """Return the number of images of a response that a column of the row has to list.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -19,11 +20,22 @@ ReleasedModel = Literal[
     "llava_critic_r1",
     "sophia_thinking_reward",
     "skywork_vl_reward",
+    "hpsv3",
+    "edit_reward",
+    "edit_reward_mimo",
 ]
 
 
+BACKBONES: Mapping[ReleasedModel, str] = {
+    "hpsv3": "Qwen/Qwen2-VL-7B-Instruct",
+    "edit_reward": "Qwen/Qwen2.5-VL-7B-Instruct",
+    "edit_reward_mimo": "XiaomiMiMo/MiMo-VL-7B-SFT-2508",
+}
+"""The models that score a response which is a picture, each with the hub id of its backbone. Their
+authors publish weights alone: config.json and tokenizer are those of the backbone."""
+
 GIVE_SCORES: frozenset[ReleasedModel] = frozenset(
-    ("unified_reward_points", "sophia_thinking_reward", "skywork_vl_reward")
+    ("unified_reward_points", "sophia_thinking_reward", "skywork_vl_reward", *BACKBONES)
 )
 """The models that score each response. The others name the better one of two."""
 
@@ -45,6 +57,10 @@ class ReleasedJudgeConfig(JudgeConfig):
     """Whose prompt, reader, head and sizes of images."""
     checkpoint: str
     """A hub id or a checkpoint folder. Other sizes of the same family get the same prompts."""
+    backbone: str | None = None
+    """A hub id or a folder with config.json, tokenizer and image processor, for models whose
+    authors publish weights alone (`hpsv3`, `edit_reward`, `edit_reward_mimo`). `null` takes the
+    model from which the authors trained."""
     temperature: Temperature = 0.0
     """Temperature of the judgements; 0 takes the likeliest token. Several votes need more than
     0."""
@@ -58,6 +74,15 @@ class ReleasedJudgeConfig(JudgeConfig):
     def compares(self) -> bool:
         """True if the model names the better of two responses."""
         return self.model not in GIVE_SCORES
+
+    @property
+    def settings_folder(self) -> str | None:
+        """The backbone's folder or hub id, for a model whose authors publish weights alone."""
+        return self.backbone or BACKBONES.get(self.model)
+
+    def deciding_settings(self, is_file: bool) -> list[str]:
+        """Return the settings that decide the scores; the backbone's files are in the digest."""
+        return [str(is_file), self.model_dump_json(exclude={"checkpoint", "backbone"})]
 
     def checkpoints(self) -> tuple[str, ...]:
         """Return the checkpoint that the judge loads."""

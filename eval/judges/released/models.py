@@ -2,8 +2,9 @@
 
 A row of `RELEASED` holds the settings that the model's checkpoint lacks. A generative model has the
 stock class of its family, in the released key layout or in the current one. A scalar model has its
-head in a separate file, `value_head.safetensors`. To add a model, add a row to `RELEASED` and its
-name to `ReleasedModel`, its texts to `templates.py`, and a judge file to `recipes/judges/`.
+head in a separate file, `value_head.safetensors`. For a model that scores pictures, only a file of
+tensors is published, and `picture_model.py` reads it. To add a model, add a row to `RELEASED` and
+its name to `ReleasedModel`, its texts to `templates.py`, and a judge file to `recipes/judges/`.
 """
 
 from collections.abc import Mapping
@@ -15,12 +16,21 @@ from typing import Any
 from mmrm.data.errors import CheckpointError
 from mmrm.data.prompts import R1_REWARD
 from mmrm.data.storage.files import read_json_object
-from mmrm.eval.judges.checkpoint import Runtime, fetch_checkpoint, load_checkpoint
+from mmrm.eval.judges.checkpoint import (
+    SETTINGS_DOWNLOADED,
+    TOKEN_BUDGET,
+    Runtime,
+    fetch_checkpoint,
+    load_checkpoint,
+)
 from mmrm.eval.judges.generative.judge import GenerativeJudge, load_writer
+from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.packed_judge import PackedJudge
 from mmrm.eval.judges.pointwise import PointJudge
 from mmrm.eval.judges.released import templates as templates
 from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
+from mmrm.eval.judges.released.picture_judge import PictureJudge
+from mmrm.eval.judges.released.picture_model import PictureReward, load_picture_model
 from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
 from mmrm.eval.judges.scalar.judge import ScalarJudge
 from mmrm.models.backbone import load_scalar
@@ -35,9 +45,9 @@ class Released:
 
     family: str
     """`model_type` of its config.json."""
-    prompt_or_head: PairTemplate | PointTemplate | HeadConfig
-    """The prompt and reader of a generative model, or the head of a scalar model with the token
-    that it reads."""
+    prompt_or_head: PairTemplate | PointTemplate | HeadConfig | PictureReward
+    """The prompt and reader of a generative model; the head of a scalar model with the token that
+    it reads; or the files, questions and heads of a model that scores pictures."""
     backbone_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the backbone in the authors' script. Other settings come from the checkpoint."""
     max_new_tokens: int = 4096
@@ -52,6 +62,14 @@ QWEN2_5_SYSTEM_PROMPT = "You are a helpful assistant."
 conversations without one."""
 
 BETTER = templates.answer_is_better
+
+EDIT_REWARD = PictureReward(
+    weight_files=("model.pth", "model.safetensors"),
+    prompts=(templates.EDIT_REWARD_FOLLOWING, templates.EDIT_REWARD_QUALITY),
+    heads=("rm_heads.head_0", "rm_heads.head_1"),
+    num_source_pictures=1,
+)
+"""EditReward on either backbone: one head is asked about the instruction, one about quality."""
 
 
 RELEASED: dict[ReleasedModel, Released] = {
@@ -97,6 +115,20 @@ RELEASED: dict[ReleasedModel, Released] = {
         family="qwen2_5_vl",
         prompt_or_head=ScoreHeadConfig(layers=1, activation="none", read="last_token"),
     ),
+    # hpsv3 1.0.0: hpsv3/inference.py, with hpsv3/config/HPSv3_7B.yaml
+    "hpsv3": Released(
+        family="qwen2_vl",
+        prompt_or_head=PictureReward(
+            weight_files=("HPSv3.safetensors",),
+            prompts=(templates.HPSV3,),
+            heads=("rm_head",),
+            num_source_pictures=0,
+        ),
+    ),
+    # TIGER-AI-Lab/EditReward edb027e: EditReward/inference_edit.py, with the YAML file of each in
+    # EditReward/config/
+    "edit_reward": Released(family="qwen2_5_vl", prompt_or_head=EDIT_REWARD),
+    "edit_reward_mimo": Released(family="qwen2_5_vl", prompt_or_head=EDIT_REWARD),
 }
 """The released models. docs/evaluation.md has the source of each row and its authors' results."""
 
@@ -110,10 +142,17 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         CheckpointError: The checkpoint is of another family, or sampling is set for a scalar model.
     """
     released = RELEASED[config.model]
-    folder = fetch_checkpoint(Path(config.checkpoint).expanduser())
-    _refuse_other_family(path, folder, config.model, released.family)
     note = f"Asked and read as the row {config.model} of eval/judges/released/models.py says."
     prompt_or_head = released.prompt_or_head
+    if isinstance(prompt_or_head, PictureReward):
+        return _picture_judge(path, runtime, config, released.family, prompt_or_head, note)
+    if config.backbone is not None:
+        raise CheckpointError(
+            f"{path}: backbone is set, and the checkpoint of {config.model} has its own "
+            "config.json and tokenizer. Remove `backbone`."
+        )
+    folder = fetch_checkpoint(Path(config.checkpoint).expanduser())
+    _refuse_other_family(path, folder, config.model, released.family)
     if isinstance(prompt_or_head, HeadConfig):
         return _scalar_judge(path, folder, runtime, config, released, prompt_or_head, note)
     checkpoint = load_checkpoint(folder, runtime, load_writer, released.backbone_settings)
@@ -192,12 +231,7 @@ def _scalar_judge(
     Raises:
         CheckpointError: Sampling is set in the YAML file, and a scalar model writes nothing.
     """
-    sampling_settings = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
-    if sampling_settings:
-        raise CheckpointError(
-            f"{path}: {', '.join(sorted(sampling_settings))}: {config.model} writes nothing; "
-            "remove it."
-        )
+    _refuse_sampling_settings(path, config)
     load_model = partial(load_scalar, head=head)
     checkpoint = load_checkpoint(folder, runtime, load_model, released.backbone_settings)
     return ScalarJudge(
@@ -205,6 +239,53 @@ def _scalar_judge(
         packed=checkpoint.packed,
         read=head.read,
         columns=columns_of(head.model_dump()),
+        about=(note,),
+    )
+
+
+def _refuse_sampling_settings(path: Path, config: ReleasedJudgeConfig) -> None:
+    """Raise CheckpointError if sampling is set for a model that writes nothing."""
+    sampling_settings = config.model_fields_set & {"temperature", "top_p", "max_new_tokens"}
+    if sampling_settings:
+        raise CheckpointError(
+            f"{path}: {', '.join(sorted(sampling_settings))}: {config.model} writes nothing; "
+            "remove it."
+        )
+
+
+def _picture_judge(
+    path: Path,
+    runtime: Runtime,
+    config: ReleasedJudgeConfig,
+    family: str,
+    row: PictureReward,
+    note: str,
+) -> PictureJudge:
+    """Load a released reward model that scores pictures, and return it as a judge.
+
+    Args:
+        path: The YAML file of the judge, for messages.
+        runtime: The device, and the size of packed rows.
+        config: The content of the YAML file.
+        family: The required `model_type` of the backbone's config.json.
+        row: The settings of the released model.
+        note: The note to print with the judge's figures.
+
+    Raises:
+        CheckpointError: Sampling is set in the YAML file, or a file is missing or does not fit.
+    """
+    _refuse_sampling_settings(path, config)
+    assert config.settings_folder is not None, "BACKBONES has all models that score pictures."
+    backbone = Path(config.settings_folder).expanduser()
+    backbone_folder = fetch_checkpoint(backbone, SETTINGS_DOWNLOADED)
+    _refuse_other_family(path, backbone_folder, config.model, family)
+    folder = fetch_checkpoint(Path(config.checkpoint).expanduser(), row.weight_files)
+    model, encoder = load_picture_model(folder, backbone_folder, row)
+    token_budget = runtime.token_budget or TOKEN_BUDGET[runtime.device.type]
+    return PictureJudge(
+        model=model.to(runtime.device).eval(),
+        packed=Packed(encoder, runtime.device, token_budget),
+        row=row,
         about=(note,),
     )
 

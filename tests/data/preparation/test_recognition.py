@@ -57,11 +57,13 @@ def test_every_row_on_the_page_is_read_by_its_adapter(kind: str) -> None:
         found = [joined_rows(found)]
     for place, columns in enumerate(found):
         record = validate(config.convert(SourceRow(f"{kind}:{place}", columns, Anywhere())))
-        assert (record.chosen.text, record.rejected.text) in {
-            ("A cat.", "A dog."),
-            ("Hello.", "No."),
-            ("Black.", "White."),
-            ("2", "3"),
+        shown = (record.chosen.content, record.rejected.content)
+        assert shown in {
+            (("A cat.",), ("A dog.",)),
+            (("Hello.",), ("No.",)),
+            (("Black.",), ("White.",)),
+            (("2",), ("3",)),
+            ((Path("a.jpg"),), (Path("b.jpg"),)),
         }
         assert columns.keys() >= set(config.COLUMNS)
     default = FILE_SOURCES[kind].model_fields["hub"].default

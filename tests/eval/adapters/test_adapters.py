@@ -37,8 +37,8 @@ def chatml_definitions(adapter: str) -> dict[str, str]:
     return {name: code for name, code in code_by_name.items() if name in CHATML}
 
 
-def test_there_are_five_adapters() -> None:
-    names = ("ms_swift", "openrlhf", "slime", "trl", "verl")
+def test_there_are_seven_adapters() -> None:
+    names = ("ms_swift", "openrlhf", "slime", "trl", "unirl", "verl_omni", "verl")
     assert list(ADAPTERS) == [f"{name}_reward.py" for name in names]
 
 

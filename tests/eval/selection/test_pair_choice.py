@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from mmrm.data.preference import text_responses
 from mmrm.eval.selection.pair_choice import (
     PossiblePair,
     choose_pairs,
@@ -30,7 +31,7 @@ def test_each_two_different_texts_are_one_pair(
     texts = [text for text, _, _ in responses]
     scores = [score for _, score, _ in responses]
     stds = [std for _, _, std in responses]
-    scored = ScoredResponses(texts, scores, None, stds if with_stds else None)
+    scored = ScoredResponses(text_responses(*texts), scores, None, stds if with_stds else None)
     pairs = possible_pairs(4, scored)
     num_texts = len(set(texts) - {" "})
     assert len(pairs) == num_texts * (num_texts - 1) // 2
@@ -87,7 +88,7 @@ def test_pairs_of_equal_certainty_are_drawn() -> None:
 
 def test_certainties_far_apart_are_still_ordered() -> None:
     """Φ and sigmoid are 1 for large differences, where the distance still tells pairs apart."""
-    scored = ScoredResponses(["a", "b", "c"], [0.0, 100.0, 300.0], None)
+    scored = ScoredResponses(text_responses("a", "b", "c"), [0.0, 100.0, 300.0], None)
     pairs = possible_pairs(0, scored)
     assert [pair.certainty for pair in pairs] == [1.0, 1.0, 1.0]
     (least,) = choose_pairs(pairs, 1, "unsure", 0)

@@ -4,6 +4,8 @@ import json
 import random
 from typing import Any
 
+from mmrm.eval.serving.api_description import WHITE_SQUARE
+
 SOUND: dict[str, dict[str, Any]] = {
     "/v1/rewards": {
         "groups": [
@@ -15,6 +17,14 @@ SOUND: dict[str, dict[str, Any]] = {
     },
     "/rerank": {"query": "x", "documents": ["a", "b"]},
     "/get_reward": {"query": ["x a"], "prompts": ["x "]},
+    "/score": {
+        "requests": [
+            {
+                "history": [{"text": "x", "image_b64": WHITE_SQUARE}],
+                "required_rewards": ["reward_model"],
+            }
+        ]
+    },
 }
 JUNK: tuple[Any, ...] = (
     None,

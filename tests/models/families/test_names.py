@@ -44,8 +44,14 @@ KNOWN = {
     },
     "data/video.py": {"video_pad"},
     "eval/benchmarks/vl_rewardbench_scoring.py": {"UnifiedReward's qwen script"},
-    "eval/judges/released/config.py": {"unified_reward_qwen3vl", "unified_reward_think_qwen3vl"},
+    "eval/judges/released/config.py": {
+        "unified_reward_qwen3vl",
+        "unified_reward_think_qwen3vl",
+        "Qwen/Qwen2-VL-7B-Instruct",
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+    },
     "eval/judges/released/models.py": {
+        "qwen2_vl",
         "qwen2_5_vl",
         "qwen3_vl",
         "QWEN2_5",

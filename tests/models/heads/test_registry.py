@@ -58,6 +58,9 @@ def test_an_unknown_type_in_a_checkpoint_is_refused() -> None:
     ("values", "message"),
     [
         ({"names": ["a", "a"]}, "contains a more than once"),
+        ({"names": ["a"], "layers": 3, "width": [4]}, "has 1 widths, and a head of 3 layers has 2"),
+        ({"names": ["a"], "width": []}, "has 0 widths, and a head of 2 layers has 1"),
+        ({"names": ["a"], "width": [0]}, "greater than or equal to 1"),
         ({"names": ["a", "std"]}, "contains std, which is the name of the standard deviation"),
         ({"names": []}, "at least 1 item"),
         ({"names": ["score", "a"]}, "the name of the weighted sum"),

@@ -117,6 +117,8 @@ def test_the_head_counts_weights_and_biases() -> None:
     assert head_parameters(10, ScoreHeadConfig(layers=3, width=4)) == 10 * 4 + 4 + 4 * 4 + 4 + 4 + 1
     assert head_parameters(10, ScoreHeadConfig(layers=1)) == 11
     assert head_parameters(10, GaussianHeadConfig(type="gaussian", layers=1)) == 2 * 10 + 2
+    several_widths = GaussianHeadConfig(type="gaussian", layers=3, width=[4, 3])
+    assert head_parameters(10, several_widths) == 10 * 4 + 4 + 4 * 3 + 3 + 3 * 2 + 2
 
 
 def test_what_is_trained(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from mmrm.data.preparation.recipe_section import pairs_together_of
+from mmrm.data.sources.hpdv3 import Hpdv3Config
 from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.eval.judges.released.picture_model import HEAD
 from mmrm.train.methods.critic.config import CriticConfig
 from mmrm.train.methods.naive.config import NaiveConfig
+from mmrm.train.objectives.gaussian.config import GaussianConfig
 from mmrm.train.planning.dry_run import plan_lines
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
@@ -52,6 +55,37 @@ def test_basereward_is_the_papers() -> None:
     ]
     assert (recipe.backbone.dtype, recipe.deepspeed) == ("bfloat16", "zero3")
     assert all(isinstance(source, FilesConfig) and source.hub for source in recipe.data.sources)
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone"),
+    [
+        ("hps", "Qwen/Qwen2-VL-7B-Instruct"),
+        ("edit_reward", "Qwen/Qwen2.5-VL-7B-Instruct"),
+    ],
+)
+def test_models_of_pictures_are_trained_as_their_authors_configure(
+    name: str, backbone: str
+) -> None:
+    """The values of hpsv3/config/HPSv3_7B.yaml and EditReward/config/EditReward-Qwen2.5-7B-VL.yaml.
+
+    Both files agree in all values that are compared here, except for the backbone.
+    """
+    recipe = read_recipe(FOLDER / f"{name}.yaml")
+    assert recipe.backbone.path == backbone
+    assert (recipe.backbone.min_pixels, recipe.backbone.max_pixels) == (200704, 200704)
+    assert recipe.backbone.dtype == "bfloat16"
+    # The head with which the released weights are loaded is the one that is trained.
+    released = HEAD.model_dump(exclude={"read"})
+    assert recipe.head.model_dump(exclude={"read"}) == released
+    assert recipe.optim.learning_rate == 2e-6
+    assert (recipe.optim.epochs, recipe.optim.warmup_ratio) == (10, 0.05)
+    assert (recipe.optim.schedule, recipe.deepspeed) == ("constant", "zero2")
+    assert isinstance(recipe.method, NaiveConfig)
+    assert recipe.method.objective == GaussianConfig(type="gaussian", loss="expected")
+    [source] = recipe.data.sources
+    if isinstance(source, Hpdv3Config):
+        assert source.minimum_confidence == 0.95  # confidence_threshold
 
 
 def test_steps_are_whole_and_given_by_epochs_or_by_number() -> None:

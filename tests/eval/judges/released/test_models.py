@@ -37,7 +37,6 @@ from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.result import outcomes, read_result
 from mmrm.eval.run import main
-from mmrm.models.config import HeadConfig
 from mmrm.models.encoder import Conversation
 from mmrm.models.generation import Generation
 from mmrm.models.packing.segments import SegmentTree
@@ -47,7 +46,11 @@ from tests.models.exactness import assert_exact
 
 JUDGES = sorted((Path(__file__).parents[4] / "recipes" / "judges").glob("*.yaml"))
 FILES = [path for path in JUDGES if "type: released" in path.read_text(encoding="utf-8")]
-WRITING = [name for name, row in RELEASED.items() if not isinstance(row.prompt_or_head, HeadConfig)]
+WRITING = [
+    name
+    for name, row in RELEASED.items()
+    if isinstance(row.prompt_or_head, PairTemplate | PointTemplate)
+]
 QUESTION, FIRST, SECOND = "What is it?", "A cat.", "Two cats."
 
 
