@@ -26,6 +26,7 @@ from mmrm.data.preference import Preference
 from mmrm.data.storage.files import write_json, write_whole
 from mmrm.data.synthetic.drawn_source import PicturesConfig
 from mmrm.data.synthetic.rated_pictures import ATTRIBUTES
+from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.eval.candidates import BenchmarkRow, RankedExample
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
@@ -149,18 +150,28 @@ def tie_threshold(trained: Run) -> float:
     return log(odds) if odds > 1 else 0.0
 
 
-def row_of_record(record: Preference) -> RankedExample:
-    """Return a record as a row of a benchmark, whose images the controls can replace."""
+def shuffled_row(record: Preference) -> RankedExample:
+    """Return a record as a row of a benchmark, with its responses in a random order.
+
+    The responses of a record are ordered by their ranks. If pictures were exchanged between such
+    records, the best picture of one would take the place of the best picture of the other, and the
+    control would not be at chance. The column `ratings` of the row has the attributes in its order.
+    """
+    num_responses = len(record.responses)
+    order = Rng(stable_hash(record.identity)).sample(range(num_responses), num_responses)
+    ratings = {}
+    for name in ATTRIBUTES:
+        ratings[name] = [record.attributes[name][index] for index in order]
     return RankedExample(
         key=record.identity,
         images=record.images,
         prompt=record.prompt,
-        responses=record.responses,
+        responses=tuple(record.responses[index] for index in order),
         identity=record.identity,
-        ranks=record.ranks,
+        ranks=tuple(record.ranks[index] for index in order),
         group=record.category,
         source=record.source,
-        row={},
+        row={"ratings": ratings},
     )
 
 
@@ -187,21 +198,21 @@ def measured_model(trained: Run, judge: Judge, records: Sequence[Preference]) ->
     alone: dict[tuple[str, str], list[float | None]] = {}
     with_ties: dict[str, list[float]] = {}
     without_ties: dict[str, list[float]] = {}
-    rows = [row_of_record(record) for record in records]
+    rows = [shuffled_row(record) for record in records]
     for condition in conditions_of(records):
         scored = judge.score_batch(rows_under(condition, rows))
         for attribute in ATTRIBUTES:
             points = []
-            for record, scores in zip(records, scored, strict=True):
-                points.append(points_alone(record.attributes, scores.attributes, attribute))
+            for row, scores in zip(rows, scored, strict=True):
+                points.append(points_alone(row.row["ratings"], scores.attributes, attribute))
             alone[attribute, condition] = points
         if condition != REAL:
             continue
         for attribute in ATTRIBUTES:
             with_ties[attribute] = []
             without_ties[attribute] = []
-            for record, scores in zip(records, scored, strict=True):
-                ratings = record.attributes[attribute]
+            for row, scores in zip(rows, scored, strict=True):
+                ratings = row.row["ratings"][attribute]
                 numbers = scores.attributes[attribute]
                 with_ties[attribute].append(share_of_right_results(ratings, numbers, threshold))
                 without_ties[attribute].append(share_of_right_results(ratings, numbers, None))
