@@ -45,7 +45,7 @@ from the picture before alone, which a small model has to learn first."""
 _WRITTEN_KINDS: tuple[Kind, ...] = ("digit", "word")
 
 
-class Parts(NamedTuple):
+class EditParts(NamedTuple):
     """What the scenes of a record are made of."""
 
     level: Level
@@ -101,7 +101,7 @@ class EditedGenerator(PictureGenerator):
                 second_shapes.append(shape._replace(size=rng.choice(other_sizes)))
             else:
                 second_shapes.append(shape._replace(cell=cells[2]))
-        parts = Parts(
+        parts = EditParts(
             level=level,
             grid=grid,
             look=rng.below(1 << 30),

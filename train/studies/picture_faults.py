@@ -60,7 +60,7 @@ AttributeNumbers = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredModel:
+class PictureModel:
     """A trained reward model, with its points on every question."""
 
     run: Run
@@ -192,7 +192,7 @@ def with_grey_prompt_images(row: BenchmarkRow) -> BenchmarkRow:
     return replace(row, images=images)
 
 
-def measured_model(trained: Run, judge: Judge, records: Sequence[Preference]) -> MeasuredModel:
+def measured_model(trained: Run, judge: Judge, records: Sequence[Preference]) -> PictureModel:
     """Return the points of a trained model on the records."""
     threshold = tie_threshold(trained)
     alone: dict[tuple[str, str], list[float | None]] = {}
@@ -216,7 +216,7 @@ def measured_model(trained: Run, judge: Judge, records: Sequence[Preference]) ->
                 numbers = scores.attributes[attribute]
                 with_ties[attribute].append(share_of_right_results(ratings, numbers, threshold))
                 without_ties[attribute].append(share_of_right_results(ratings, numbers, None))
-    return MeasuredModel(trained, alone, with_ties, without_ties)
+    return PictureModel(trained, alone, with_ties, without_ties)
 
 
 def conditions_of(records: Sequence[Preference]) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ def estimate_over_seeds(points_of_models: Sequence[Sequence[float | None]]) -> E
 
 
 def study_result(
-    models: Sequence[MeasuredModel], records: Sequence[Preference], ablation: Ablation
+    models: Sequence[PictureModel], records: Sequence[Preference], ablation: Ablation
 ) -> StudyResult:
     """Return the figures of all models, with their tables and the report."""
     missing = [str(trained) for trained in ablation.runs if state(trained) != "complete"]
@@ -327,7 +327,7 @@ def study_result(
 
 
 def figures_of_variant(
-    variant: str, models: Sequence[MeasuredModel], records: Sequence[Preference]
+    variant: str, models: Sequence[PictureModel], records: Sequence[Preference]
 ) -> dict[str, Any]:
     """Return the figures of a variant over its seeds, as they are written to picture_faults.json."""
     alone: dict[str, dict[str, dict[str, float | None]]] = {}

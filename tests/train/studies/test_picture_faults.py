@@ -12,13 +12,13 @@ import torch
 
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference
+from mmrm.data.synthetic.rated_pictures import ATTRIBUTES
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.train.objectives.ties.tie_losses import log_probabilities
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.variants import Run
 from mmrm.train.studies.compare_objectives import records_of_source
 from mmrm.train.studies.picture_faults import (
-    ATTRIBUTES,
     CONDITIONS,
     GREY,
     GREY_BEFORE,
