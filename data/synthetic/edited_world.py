@@ -41,7 +41,7 @@ FAULTS = (NOT_FOLLOWED, ELSE_CHANGED)
 """The faults of content of a result."""
 REMOVAL_SHARE = 0.5
 """Share of the instructions that ask to remove a thing. Their results can be judged by differences
-from the picture before alone, which a small model has to learn first."""
+from the picture before, whatever the instruction is."""
 _WRITTEN_KINDS: tuple[Kind, ...] = ("digit", "word")
 
 

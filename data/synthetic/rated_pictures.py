@@ -160,7 +160,7 @@ class PictureItem:
         prompt_images: tuple[bytes, ...] = ()
         if self.task.before is not None:
             # The picture follows the instruction, so that it is as far from a response in every
-            # record. A small model compares two pictures far sooner at a fixed distance.
+            # record. That this helps a small model to compare them is not measured.
             prompt["content"].append({"type": "image"})
             prompt_images = (png(draw(self.task.before)),)
         return Preference(
