@@ -33,6 +33,7 @@ COMMANDS = {
         "critique-ablation": "eval.critique_ablation",
         "predictors": "train.predictors",
         "compare-objectives": "train.compare_objectives",
+        "picture-faults": "train.picture_faults",
         "answers": "eval.answers",
         "stress": "train.stress",
         "throughput": "train.throughput",

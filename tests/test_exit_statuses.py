@@ -14,6 +14,7 @@ from mmrm.commands import modules_by_command
 
 QUESTIONS = "{type: shapes, level: demo, split: validation, rows: 2}"
 RATED_QUESTIONS = "{type: shapes_rated, level: demo, split: validation, rows: 2}"
+DRAWN_QUESTIONS = "{type: shapes_drawn, level: demo, split: validation, rows: 2}"
 WRONG_ARGUMENTS = 2
 OTHER_ERROR = 1
 
@@ -55,6 +56,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
         ["nowhere.yaml", "--policy", "embedded", "--questions", QUESTIONS],
     ),
     "compare-objectives": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", RATED_QUESTIONS]),
+    "picture-faults": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", DRAWN_QUESTIONS]),
     "answers": (OTHER_ERROR, ["nowhere", "--output", "new/answers.json"]),
     "stress": (WRONG_ARGUMENTS, ["nowhere.yaml"]),
     "throughput": (OTHER_ERROR, ["--json", "file/inside.json"]),

@@ -67,7 +67,7 @@ COMMANDS = {
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
-        *("throughput", "describe", "compare_objectives"),
+        *("throughput", "describe", "compare_objectives", "picture_faults"),
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""
@@ -98,7 +98,7 @@ NAMED_TWICE = {
     **dict.fromkeys(
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
-            "compare_objectives",
+            *("compare_objectives", "picture_faults"),
         ),
         "a command and its study",
     ),

@@ -54,6 +54,8 @@ SOURCES: dict[str, type[SourceConfig] | str] = {
     "rlaif_v": RlaifVConfig,
     "rlhf_v": RlhfVConfig,
     "shapes": "mmrm.data.synthetic.source:ShapesConfig",
+    "shapes_drawn": "mmrm.data.synthetic.drawn_source:DrawnShapesConfig",
+    "shapes_edited": "mmrm.data.synthetic.drawn_source:EditedShapesConfig",
     "shapes_rated": "mmrm.data.synthetic.rated_source:RatedShapesConfig",
     "sharegpt": ShareGptConfig,
     "shp": ShpConfig,

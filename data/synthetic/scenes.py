@@ -204,7 +204,11 @@ def bucket(scene: Scene) -> int:
     It is a hash of the scene's facts, and does not depend on its look.
     """
     things = [f"{thing.cell},{thing.what},{thing.colour},{thing.size}" for thing in scene.things]
-    facts = f"{scene.grid};{';'.join(things)}"
+    return bucket_of_facts(f"{scene.grid};{';'.join(things)}")
+
+
+def bucket_of_facts(facts: str) -> int:
+    """Return the number of the bucket, 0 to 15, of facts that are written as a text."""
     return hashlib.blake2b(facts.encode(), digest_size=1).digest()[0] % NUM_BUCKETS
 
 

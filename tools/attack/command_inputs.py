@@ -66,6 +66,7 @@ NEW_QUESTIONS = "{type: shapes, level: demo, split: benchmark, rows: 4, seed: 4,
 POLICY_OPTIONS = {"policy": ["embedded"], "questions": [NEW_QUESTIONS], "launcher": ["false"]}
 RESPONSES = {"scored": ["scored.jsonl"], "output": ["out.jsonl"]}
 RATED_QUESTIONS = "{type: shapes_rated, level: demo, split: benchmark, rows: 4, seed: 4}"
+DRAWN_QUESTIONS = "{type: shapes_drawn, level: demo, split: benchmark, rows: 4, seed: 4}"
 RUN = ("run", "vl")
 BASE_CALLS = {
     "rm": BaseCall({"recipe": ["rm.yaml"], "dry_run": []}, ("rm.yaml",)),
@@ -135,6 +136,10 @@ BASE_CALLS = {
     "predictors": BaseCall({"list": ["list.yaml"], **POLICY_OPTIONS}, ("list.yaml",)),
     "compare-objectives": BaseCall(
         {"list": ["list.yaml"], "questions": [RATED_QUESTIONS], "launcher": ["false"]},
+        ("list.yaml",),
+    ),
+    "picture-faults": BaseCall(
+        {"list": ["list.yaml"], "questions": [DRAWN_QUESTIONS], "launcher": ["false"]},
         ("list.yaml",),
     ),
     "answers": BaseCall({"checkpoint": ["run/base"], "items": ["2"]}, ("run",)),

@@ -105,11 +105,13 @@ def valid(folder: Path) -> dict[str, Any]:
     bases = {"questions": "shapes/policy.yaml"}  # all others hold pairs
     needed: dict[str, dict[str, Any]] = {
         "shapes": {"level": "demo", "rows": 6400},
+        "shapes_drawn": {"level": "demo", "rows": 6400, "ties": False},
+        "shapes_edited": {"level": "demo", "rows": 6400, "ties": False},
         "shapes_rated": {"level": "demo", "rows": 6400, "ties": False},
         "povid": {"images": str(folder)},
     }
     for kind in SOURCES:
-        hub = {} if kind in ("shapes", "shapes_rated") else {"hub": "some/set"}
+        hub = {} if kind.startswith("shapes") else {"hub": "some/set"}
         base = bases.get(kind, "shapes/naive.yaml")
         source = read_recipe(
             CLONE / "recipes" / base,

@@ -151,7 +151,7 @@ def run(ablation: Ablation, options: argparse.Namespace) -> StudyResult:
     Raises:
         UserError: The questions have no known true scores, or a quarter of them are trained on.
     """
-    records = records_of_source(options.questions)
+    records = records_of_source(options.questions, ATTRIBUTES, "shapes_rated")
     questions = [Question.of_record(record) for record in records]
     repeated_keys = keys_of_repeated_questions(questions, ablation)
     if any(state(run) != "complete" for run in ablation.runs):
@@ -176,28 +176,43 @@ def write(result: StudyResult, folder: Path) -> None:
     write_whole(folder / "objectives.md", result.document)
 
 
-def records_of_source(source: str) -> list[Preference]:
-    """Return all records of the source of the command line.
+def mixture_of_option(source: str) -> MixtureConfig:
+    """Return the source of the command line as a mixture of this source alone.
 
     Args:
         source: The source in YAML, as in `data.sources` of a recipe.
 
     Raises:
-        UserError: If the text describes no source, or its answers have no known true scores.
+        UserError: The text describes no source.
     """
     try:
-        section = MixtureConfig.model_validate({"sources": [option_value(OPTION, source)]})
+        return MixtureConfig.model_validate({"sources": [option_value(OPTION, source)]})
     except ValidationError as error:
         raise UserError(f"{OPTION}: {format_validation_error(error)}") from error
-    mixture = Mixture(section)
+
+
+def records_of_source(
+    source: str, attributes: Sequence[str], source_types: str
+) -> list[Preference]:
+    """Return all records of the source of the command line.
+
+    Args:
+        source: The source in YAML, as in `data.sources` of a recipe.
+        attributes: The attributes that every record must have.
+        source_types: The types of sources that have them, for the message.
+
+    Raises:
+        UserError: If the text describes no source, or a record lacks an attribute.
+    """
+    mixture = Mixture(mixture_of_option(source))
     records = [mixture[index] for index in range(len(mixture))]
     for record in records:
-        missing = [name for name in ATTRIBUTES if name not in record.attributes]
+        missing = [name for name in attributes if name not in record.attributes]
         if missing:
             raise UserError(
                 f"{OPTION}: {record.identity} has no attribute {missing[0]!r}. The figures of this "
                 "study need answers whose true scores are known; required is a source of type "
-                "shapes_rated."
+                f"{source_types}."
             )
     return records
 

@@ -30,7 +30,7 @@ def test_every_row_is_a_source_of_that_name() -> None:
 
 def test_only_the_embedded_world_is_a_wing() -> None:
     wings = [name for name, row in SOURCES.items() if isinstance(row, str)]
-    assert wings == ["shapes", "shapes_rated"]
+    assert wings == ["shapes", "shapes_drawn", "shapes_edited", "shapes_rated"]
 
 
 @pytest.mark.parametrize(

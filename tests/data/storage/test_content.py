@@ -30,7 +30,16 @@ RATED_SHAPES: list[dict[str, Any]] = [
     {"level": "demo", "split": "validation", "rows": 40, "seed": 0, "ties": False},
     {"level": "medium", "split": "train", "rows": 40, "seed": 0, "noise": 0.5},
 ]
-GENERATED = {"shapes": SHAPES, "shapes_rated": RATED_SHAPES}
+PICTURES = [
+    {"level": "demo", "split": "train", "rows": 20, "seed": 0},
+    {"level": "medium", "split": "validation", "rows": 20, "seed": 0, "ties": False},
+]
+GENERATED = {
+    "shapes": SHAPES,
+    "shapes_drawn": PICTURES,
+    "shapes_edited": PICTURES,
+    "shapes_rated": RATED_SHAPES,
+}
 
 QUESTIONS = Sample(
     "test.jsonl",

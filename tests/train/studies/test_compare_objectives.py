@@ -18,6 +18,7 @@ from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.ablation.variants import Ablation, Run
 from mmrm.train.studies.compare_objectives import (
     ACCURACY,
+    ATTRIBUTES,
     AUC,
     BEST,
     ComparedModel,
@@ -40,7 +41,7 @@ SOURCE = (
 @cache
 def rated_records() -> list[Preference]:
     """Return the records of SOURCE."""
-    return records_of_source(SOURCE)
+    return records_of_source(SOURCE, ATTRIBUTES, "shapes_rated")
 
 
 def question(scores: list[float], stds: list[float] | None = None) -> ScoredQuestion:
@@ -97,9 +98,9 @@ def test_the_rows_of_a_source_hide_the_order_of_its_records() -> None:
 
 def test_a_source_without_true_scores_is_refused() -> None:
     with pytest.raises(UserError, match="has no attribute 'quality'"):
-        records_of_source("{type: shapes, level: demo, rows: 3}")
+        records_of_source("{type: shapes, level: demo, rows: 3}", ATTRIBUTES, "shapes_rated")
     with pytest.raises(UserError, match="--questions"):
-        records_of_source("{type: shapes_rated, level: none, rows: 3}")
+        records_of_source("{type: shapes_rated, level: none, rows: 3}", ATTRIBUTES, "shapes_rated")
 
 
 def scored_file(folder: Path, score: Callable[[dict[str, Any], int], float], std: float) -> Path:
