@@ -90,7 +90,9 @@ def _with_responses(example: BenchmarkRow, responses: tuple[Response, ...]) -> B
 def _shuffled(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]:
     """Return the examples with their images exchanged between rows, those of responses as well.
 
-    Each row gets as many images as it had. Rows without images are unchanged.
+    Each row gets as many images as it had, and those of its responses in a random order: some
+    benchmarks list the best response first, and the order would then tell which image was the best.
+    Rows without images are unchanged.
     """
     digests_by_row = [tuple(map(content_digest, example.all_images)) for example in examples]
     rows_with_images = [digests for digests in digests_by_row if digests]
@@ -102,7 +104,10 @@ def _shuffled(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]
     for digests, example in zip(digests_by_row, examples, strict=True):
         if digests:
             images = [image_by_digest[digest] for digest in partners[digests]]
-            shuffled.append(_with_images(example, images))
+            images_of_prompt = images[: len(example.images)]
+            images_of_responses = images[len(example.images) :]
+            random.Random(f"{seed}/{example.key}").shuffle(images_of_responses)
+            shuffled.append(_with_images(example, [*images_of_prompt, *images_of_responses]))
         else:
             shuffled.append(example)
     return shuffled

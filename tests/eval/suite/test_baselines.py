@@ -117,6 +117,18 @@ def test_images_of_responses_are_ablated_as_well() -> None:
     assert grey[0].responses[0].content[0] == "Here: "
 
     shuffled = with_ablated_images(rows, "shuffled")
-    assert [row.all_images for row in shuffled] == [rows[1].all_images, rows[0].all_images]
+    assert [row.images for row in shuffled] == [rows[1].images, rows[0].images]
+    for row, other in zip(shuffled, rows[::-1], strict=True):
+        assert set(row.all_images) == set(other.all_images)
     assert [len(response.images) for response in shuffled[0].responses] == [1, 1]
     assert [row.key for row in shuffled] == ["a", "b"]
+
+
+def test_shuffled_images_of_responses_do_not_keep_their_order() -> None:
+    """Rows that list the best response first must not put the best image there again."""
+    sizes = [(8 + number, 6) for number in range(300)]
+    rows = [drawn(str(size), png("green", size), png("red", size)) for size in sizes]
+    best_images = {row.responses[0].images[0] for row in rows}
+    shuffled = with_ablated_images(rows, "shuffled")
+    num_first = sum(row.responses[0].images[0] in best_images for row in shuffled)
+    assert 110 < num_first < 190
