@@ -17,6 +17,9 @@ never fetched. These routes take requests:
 /get_reward   OpenRLHF: prompt and response in one text; images only in a label, as
               {"images": ["data:…"]}
   curl localhost:8000/get_reward -d '{"query": ["What is 2 + 2? 4"], "prompts": ["What is 2 + 2?"], "labels": [""]}'
+/score        UniRL: generated images, each with a number from the reward `reward_model`
+  curl localhost:8000/score -d '{"requests": [{"history": [{"text": "A cat", "image_b64": "iVBORw0K…"}],
+                                                "required_rewards": ["reward_model"]}]}'
 
 Open the address that the command prints in a browser to try the judge: drop photos, write a
 question and answers, see the scores, and copy the request as curl or Python. /docs and

@@ -138,7 +138,13 @@ def _source_comparisons(kind: str, file: Path, columns: Row, identity: str) -> I
 
 
 def _of_record(record: Preference) -> Comparison:
-    """Return a preference record as a comparison; an image counts by its content or its path."""
+    """Return a preference record as a comparison; an image counts by its content or its path.
+
+    Raises:
+        RecordError: A response has images.
+    """
+    if any(response.images for response in (record.chosen, record.rejected)):
+        raise RecordError(f"{record.identity}: a response has images, which are not measured.")
     images = []
     for image in record.images:
         images.append(content_digest(image) if isinstance(image, bytes) else str(image))

@@ -17,11 +17,13 @@ ENDS_WITH_A_MESSAGE = {
     "ablate",
     "annotate",
     "on-policy",
+    "picture-faults",
     "predictors",
     "select-pairs tries",
     "stress",
 }
-"""Base calls that cannot succeed without training, a model's answers or an annotated file."""
+"""Base calls that cannot succeed without training, a model's answers, an annotated file or a list whose
+recipes have a head of attributes."""
 
 
 @pytest.mark.slow

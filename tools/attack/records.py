@@ -216,7 +216,7 @@ class Attack:
         for response in (record.chosen, record.rejected):
             if not any(response.text in leaf for leaf in leaves):
                 return "a response that nobody wrote"
-            if not any(map(_visible, response.text)):
+            if not response.images and not any(map(_visible, response.text)):
                 return "a response of invisible characters"
         for message in record.prompt:
             if not num_image_parts([message]) and not any(map(_visible, "".join(texts([message])))):

@@ -22,6 +22,7 @@ from mmrm.data.display.format import MISSING, interval, percent
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
 from mmrm.data.errors import UserError
+from mmrm.data.preference import text_responses
 from mmrm.data.storage.files import content_digest, write_json
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.eval.contamination.question_overlap import (
@@ -367,7 +368,8 @@ def labelled_pairs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         return {}
     possible: list[float] = []
     for number, row in enumerate(rows_of(folder / "scored.jsonl")):
-        scored = read_scored_responses(row, row["responses"], None, states_deviations(row))
+        responses = text_responses(*row["responses"])
+        scored = read_scored_responses(row, responses, None, states_deviations(row))
         possible += [pair.certainty for pair in possible_pairs(number, scored)]
     labelled = [row["certainty"] for row in rows_of(asked)]
     preferred: list[float] = []

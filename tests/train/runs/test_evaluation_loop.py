@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_pair
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.benchmarks.benchmark import Location
@@ -212,7 +212,7 @@ def loss_by_hand(checkpoint: Path, records: list[dict[str, Any]]) -> float:
         found = Preference(
             "x",
             tuple(record["prompt"]),
-            (record["chosen"], record["rejected"]),
+            text_pair(record["chosen"], record["rejected"]),
             (RED,) * len(record.get("images", [])),
         )
         encoded = ResponseEncoder(encoder, "end_of_turn")(found)
