@@ -223,9 +223,9 @@ class Attack:
                 return "a turn of invisible characters"
             if message["role"] == "assistant" and num_image_parts([message]):
                 return "an image in a turn of the assistant passes the preparation"
-        if len(record.images) > LARGEST:
+        if len(record.all_images) > LARGEST:
             return "no limit of the images of a record"
-        for image in record.images:
+        for image in record.all_images:
             if decode(image, "").size[::-1] != image_size(image, ""):
                 return "an image of another size than its header says"
         return ""
@@ -247,7 +247,8 @@ class Attack:
                 whole
             ):
                 return "tokens that are not those of the text"
-            plain = "".join(span.text for span in encoder.render((*blank, text("assistant", "x"))))
+            blank_answer = _blanked(response.turn) if response.images else text("assistant", "x")
+            plain = "".join(span.text for span in encoder.render((*blank, blank_answer)))
             if sum(one in special for one in ids) != sum(
                 one in special for one in encoder.tokenizer(plain)["input_ids"]
             ):

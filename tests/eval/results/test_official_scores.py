@@ -371,8 +371,10 @@ def test_the_sample_log_of_lmms_eval_for_multimodal_rewardbench(tmp_path: Path) 
         )
 
 
+# A line of MMRB2's script does not hold the label of its row; its own tests score such files.
 @pytest.mark.parametrize(
-    "name", [name for name, benchmark in BENCHMARKS.items() if not benchmark.ranked]
+    "name",
+    [name for name, benchmark in BENCHMARKS.items() if not benchmark.ranked and name != "mmrb2"],
 )
 def test_our_own_predictions_score_as_what_they_were_written_from(
     name: str, tmp_path: Path
@@ -384,15 +386,12 @@ def test_our_own_predictions_score_as_what_they_were_written_from(
         "image": "mcq/1.png",
         "query": "q",
         "Text": "q",
-        "task": "t2i",
     }
     row |= dict.fromkeys(("models", "judge", "rationale", "query_source")) | {"Image": "1.png"}
     examples: list[Example] = []
     for number, identity in enumerate(("mmmu-1", "RLAIF-V-(2)", "svit-3", "svit-4", "svit-5")):
-        # The tasks of MMRB2 are its groups; the other rules take any name.
-        group = "t2i" if name == "mmrb2" else "mcq"
         made = example(
-            identity, 1 if number % 2 else 0, group=group, id=identity, ID=identity, **row
+            identity, 1 if number % 2 else 0, group="mcq", id=identity, ID=identity, **row
         )
         examples.append(Example(**{**fields(made), "identity": f"{name}:{number} ({identity})"}))
     verdicts = [Scores(pair) for pair in ((1.0, 0.0), (0.5, 0.5), (math.nan, 1.0), (0.0, 1.0))]
