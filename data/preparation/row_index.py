@@ -323,7 +323,7 @@ def _entry_left_out(reason: str) -> tuple[int, ...]:
 
 
 def _shown(response: Response) -> tuple[list[str], list[str]]:
-    """Return what a reader sees of a response: its words, and digests of its images."""
+    """Return the words of a response as a reader sees them, and digests of its images."""
     return shown_words(response.text), [content_digest(image) for image in response.images]
 
 

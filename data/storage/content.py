@@ -71,7 +71,7 @@ def shown_key(
 
 
 def response_content(response: Response) -> str | list[str | dict[str, str]]:
-    """Return what a response shows, as a value of JSON: each image as a digest of its bytes.
+    """Return the content of a response as a value of JSON, with a digest in place of each image.
 
     A response without images is its text, as it was when responses were texts. Results that were
     stored then are still found.

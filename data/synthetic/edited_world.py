@@ -46,7 +46,7 @@ _WRITTEN_KINDS: tuple[Kind, ...] = ("digit", "word")
 
 
 class EditParts(NamedTuple):
-    """What the scenes of a record are made of."""
+    """The parts that the scenes of a record share."""
 
     level: Level
     grid: int

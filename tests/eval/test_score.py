@@ -630,9 +630,10 @@ def test_responses_with_images_are_scored_and_selected(world: Path, tmp_path: Pa
     records = config.open(tmp_path / "cache")
     assert len(records) == 4
     record = validate(records.record(0))
-    best_index, worst_index = listed["order"][0], listed["order"][1]
+    # The first pair is that of the two highest scores.
+    best_index, second_index, _ = listed["order"]
     assert len(record.chosen.images) == (best_index != 2)
-    assert len(record.rejected.images) == (worst_index != 2)
+    assert len(record.rejected.images) == (second_index != 2)
     out = str(tmp_path / "pairs.parquet")
     with pytest.raises(SystemExit):
         select_responses.main(["pairs", str(tmp_path / "out.jsonl"), out, *options])

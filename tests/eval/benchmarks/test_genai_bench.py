@@ -122,7 +122,9 @@ def write_frames(folder: Path, num_frames: int, shade: int) -> None:
 
 def test_all_tasks_are_read_with_images_in_prompts_and_responses(tmp_path: Path) -> None:
     loaded = GENAI_BENCH.load(write_tasks(tmp_path))
-    generated, edited, video = loaded.examples[0], loaded.examples[4], loaded.examples[8]
+    generated = loaded.examples[0]
+    edited = loaded.examples[4]
+    video = loaded.examples[8]
     assert [row.group for row in loaded.examples] == [TASKS[0]] * 4 + [TASKS[1]] * 4 + [
         TASKS[2]
     ] * 3
