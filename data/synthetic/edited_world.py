@@ -7,9 +7,10 @@ instruction asks to change the first fact. A result in which the first fact is w
 the instruction. A result in which the second fact is wrong has something else changed, too. If both
 are wrong, the wrong thing was changed.
 
-The instruction never names what a right result shows ("another color"): that depends on the picture
-before, and could otherwise be seen without it. For the same reason, every result follows the
-instruction to remove a thing, and the two facts are then about other things.
+The instruction to change a fact never names what a right result shows ("another color"): that
+depends on the picture before, and could otherwise be seen without it. For the same reason, every
+result follows an instruction to add or to remove a thing, and the two facts are then about other
+things, which should have stayed as they were.
 
 Every scene has one written word or digit, which no edit changes. It determines the split, so that
 splits share no scene.
@@ -30,7 +31,7 @@ from mmrm.data.synthetic.scenes import (
     bucket_of_facts,
     random_thing,
 )
-from mmrm.data.synthetic.wording import coloured_name
+from mmrm.data.synthetic.wording import coloured_name, full_name
 
 Property = Literal["colour", "what", "size", "cell"]
 """A property of a shape that may be changed: a field of SceneObject."""
@@ -39,9 +40,10 @@ NOT_FOLLOWED = "not followed"
 ELSE_CHANGED = "something else changed"
 FAULTS = (NOT_FOLLOWED, ELSE_CHANGED)
 """The faults of content of a result."""
-REMOVAL_SHARE = 0.5
-"""Share of the instructions that ask to remove a thing. Their results can be judged by differences
-from the picture before, whatever the instruction is."""
+Category = Literal["addition", "removal", "change"]
+CATEGORIES: tuple[Category, ...] = ("addition", "removal", "change")
+"""What instructions ask for: to add a thing, to remove one, or to change a property of one. A third
+of the instructions belong to each."""
 _WRITTEN_KINDS: tuple[Kind, ...] = ("digit", "word")
 
 
@@ -74,8 +76,8 @@ class EditedGenerator(PictureGenerator):
     def task(self, rng: Rng) -> PictureTask:
         """Return a picture with an instruction, and four scenes, one of which is the right result.
 
-        A grid has four cells or more. They hold the word or digit, the two shapes, and either the
-        shape that is to be removed or nothing, so that a shape can move there.
+        A grid has four cells or more. They hold the word or digit, the two shapes, and either a
+        third shape, which is to be added or removed, or nothing, so that a shape can move there.
         """
         level = self.level
         grid = rng.choice(level.grids)
@@ -86,10 +88,10 @@ class EditedGenerator(PictureGenerator):
         for cell, colour, name in zip(cells, colours[:3], names, strict=False):
             thing = random_thing(rng, level, cell, "shape")
             shapes.append(thing._replace(colour=colour, what=name))
-        removed_shape = shapes.pop()
-        is_removal = rng.unit() < REMOVAL_SHARE
-        # Nothing can move to the cell of the shape that is to be removed.
-        properties = rng.sample(PROPERTIES[:3] if is_removal else PROPERTIES, 2)
+        third_shape = shapes.pop()
+        category = rng.choice(CATEGORIES)
+        # A shape can move only if no third shape is in the free cell.
+        properties = rng.sample(PROPERTIES if category == "change" else PROPERTIES[:3], 2)
         second_shapes = []
         for shape, changed_property in zip(shapes, properties, strict=True):
             if changed_property == "colour":
@@ -110,20 +112,23 @@ class EditedGenerator(PictureGenerator):
             second_shapes=(second_shapes[0], second_shapes[1]),
         )
         target = rng.choice(CORNERS)
-        if is_removal:
-            category = "removal"
-            prompt = f"remove the {coloured_name(removed_shape)}."
-            before = parts.scene(target, removed_shape)
+        further_shapes: tuple[SceneObject, ...] = ()
+        if category == "addition":
+            prompt = f"add {full_name(third_shape)}."
+            before = parts.scene(target)
+            further_shapes = (third_shape,)
+        elif category == "removal":
+            prompt = f"remove the {coloured_name(third_shape)}."
+            before = parts.scene(target, third_shape)
         else:
-            category = "change"
             prompt = _instruction(shapes[0], properties[0])
             before = parts.scene((not target[0], target[1]))
         return PictureTask(
             category=category,
             prompt=prompt,
-            scenes={corner: parts.scene(corner) for corner in CORNERS},
+            scenes={corner: parts.scene(corner, *further_shapes) for corner in CORNERS},
             target=target,
-            faults={corner: _faults(target, corner, is_removal) for corner in CORNERS},
+            faults={corner: _faults(target, corner, category) for corner in CORNERS},
             before=before,
         )
 
@@ -149,11 +154,11 @@ def _instruction(shape: SceneObject, changed_property: Property) -> str:
     return f"move the {coloured_name(shape)} to another place."
 
 
-def _faults(target: Corner, shown: Corner, is_removal: bool) -> tuple[str, ...]:
+def _faults(target: Corner, shown: Corner, category: Category) -> tuple[str, ...]:
     """Return the faults of a result that shows the scene `shown` instead of the scene `target`."""
     faults = []
     if shown[0] != target[0]:
-        faults.append(ELSE_CHANGED if is_removal else NOT_FOLLOWED)
+        faults.append(NOT_FOLLOWED if category == "change" else ELSE_CHANGED)
     if shown[1] != target[1]:
         faults.append(ELSE_CHANGED)
     return tuple(faults)

@@ -15,8 +15,13 @@ from PIL import Image
 
 from mmrm.data.preference import validate
 from mmrm.data.synthetic.drawn_world import FAULTS as DRAWING_FAULTS
-from mmrm.data.synthetic.drawn_world import DrawnGenerator, describe
-from mmrm.data.synthetic.edited_world import ELSE_CHANGED, NOT_FOLLOWED, EditedGenerator
+from mmrm.data.synthetic.drawn_world import RELATIONS, Description, DrawnGenerator, NamedShape
+from mmrm.data.synthetic.edited_world import (
+    CATEGORIES,
+    ELSE_CHANGED,
+    NOT_FOLLOWED,
+    EditedGenerator,
+)
 from mmrm.data.synthetic.rated_pictures import (
     CORNERS,
     CUT_WIDTHS,
@@ -29,7 +34,8 @@ from mmrm.data.synthetic.rated_pictures import (
     PictureItem,
     PictureQuality,
 )
-from mmrm.data.synthetic.scenes import LEVELS, SPLITS, Scene, draw
+from mmrm.data.synthetic.rng import Rng
+from mmrm.data.synthetic.scenes import LEVELS, SPLITS, Scene, SceneObject, draw
 
 WORLDS: tuple[type[PictureGenerator], ...] = (DrawnGenerator, EditedGenerator)
 worlds = pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
@@ -170,7 +176,7 @@ def test_every_fault_is_drawn() -> None:
         (NOT_FOLLOWED, ELSE_CHANGED),
         (ELSE_CHANGED, ELSE_CHANGED),
     }
-    assert {item.task.category for item in edits} == {"change", "removal"}
+    assert {item.task.category for item in edits} == set(CATEGORIES)
     for world_items in (drawings, edits):
         qualities = {
             (picture.quality.fault, picture.quality.severity)
@@ -181,31 +187,69 @@ def test_every_fault_is_drawn() -> None:
 
 
 @worlds
-def test_splits_share_no_scene_and_no_prompt(world: type[PictureGenerator]) -> None:
+def test_splits_share_no_scene(world: type[PictureGenerator]) -> None:
     scenes_by_split: dict[str, set[str]] = {}
-    prompts_by_split: dict[str, set[str]] = {}
     for split in SPLITS:
         split_items = items(world, 60, split=split)
         scenes_by_split[split] = set().union(*(scenes_of(item) for item in split_items))
-        prompts_by_split[split] = {item.task.prompt for item in split_items}
     for first, second in combinations(SPLITS, 2):
         assert not scenes_by_split[first] & scenes_by_split[second]
-        if world is DrawnGenerator:
-            assert not prompts_by_split[first] & prompts_by_split[second]
+
+
+def description_of(scene: Scene) -> str:
+    """Return the description of a scene, read from its things alone.
+
+    Of the two large things, the left one is named first, or the upper one in a common column.
+    """
+    large_size = tuple(scene.level.sizes)[-1]
+    large = [thing for thing in scene.things if thing.size == large_size]
+    small = [thing for thing in scene.things if thing.size != large_size]
+    first, second = sorted(large, key=lambda thing: (thing.cell % scene.grid, thing.cell))
+    is_one_column = first.cell % scene.grid == second.cell % scene.grid
+    relation = "above" if is_one_column else "left of"
+    description = f"{article(first)} {relation} {article(second)}"
+    if not small:
+        return description
+    name = f"{small[0].colour} {small[0].what}"
+    if len(small) == 1:
+        return f"{description} and a small {name}"
+    assert small[0]._replace(cell=0) == small[1]._replace(cell=0)
+    plural_name = f"{name}es" if name.endswith("s") else f"{name}s"
+    return f"{description} and two small {plural_name}"
+
+
+def article(thing: SceneObject) -> str:
+    """Return the name of a thing with its article, such as "an orange ring"."""
+    name = f"{thing.colour} {thing.what}"
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def test_a_description_fits_its_target_alone() -> None:
     for level in LEVELS:
         for item in items(DrawnGenerator, 30, level=level):
-            descriptions = {corner: describe(scene) for corner, scene in item.task.scenes.items()}
+            scenes = item.task.scenes
+            descriptions = {corner: description_of(scenes[corner]) for corner in CORNERS}
             assert len(set(descriptions.values())) == 4
             wanted = f"{descriptions[item.task.target]}, nothing else."
             assert item.task.prompt in (wanted, f"draw {wanted}")
 
 
-def changed_things(before: Scene, after: Scene) -> int:
-    """Return the number of things of `before` that are not in `after`."""
-    return len(set(before.things) - set(after.things))
+@pytest.mark.parametrize("level", ["demo", "medium"])
+def test_every_place_that_fits_a_description_is_drawn(level: str) -> None:
+    grid = LEVELS[level].grids[0]
+    pairs_of_columns = grid * (grid - 1) // 2
+    expected_counts = {"left of": pairs_of_columns * grid * grid, "above": pairs_of_columns * grid}
+    red_circle = NamedShape("red", "circle")
+    blue_square = NamedShape("blue", "square")
+    rng = Rng(3)
+    for relation in RELATIONS:
+        description = Description(red_circle, relation, blue_square, red_circle, num_small=0)
+        places = set()
+        for _ in range(1500):
+            scene = description.scene(rng, LEVELS[level], grid)
+            assert description_of(scene) == description.text
+            places.add(tuple((thing.cell, thing.colour) for thing in scene.things))
+        assert len(places) == expected_counts[relation]
 
 
 def test_an_edit_changes_what_the_instruction_names_and_nothing_else() -> None:
@@ -215,12 +259,16 @@ def test_an_edit_changes_what_the_instruction_names_and_nothing_else() -> None:
             assert task.before is not None
             target = task.scenes[task.target]
             assert target.look == task.before.look
-            assert changed_things(task.before, target) == 1
-            (thing,) = set(task.before.things) - set(target.things)
+            removed_things = set(task.before.things) - set(target.things)
+            added_things = set(target.things) - set(task.before.things)
+            (thing,) = added_things if task.category == "addition" else removed_things
             assert thing.colour in task.prompt or thing.what in task.prompt
-            if task.category == "removal":
-                assert set(target.things) < set(task.before.things)
+            if task.category == "addition":
+                assert not removed_things
+            elif task.category == "removal":
+                assert not added_things
             else:
+                assert len(added_things) == 1
                 not_followed = task.scenes[not task.target[0], task.target[1]]
                 assert not_followed == task.before
             written = {
@@ -233,7 +281,7 @@ def test_an_edit_changes_what_the_instruction_names_and_nothing_else() -> None:
 def test_an_instruction_does_not_name_what_a_right_result_shows() -> None:
     """The thing of an instruction to change is named alike in all four scenes."""
     for item in items(EditedGenerator, 200):
-        if item.task.category == "removal":
+        if item.task.category != "change":
             continue
         words = set(item.task.prompt.rstrip(".").split())
         level = LEVELS["demo"]
