@@ -3,24 +3,30 @@
     python -m tests.models.families.arrangements 200     # of every family; prints the largest differences in float64
 
 A row holds up to four prompts of up to three images with five uneven responses, some of them alike, and fillers anywhere.
+The responses to half of the prompts contain up to three images at any place.
 """
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
-from mmrm.data.preference import Message, text
+from mmrm.data.preference import Message, Response
+from mmrm.data.synthetic.scenes import png
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Conversation
 from mmrm.models.families.registry import FAMILIES
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.packing.packed_batch import filler_tree
@@ -50,41 +56,75 @@ def reward_model(folder: Path, family: str) -> ScalarReward:
     return model
 
 
-def arrangement(draw: random.Random, family: str) -> list[stock.Case]:
-    """Return prompts with their images and responses, as people write them."""
-    encoder, cases = tiny.encoder(family), []
+def arrangement(draw: random.Random, family: str) -> list[list[Conversation]]:
+    """Return random prompts, each as conversations with its responses.
+
+    A prompt has up to three images. Half of the prompts have responses of texts alone, and the
+    others have responses of texts and up to three images in any order.
+    """
+    prompts = []
     for number in range(draw.randint(1, 4)):
-        sizes = [(draw.randint(30, 150), draw.randint(30, 150)) for _ in range(draw.randint(0, 3))]
-        pictures = [
-            tiny.picture(width, height, seed=draw.randint(0, 99)) for width, height in sizes
-        ]
-        places: Any = [{"type": "image"} for _ in pictures]
-        asked: Message = {
-            "role": "user",
-            "content": [
-                *places,
-                {"type": "text", "text": " ".join(draw.choices(WORDS, k=1 + number))},
-            ],
-        }
-        answers = [
-            " ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(draw.randint(1, 5))
-        ]
-        cases.append(
-            (pictures, [encoder.render([asked, text("assistant", answer)]) for answer in answers])
-        )
-    return cases
+        prompt_images = random_images(draw)
+        words = " ".join(draw.choices(WORDS, k=1 + number))
+        parts: Any = [{"type": "image"} for _ in prompt_images]
+        parts.append({"type": "text", "text": words})
+        turn: Message = {"role": "user", "content": parts}
+        with_images = draw.random() < 0.5
+        conversations = []
+        for _ in range(draw.randint(1, 5)):
+            response = random_response(draw, with_images)
+            conversations.append(Conversation.answered([turn], prompt_images, response))
+        prompts.append(conversations)
+    return prompts
 
 
-def packed(model: ScalarReward, cases: list[stock.Case], draw: random.Random) -> Tensor:
+def random_images(draw: random.Random) -> list[bytes]:
+    """Return up to three encoded images of random sizes, some of which occur several times."""
+    images = []
+    for _ in range(draw.randint(0, 3)):
+        width = draw.randint(30, 150)
+        height = draw.randint(30, 150)
+        images.append(png(tiny.picture(width, height, seed=draw.randint(0, 99))))
+    return images
+
+
+def random_response(draw: random.Random, with_images: bool) -> Response:
+    """Return a response of one to six texts, with up to three images at random places of it."""
+    texts = draw.choices(WORDS, k=draw.randint(1, 6))
+    if not with_images:
+        return Response((" ".join(texts),))
+    content: list[str | bytes | Path] = list(texts)
+    for image in random_images(draw):
+        content.insert(draw.randint(0, len(content)), image)
+    return Response(tuple(content))
+
+
+def packed(
+    model: ScalarReward, prompts: Sequence[Sequence[Conversation]], draw: random.Random
+) -> Tensor:
     """Return the scores of a row, with fillers before, between and behind its trees."""
-    encoder, row = tiny.encoder(model.config.model_type), []
-    for images, conversations in cases:
+    encoder = tiny.encoder(model.config.model_type)
+    row = []
+    for conversations in prompts:
         row += [filler_tree(encoder.vision)] * draw.randint(0, 1)
-        row.append(encoder.encode(images, conversations, "end_of_turn"))
-    scores: Tensor = model(
-        **encoder.pack([*row, *[filler_tree(encoder.vision)] * draw.randint(0, 1)]).score_inputs()
-    )
+        row.append(encoder.encode_conversations(conversations, "end_of_turn", "a random record"))
+    row += [filler_tree(encoder.vision)] * draw.randint(0, 1)
+    scores: Tensor = model(**encoder.pack(row).score_inputs())
     return scores
+
+
+def stock_cases(prompts: Sequence[Sequence[Conversation]], family: str) -> list[stock.Case]:
+    """Return each conversation with its own images, as the stock model is given it."""
+    encoder = tiny.encoder(family)
+    cases: list[stock.Case] = []
+    for conversations in prompts:
+        for conversation in conversations:
+            pictures = []
+            for image in conversation.images:
+                assert isinstance(image, bytes)
+                pictures.append(Image.open(io.BytesIO(image)).convert("RGB"))
+            cases.append((pictures, [encoder.render(conversation.messages)]))
+    return cases
 
 
 @dataclass
@@ -101,9 +141,9 @@ def compare(model: ScalarReward, seed: int) -> Comparison:
     """Compute a random arrangement with `model`, and with the stock model on padded rows."""
     draw = random.Random(seed)
     family = model.config.model_type
-    cases = arrangement(draw, family)
+    prompts = arrangement(draw, family)
     backbone = stock.backbone(model.model)
-    inputs = stock.padded_inputs(cases, family=family)
+    inputs = stock.padded_inputs(stock_cases(prompts, family), family=family)
     ends = inputs["attention_mask"].sum(1) - 1
     first, bias, second = model.head.parameters()
     hidden = stock.hidden_states(backbone, inputs)[torch.arange(len(ends)), ends]
@@ -112,7 +152,7 @@ def compare(model: ScalarReward, seed: int) -> Comparison:
     torch.autograd.backward((stock_scores * weights).sum())
 
     model.zero_grad()
-    scores = packed(model, cases, draw)
+    scores = packed(model, prompts, draw)
     torch.autograd.backward((scores * weights).sum())
     for name, parameter in model.model.named_parameters():
         assert parameter.grad is not None, (
