@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from mmrm.data.config.registry import load
-from mmrm.data.preference import text_responses
-from mmrm.data.sources.shared.conversation import response_text
+from mmrm.data.preference import Response
+from mmrm.data.sources.shared.conversation import response_text, turn_of_response
 from mmrm.eval.candidates import Candidates, Scores
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judge import Judge
@@ -76,23 +76,24 @@ class LoadedJudge:
 
         Args:
             prompts: A text, or a list of turns, for each completion.
-            completions: Texts, or lists of turns of which the last turn is scored.
+            completions: Texts, or lists of turns of which the last turn is scored. Its content may
+                hold images, as the answers of an image generator do.
             columns: Other columns of the batch; `images` or `image` may be among them.
         """
         prompts_by_key: dict[str, Candidates] = {}
         rows_by_key: dict[str, list[int]] = {}
-        texts: list[str] = []
+        responses: list[Response] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             images = () if _holds_images(prompt) else _images_of_row(columns, row)
             # The responses are the same in all rows, so that equal prompts have equal keys.
             converted_prompt = candidates_of(prompt, ["-"], images, f"row {row}")
             prompts_by_key.setdefault(converted_prompt.key, converted_prompt)
             rows_by_key.setdefault(converted_prompt.key, []).append(row)
-            texts.append(_text_of(completion))
+            responses.append(_response_of(completion, f"row {row}"))
         batch: list[Candidates] = []
         for key, converted_prompt in prompts_by_key.items():
-            responses = text_responses(*[texts[row] for row in rows_by_key[key]])
-            batch.append(replace(converted_prompt, responses=responses))
+            responses_of_prompt = tuple(responses[row] for row in rows_by_key[key])
+            batch.append(replace(converted_prompt, responses=responses_of_prompt))
         with alone():
             scores_of_batch = self.judge.score_batch(batch)
         score_by_row: dict[int, float] = {}
@@ -129,12 +130,23 @@ def _holds_images(prompt: Any) -> bool:
     return False
 
 
-def _text_of(completion: Any) -> str:
-    """Return the text of a TRL completion: the completion itself, or its last turn."""
+def _response_of(completion: Any, identity: str) -> Response:
+    """Return the response of a TRL completion: the completion itself, or its last turn.
+
+    Args:
+        completion: A text, or a list of turns. The last turn may hold images.
+        identity: The name of the completion in messages about it.
+
+    Raises: RecordError if the last turn is not the assistant's, or an image cannot be read.
+    """
     if isinstance(completion, str):
-        return response_text(completion)
+        return Response.of_text(response_text(completion))
     last_turn = completion[-1:]
-    return response_text(last_turn)
+    parts = turn_of_response(last_turn)
+    if all(part["type"] == "text" for part in parts):
+        return Response.of_text(response_text(last_turn))
+    # The prompt is not used: only the parts of the response are read.
+    return candidates_of("-", [parts], identity=identity).responses[0]
 
 
 def load_judge(path: str | Path, runtime: Runtime | None = None) -> LoadedJudge:

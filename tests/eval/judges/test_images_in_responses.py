@@ -165,3 +165,30 @@ def test_a_conversation_with_several_responses_has_their_images_in_order() -> No
     conversation = Conversation.answered(asked.prompt, asked.images, *asked.responses)
     assert tuple(conversation.images) == asked.all_images
     assert [turn["role"] for turn in conversation.messages] == ["user", *["assistant"] * 4]
+
+
+@pytest.mark.numerics
+def test_a_batch_of_trl_with_images_in_completions_is_scored(checkpoints: dict[str, Path]) -> None:
+    loaded = judge(checkpoints["scalar"])
+    drawn, other = (tiny.picture(60, 40, seed=1), tiny.picture(40, 60, seed=2))
+    answers: list[list[dict[str, Any]]] = [
+        [{"type": "text", "text": "Here:"}, {"type": "image", "image": drawn}],
+        [{"type": "image", "image": other}, {"type": "text", "text": "Done."}],
+        [{"type": "text", "text": "I cannot draw."}],
+    ]
+    completions = [[{"role": "assistant", "content": answer}] for answer in answers]
+
+    found = loaded.reward(["Draw a circle."] * 3, completions, trainer_state=None)
+
+    wanted = [loaded.score("Draw a circle.", [answer])[0] for answer in answers]
+    assert found == pytest.approx(wanted, rel=RELATIVE)
+    assert len(set(found)) == 3
+
+
+def test_a_completion_whose_image_cannot_be_read_has_no_score(
+    checkpoints: dict[str, Path],
+) -> None:
+    loaded = judge(checkpoints["scalar"])
+    completion = [{"role": "assistant", "content": [{"type": "image"}]}]
+    with pytest.raises(RecordError, match="row 0"):
+        loaded.reward(["Draw a circle."], [completion])
