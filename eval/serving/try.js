@@ -11,6 +11,7 @@ const POLL_MILLISECONDS = 1000;
 const LONG_COPY = 200000; // characters
 
 let photos = []; // {name, uri}, in the order in which they are sent
+const imagesOfAnswer = new WeakMap(); // for the list item of an answer, its images as {name, uri}
 let example = null; // the example that is in the form, as long as it is unchanged
 let model = null; // the entry of /v1/models, once the server has sent it
 let revision = 0; // the number of changes of the form
@@ -35,25 +36,45 @@ const scoreText = (value) => withMinusSign(value.toFixed(3));
 
 // The form
 
+const answerItems = () => [...$("answers").children];
 const answerTexts = () => [...$("answers").querySelectorAll("textarea")];
+const filesOf = (item) => item.querySelector("input[type=file]");
 
-function showPhotos() {
-  $("photos").hidden = photos.length === 0;
-  $("photos").replaceChildren(...photos.map((photo, index) => {
-    const image = make("img", { src: photo.uri, alt: `Photo ${index + 1}: ${photo.name}` });
-    image.onload = () => image.classList.toggle("tiny", image.naturalWidth < 160);
-    const remove = make("button", { type: "button", textContent: "Remove", onclick: () => removePhoto(index) });
-    remove.setAttribute("aria-label", `Remove photo ${index + 1}, ${photo.name}`);
-    return make("li", {}, image, make("span", { className: "soft", textContent: photo.name }), remove);
+// The answers of the form, as {text, images}. The images follow the text.
+function answers() {
+  return answerItems().map((item) => ({ text: item.querySelector("textarea").value, images: [...imagesOfAnswer.get(item)] }));
+}
+
+function picture(photo, name) {
+  const image = make("img", { src: photo.uri, alt: `${name}: ${photo.name}` });
+  image.onload = () => image.classList.toggle("tiny", image.naturalWidth < 160);
+  return image;
+}
+
+// Shows photos in a list, each with a button that removes it. The file input gets the focus when
+// the last one is removed.
+function showList(list, shown, kind, input) {
+  const remove = (index) => {
+    shown.splice(index, 1);
+    showList(list, shown, kind, input);
+    changed();
+    const buttons = list.querySelectorAll("button");
+    (buttons[Math.min(index, buttons.length - 1)] ?? input).focus();
+  };
+  list.hidden = shown.length === 0;
+  list.replaceChildren(...shown.map((photo, index) => {
+    const name = `${kind} ${index + 1}`;
+    const button = make("button", { type: "button", textContent: "Remove", onclick: () => remove(index) });
+    button.setAttribute("aria-label", `Remove ${name.toLowerCase()}, ${photo.name}`);
+    return make("li", {}, picture(photo, name), make("span", { className: "soft", textContent: photo.name }), button);
   }));
 }
 
-function removePhoto(index) {
-  photos.splice(index, 1);
-  showPhotos();
-  changed();
-  const buttons = $("photos").querySelectorAll("button");
-  (buttons[Math.min(index, buttons.length - 1)] ?? $("files")).focus();
+const showPhotos = () => showList($("photos"), photos, "Photo", $("files"));
+
+function showImagesOfAnswer(item) {
+  const kind = `${item.querySelector("label").textContent}, image`;
+  showList(item.querySelector(".photos"), imagesOfAnswer.get(item), kind, filesOf(item));
 }
 
 function dataUri(file) {
@@ -65,20 +86,23 @@ function dataUri(file) {
   });
 }
 
-async function addFiles(files) {
+// Adds files to the photos of the question, or to the images of an answer if `item` is one.
+async function addFiles(files, item = null) {
   const refused = [];
+  const target = item ? imagesOfAnswer.get(item) : photos;
   for (const file of files) {
     if (!file.type.startsWith("image/")) {
       refused.push(`${file.name} is no photo.`);
       continue;
     }
     try {
-      photos.push({ name: file.name, uri: await dataUri(file) });
+      target.push({ name: file.name, uri: await dataUri(file) });
     } catch (error) {
       refused.push(`${file.name} cannot be read: ${error.message}`);
     }
   }
-  showPhotos();
+  if (item) showImagesOfAnswer(item);
+  else showPhotos();
   changed();
   $("problem").textContent = refused.join("\n");
 }
@@ -87,7 +111,15 @@ function addAnswer(text) {
   const area = make("textarea", { rows: 2, value: text });
   const label = make("label", {});
   const remove = make("button", { type: "button", textContent: "Remove" });
-  const item = make("li", {}, make("div", { className: "head" }, label, remove), area);
+  const files = make("input", { type: "file", accept: "image/*", multiple: true, className: "unseen" });
+  const choose = make("label", { className: "button", textContent: "Add images" });
+  const images = make("ul", { className: "photos", hidden: true });
+  const item = make("li", {}, make("div", { className: "head" }, label, remove), area, make("div", { className: "images" }, files, choose, images));
+  imagesOfAnswer.set(item, []);
+  files.onchange = async () => {
+    await addFiles([...files.files], item);
+    files.value = ""; // so that the same image can be chosen again
+  };
   remove.onclick = () => removeAnswer(item);
   area.setAttribute("aria-describedby", "problem");
   $("answers").append(item);
@@ -97,7 +129,7 @@ function addAnswer(text) {
 
 function removeAnswer(item) {
   if ($("answers").children.length <= settings.min_answers) return;
-  const index = [...$("answers").children].indexOf(item);
+  const index = answerItems().indexOf(item);
   item.remove();
   numberAnswers();
   changed();
@@ -106,13 +138,20 @@ function removeAnswer(item) {
 }
 
 function numberAnswers() {
-  const items = [...$("answers").children];
+  const items = answerItems();
   items.forEach((item, index) => {
     const area = item.querySelector("textarea");
     area.id = `answer-${index + 1}`;
     item.querySelector("label").htmlFor = area.id;
     item.querySelector("label").textContent = `Answer ${index + 1}`;
-    const remove = item.querySelector("button");
+    const files = filesOf(item);
+    files.id = `answer-images-${index + 1}`;
+    const choose = item.querySelector("label.button");
+    choose.htmlFor = files.id;
+    choose.setAttribute("aria-label", `Add images to answer ${index + 1}`);
+    item.querySelector(".photos").setAttribute("aria-label", `Images of answer ${index + 1}`);
+    showImagesOfAnswer(item);
+    const remove = item.querySelector(".head button");
     remove.setAttribute("aria-label", `Remove answer ${index + 1}`);
     remove.setAttribute("aria-disabled", String(items.length <= settings.min_answers));
   });
@@ -148,8 +187,15 @@ function changed() {
 // The request
 
 function requestBody() {
-  const group = { messages: $("question").value, responses: answerTexts().map((area) => area.value), images: photos.map((photo) => photo.uri) };
+  const group = { messages: $("question").value, responses: answers().map(response), images: photos.map((photo) => photo.uri) };
   return { groups: [group], texts: true };
+}
+
+// Returns an answer as the server reads it: a text, or a list of parts if it has images.
+function response(answer) {
+  if (!answer.images.length) return answer.text;
+  const parts = answer.images.map((image) => ({ type: "image_url", image_url: { url: image.uri } }));
+  return answer.text.trim() ? [{ type: "text", text: answer.text }, ...parts] : parts;
 }
 
 function headers() {
@@ -170,7 +216,8 @@ function shellQuoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-// JSON's texts and lists are Python's too, and the only other value of a body is `true`.
+// JSON's texts, lists and objects of texts are Python's too, and the only other value of a body is
+// `true`.
 function pythonProgram(body) {
   const key = settings.needs_key ? '\n    "Authorization": "Bearer " + os.environ["REWARD_API_KEY"],' : "";
   const group = Object.entries(body.groups[0]).map(([name, value]) => `            ${JSON.stringify(name)}: ${JSON.stringify(value)},\n`);
@@ -198,7 +245,11 @@ const COPIES = { curl: curlCommand, python: pythonProgram };
 // Shows the requests that are opened, with shortened photos.
 function showRequests() {
   const body = requestBody();
-  body.groups[0].images = body.groups[0].images.map((uri) => uri.length > 120 ? `${uri.slice(0, 60)}… (${uri.length} characters in the copy)` : uri);
+  const shortened = (uri) => uri.length > 120 ? `${uri.slice(0, 60)}… (${uri.length} characters in the copy)` : uri;
+  body.groups[0].images = body.groups[0].images.map(shortened);
+  for (const parts of body.groups[0].responses.filter(Array.isArray)) {
+    for (const part of parts.filter((one) => one.type === "image_url")) part.image_url.url = shortened(part.image_url.url);
+  }
   for (const [name, written] of Object.entries(COPIES)) {
     const place = $(`shown-${name}`);
     if (place.open) place.querySelector("pre").textContent = written(body);
@@ -249,9 +300,8 @@ function problemOf(body) {
   const keyProblem = problemOfKey();
   if (keyProblem) return [keyProblem, $("key")];
   if (!$("question").value.trim()) return ["There is no question.", $("question")];
-  const areas = answerTexts();
-  const empty = areas.findIndex((area) => !area.value.trim());
-  if (empty >= 0) return [`Answer ${empty + 1} is empty. Write it, or remove it.`, areas[empty]];
+  const empty = answers().findIndex((answer) => !answer.text.trim() && !answer.images.length);
+  if (empty >= 0) return [`Answer ${empty + 1} is empty. Write it, add an image, or remove it.`, answerTexts()[empty]];
   const size = new Blob([body]).size;
   if (model && size > model.limits.body) {
     return [`The request has ${size.toLocaleString("en")} bytes, and this server takes ${model.limits.body.toLocaleString("en")}. Remove a photo, or take a smaller one.`];
@@ -275,7 +325,7 @@ async function score(event) {
     showProblem(...problem);
     return;
   }
-  const scored = { answers: answerTexts().map((area) => area.value), example, revision };
+  const scored = { answers: answers(), example, revision };
   running = new AbortController();
   setBusy(true);
   const started = performance.now();
@@ -362,7 +412,19 @@ function result(group, answers, index, place, share) {
   const normalised = group.normalised ? make("p", { className: "soft", textContent: `${scoreText(group.normalised[index])} standard deviations from the mean of this model's scores` }) : null;
   const critique = group.critiques.length ? make("details", { open: true }, make("summary", { textContent: "What the model wrote" }), scrolling(group.critiques[index], `Critique of answer ${index + 1}`)) : null;
   return make("li", { className: place === 0 && group.margin > 0 ? "best" : "" }, make("div", { className: "head" }, name, value),
-    make("div", { className: "track" }, fill), normalised, scrolling(answers[index], `Answer ${index + 1}, number ${place + 1} by its score`), critique);
+    make("div", { className: "track" }, fill), normalised, textOfResult(answers[index].text, index, place), imagesOfResult(answers[index]), critique);
+}
+
+// Returns the text of a scored answer, or null if it consists of images alone.
+function textOfResult(text, index, place) {
+  return text.trim() ? scrolling(text, `Answer ${index + 1}, number ${place + 1} by its score`) : null;
+}
+
+// Returns the images of a scored answer as a list, or null if it has none.
+function imagesOfResult(answer) {
+  if (!answer.images.length) return null;
+  const items = answer.images.map((image, index) => make("li", {}, picture(image, `Image ${index + 1}`)));
+  return make("ul", { className: "photos" }, ...items);
 }
 
 function vote(one, index) {
@@ -425,7 +487,7 @@ $("add").onclick = () => {
 };
 $("form").addEventListener("submit", score);
 $("form").addEventListener("input", (event) => {
-  if (event.target !== $("key") && event.target !== $("files")) changed();
+  if (event.target !== $("key") && event.target.type !== "file") changed();
 });
 $("form").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) score(event);
@@ -444,7 +506,7 @@ document.addEventListener("paste", (event) => {
   const isText = event.target.matches("textarea, input") && event.clipboardData.types.includes("text/plain");
   if (!event.clipboardData.files.length || isText) return;
   event.preventDefault();
-  addFiles([...event.clipboardData.files]);
+  addFiles([...event.clipboardData.files], event.target.closest("#answers > li"));
 });
 // A file that is dropped anywhere else on the page must not replace it.
 document.addEventListener("dragover", (event) => {
@@ -459,7 +521,7 @@ document.addEventListener("drop", (event) => {
   if (!event.dataTransfer.types.includes("Files")) return;
   event.preventDefault();
   $("drop").classList.remove("over");
-  addFiles([...event.dataTransfer.files]);
+  addFiles([...event.dataTransfer.files], event.target.closest("#answers > li"));
 });
 showRequests();
 awaitModel();

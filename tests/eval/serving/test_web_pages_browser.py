@@ -274,7 +274,7 @@ def test_what_is_missing_is_said_where_it_is_missing(tab: Browser) -> None:
     assert (text(tab, "#problem"), tab.run(focused)) == ("", ["question", None])
     fill(tab, "#answer-1", "a cat")
     click(tab, "#score")
-    assert text(tab, "#problem") == "Answer 2 is empty. Write it, or remove it."
+    assert text(tab, "#problem") == ("Answer 2 is empty. Write it, add an image, or remove it.")
     assert tab.run(focused) == ["answer-2", "true"]
 
 
@@ -315,6 +315,68 @@ def test_photos_are_chosen_dropped_and_pasted(tab: Browser, address: str, tmp_pa
     tab.wait_until("document.getElementById('problem').textContent !== ''")
     assert text(tab, "#problem") == "notes.txt is no photo."
     assert tab.run(count) == 3
+
+
+def test_answers_hold_images(tab: Browser, address: str, tmp_path: Path) -> None:
+    contents = [png(seed, 120, 90) for seed in range(3)]
+    files = []
+    for number, content in enumerate(contents):
+        file = tmp_path / f"drawing-{number}.png"
+        file.write_bytes(content)
+        files.append(file)
+    uris = [f"data:image/png;base64,{base64.b64encode(content).decode()}" for content in contents]
+    images = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
+    counts = "[...document.querySelectorAll('#answers > li')].map(li => li.querySelectorAll('img').length)"
+
+    fill(tab, "#question", "Draw a circle.")
+    tab.choose_files("#answer-images-1", files[:2])
+    tab.wait_until(f"{counts}.join() === '2,0'")
+    fill(tab, "#answer-2", "Here it is.")
+    tab.choose_files("#answer-images-2", files[2:])
+    tab.wait_until(f"{counts}.join() === '2,1'")
+    click(tab, "#score")
+    scored(tab)
+    # An answer of images alone, and a text with an image behind it
+    responses = [images[:2], [{"type": "text", "text": "Here it is."}, images[2]]]
+    group = {"messages": "Draw a circle.", "responses": responses, "images": []}
+    check_shown(tab, of_api(address, {"groups": [group]}))
+    assert tab.run("document.querySelectorAll('#results img').length") == 3
+    for name in ("curl", "python"):
+        if name == "curl" and shutil.which("curl") is None:
+            continue
+        ran = run_copy(name, copied(tab, name), tmp_path)
+        assert list(shown_scores(tab)) == ran["order"]
+
+    click(tab, "#answers li:first-child .photos li:first-child button")
+    assert tab.run(counts) == [1, 1]
+    assert tab.run("document.getElementById('stale').hidden") is False
+    assert tab.run("document.activeElement.ariaLabel") == (
+        "Remove answer 1, image 1, drawing-1.png"
+    )
+    click(tab, "#score")
+    scored(tab)
+    group = {**group, "responses": [images[1:2], responses[1]]}
+    check_shown(tab, of_api(address, {"groups": [group]}))
+    # The images stay with their answer when another answer is removed.
+    click(tab, "#add")
+    click(tab, "#answers > li:first-child .head button")
+    assert tab.run(counts) == [1, 0]
+    assert tab.run("document.querySelector('#answers img').alt").endswith("drawing-2.png")
+
+
+def test_images_that_are_dropped_on_an_answer_belong_to_it(tab: Browser) -> None:
+    content = base64.b64encode(png(2)).decode()
+    transfer = (
+        f"(() => {{ const bytes = Uint8Array.from(atob({content!r}), c => c.charCodeAt(0)); const data = new DataTransfer();"
+        " data.items.add(new File([bytes], 'drawn.png', { type: 'image/png' })); return data; })()"
+    )
+    drop = f"new DragEvent('drop', {{ dataTransfer: {transfer}, bubbles: true, cancelable: true }})"
+    paste = f"new ClipboardEvent('paste', {{ clipboardData: {transfer}, bubbles: true, cancelable: true }})"
+    assert tab.run(f"document.getElementById('answer-2').dispatchEvent({drop})") is False
+    tab.wait_until("document.querySelectorAll('#answers > li:nth-child(2) img').length === 1")
+    assert tab.run(f"document.getElementById('answer-1').dispatchEvent({paste})") is False
+    tab.wait_until("document.querySelectorAll('#answers > li:nth-child(1) img').length === 1")
+    assert tab.run("document.querySelectorAll('#photos img').length") == 0
 
 
 def test_text_is_pasted_as_text(tab: Browser) -> None:
@@ -544,8 +606,15 @@ def test_a_page_that_is_opened_too_early_waits_for_the_model(
 @pytest.mark.parametrize(("width", "dark"), WINDOWS)
 @pytest.mark.parametrize("kind", ["scalar", "critic", "generative"])
 def test_everything_is_inside_the_window_and_axe_finds_nothing(
-    chromium: Browser, judges: dict[str, JudgeToServe], kind: str, width: int, dark: bool
+    chromium: Browser,
+    judges: dict[str, JudgeToServe],
+    tmp_path: Path,
+    kind: str,
+    width: int,
+    dark: bool,
 ) -> None:
+    drawing = tmp_path / "drawing.png"
+    drawing.write_bytes(png(3, 120, 90))
     axe = pytest.importorskip(
         "axe_core_python", reason="no axe-core here: pip install axe-core-python"
     )
@@ -562,6 +631,8 @@ def test_everything_is_inside_the_window_and_axe_finds_nothing(
         click(chromium, "#examples button")
         click(chromium, "#add")
         chromium.type("Unbreakable" * 30)
+        chromium.choose_files("#answer-images-3", [drawing])
+        chromium.wait_until("document.querySelectorAll('#answers img').length === 1")
         click(chromium, "#score")
         scored(chromium)
         chromium.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
