@@ -99,9 +99,7 @@ def register() -> None:
     for model_type, family in FAMILIES.items():
         architecture = family.parts().scalar.__name__
         if architecture not in registered:
-            ModelRegistry.register_model(
-                architecture, SERVED_MODELS.get(model_type, REFUSED_MODEL)
-            )
+            ModelRegistry.register_model(architecture, SERVED_MODELS.get(model_type, REFUSED_MODEL))
 
 
 def refuse_other_families(model_type: str, checkpoint: object) -> None:

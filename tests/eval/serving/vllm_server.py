@@ -128,9 +128,7 @@ def start(
 
 
 @contextmanager
-def serving(
-    checkpoint: Path, folder: Path, options: Sequence[str] = ()
-) -> Iterator[httpx.Client]:
+def serving(checkpoint: Path, folder: Path, options: Sequence[str] = ()) -> Iterator[httpx.Client]:
     """Serve a checkpoint by vLLM, and yield a client of the server.
 
     Args:
@@ -245,5 +243,3 @@ def compare(folder: Path, family: str, head: HeadConfig) -> dict[str, Agreement]
             served = [numbers(client, request) for request in requests]
             agreements[kind] = Agreement(served, expected)
     return agreements
-
-
