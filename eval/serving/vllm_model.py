@@ -163,6 +163,8 @@ class ServedModel(nn.Module):
     """
 
     is_pooling_model = True
+    config: Any
+    """The checkpoint's configuration, which vLLM's class of the family sets."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = vllm_config.model_config.hf_config

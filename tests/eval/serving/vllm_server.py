@@ -34,7 +34,6 @@ SETTINGS = os.environ | {
 }
 STARTED_WITHIN = 600
 """Seconds that a server may take until it is ready. It takes half a minute on an idle machine."""
-LIMITS = {"min_pixels": 4096, "max_pixels": 112 * 112}
 
 # vLLM's attention on the CPU takes attention heads of 32 numbers and more.
 WIDE = {
@@ -88,7 +87,9 @@ def save_checkpoint(folder: Path, family: str, head: HeadConfig) -> Path:
     vision = {**tiny.VISION[family], **VISION[family]}
     with patch.dict(tiny.TEXT, {family: text}), patch.dict(tiny.VISION, {family: vision}):
         base = tiny.checkpoint(folder / "base", family=family)
-    settings = BackboneConfig(path=str(base), dtype="float32", **LIMITS)
+    settings = BackboneConfig(
+        path=str(base), dtype="float32", min_pixels=4096, max_pixels=112 * 112
+    )
     torch.manual_seed(0)
     model = load_scalar(settings, head, fresh_head=True)
     tiny.stir(model.head, 0.3)
