@@ -138,7 +138,7 @@ def test_a_family_is_served_within_rounding(tmp_path: Path, family: str, head: s
         assert agreement.difference < CLOSE
     scores = [agreement.expected[0][0] for agreement in agreements.values()]
     gaps = [abs(scores[0] - scores[1]), abs(scores[1] - scores[2])]
-    assert min(gaps) > 100 * CLOSE  # the images change the score, so what was read is the images
+    assert min(gaps) > 10 * CLOSE  # the images change the score, so what was read is the images
 
 
 def start_vllm(checkpoint: Path) -> str:
