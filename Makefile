@@ -83,7 +83,7 @@ numerics-one: $(STAMP)
 test-vllm: .venv-vllm/installed
 	PYTHONPATH=tools/vllm_cpu .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
 
-# Six minutes.
+# Four minutes on two cores.
 vllm-table: .venv-vllm/installed
 	PYTHONPATH=tools/vllm_cpu OMP_NUM_THREADS=1 .venv-vllm/bin/python -m tools.vllm_table
 
