@@ -6,6 +6,7 @@
 # make numerics   run the tests of exactness with each of several choices of torch's kernels, as other processors choose them
 # make numerics-one   the same with one choice, which depends on the commit; for continuous integration
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
+# make vllm-table   set up .venv-vllm and print the differences between vLLM's scores and those of score(), for every family and head
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
 # make released   download VideoAlign's, HPSv3's and EditReward's trainers, and compare our heads and losses with theirs
 # make official   download the repositories of benchmarks of generated images, and print our figures next to their scorers'
@@ -22,7 +23,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm side-by-side released official generators gpu-check adapters checks clean
+.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm vllm-table side-by-side released official generators gpu-check adapters checks clean
 
 install: $(STAMP)
 
@@ -81,6 +82,10 @@ numerics-one: $(STAMP)
 # vLLM starts processes of its own; tools/vllm_cpu/sitecustomize.py is for all of them.
 test-vllm: .venv-vllm/installed
 	PYTHONPATH=tools/vllm_cpu .venv-vllm/bin/python -m pytest tests/train/test_vllm.py tests/eval/serving
+
+# Four minutes on two cores.
+vllm-table: .venv-vllm/installed
+	PYTHONPATH=tools/vllm_cpu OMP_NUM_THREADS=1 .venv-vllm/bin/python -m tools.vllm_table
 
 SIDE := .venv-side-by-side
 

@@ -1,7 +1,7 @@
-"""The scalar reward model as vLLM runs it: Qwen2.5-VL with the reward head.
+"""The scalar reward model as vLLM runs it: the parts that all families of backbones share.
 
-The reward head reads one token and replaces the language-model head. `vllm_plugin.py` registers
-the model. Written against vLLM 0.30 and 0.31.
+The reward head reads one token and replaces the language-model head. `vllm_families.py` has the
+class of each family, and `vllm_plugin.py` registers these. Written against vLLM 0.30 to 0.32.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen2_5_VLModel, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.pooler import DispatchPooler, PoolingParamsUpdate
@@ -18,18 +17,14 @@ from vllm.model_executor.layers.pooler.activations import PoolerIdentity
 from vllm.model_executor.layers.pooler.seqwise.methods import LastPool
 from vllm.model_executor.layers.pooler.seqwise.poolers import pooler_for_classify
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-from vllm.model_executor.models.qwen2_5_vl import (
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLMultiModalProcessor,
-    Qwen2_5_VLProcessingInfo,
-)
-from vllm.model_executor.models.qwen2_vl import Qwen2VLDummyInputsBuilder
 from vllm.model_executor.models.utils import StageMissingLayer, no_init_weights
-from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.processing import BaseProcessingInfo
 from vllm.v1.pool.metadata import PoolingMetadata
 
+from mmrm.data.errors import CheckpointError, UserError
 from mmrm.data.storage.manifest import verify_settings, verify_weights
-from mmrm.eval.serving.vllm_plugin import head_read_of, refuse_joint
+from mmrm.eval.serving.vllm_plugin import head_read_of, refuse_joint, refuse_other_families
+from mmrm.models.families.registry import family_of
 from mmrm.models.portable.head_columns import columns_of, hidden_widths
 
 MAX_NAMED = 5
@@ -71,7 +66,7 @@ class ServedHead(nn.Sequential):
         self.served_names = vars(config).get("served_numbers", ["score"])
         unknown = set(self.served_names) - {"score", *columns.reported_names}
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"served_numbers asks for {', '.join(sorted(unknown))}. The head of this checkpoint "
                 f"has {', '.join(['score', *columns.reported_names])}."
             )
@@ -123,22 +118,25 @@ class ReadLast(LastPool):  # type: ignore[misc]
         return last_states
 
 
-class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
+class ServedImages(BaseProcessingInfo):  # type: ignore[misc]
     """The processing of a request's images: they are resized by PIL, as in training.
 
-    vLLM's default, torchvision, would change scores by up to 0.002. Videos are not supported.
+    vLLM's default, torchvision, would change scores by up to 0.002. Videos are not supported. A
+    family's class has this class as its first base, and vLLM's class of the family as its second.
     """
 
-    def get_hf_processor(self, **kwargs: object) -> Qwen2_5_VLProcessor:
+    def get_hf_processor(self, **kwargs: object) -> Any:
         """Return the checkpoint's processor, with PIL in place of torchvision.
 
         Its limits of pixels are those of the checkpoint's preprocessor_config.json.
         """
         processor = super().get_hf_processor(**kwargs)
+        family = family_of(self.get_hf_config().model_type)
+        image_processor_class = family.parts().image_processor
         # vLLM returns the same processor again, so it may have been changed already.
-        if not isinstance(processor.image_processor, Qwen2VLImageProcessorPil):
+        if not isinstance(processor.image_processor, image_processor_class):
             settings = processor.image_processor.to_dict()
-            processor.image_processor = Qwen2VLImageProcessorPil.from_dict(settings)
+            processor.image_processor = image_processor_class.from_dict(settings)
         return processor
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
@@ -146,21 +144,33 @@ class ServedImages(Qwen2_5_VLProcessingInfo):  # type: ignore[misc]
         return {"image": None}
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    Qwen2_5_VLMultiModalProcessor, info=ServedImages, dummy_inputs=Qwen2VLDummyInputsBuilder
-)
-class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
-    """The scalar reward model as a model of vLLM.
-
-    It answers the task `classify` with the raw score, or with the numbers that were asked for.
-    """
+class RefusedModel(nn.Module):
+    """The class for families that vLLM does not serve: creating it raises the error."""
 
     is_pooling_model = True
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        model_config = vllm_config.model_config
+        refuse_other_families(model_config.hf_config.model_type, model_config.model)
+
+
+class ServedModel(nn.Module):
+    """The scalar reward model as a model of vLLM.
+
+    It answers the task `classify` with the raw score, or with the numbers that were asked for. A
+    family's class has this class as its first base, and vLLM's class of the family as its second.
+    """
+
+    is_pooling_model = True
+    config: Any
+    """The checkpoint's configuration, which vLLM's class of the family sets."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = vllm_config.model_config.hf_config
-        refuse_joint(vars(config), vllm_config.model_config.model)
-        head_read = head_read_of(config.reward_head, vllm_config.model_config.model)
+        checkpoint = vllm_config.model_config.model
+        refuse_joint(vars(config), checkpoint)
+        head_read = head_read_of(config.reward_head, checkpoint)
         # The language-model head is not created: no text is generated.
         with no_init_weights(
             self,
@@ -168,6 +178,7 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
             targets=(LogitsProcessor, ParallelLMHead),
         ):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.checkpoint = checkpoint
         self.head = ServedHead(config)
         classify = pooler_for_classify(
             vllm_config.model_config.pooler_config,
@@ -186,15 +197,16 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
             weights: The name and the tensor of each weight of the checkpoint.
 
         Raises:
-            CheckpointError: If the files differ from those that were saved.
-            ValueError: If tensors are missing, or hold integers.
+            CheckpointError: If the files differ from those that were saved, or tensors are
+                missing or hold integers.
         """
-        folder = Path(self.model_config.model)  # or the checkpoint's id on the hub
+        folder = Path(self.checkpoint)  # or the checkpoint's id on the hub
         if folder.is_dir():
             verify_settings(folder)
             verify_weights(folder)
         with torch.device("meta"):
-            stock_model = Qwen2_5_VLModel(self.config)  # without memory for its weights
+            stock_class = family_of(self.config.model_type).parts().scalar.stock
+            stock_model = stock_class(self.config)  # without memory for its weights
         missing = {f"model.{name}" for name, _ in stock_model.named_parameters()}
         missing |= {f"head.{name}" for name in self.head.state_dict()}
 
@@ -202,19 +214,19 @@ class ServedModel(Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
             """Yield the weights, and remove the name of each from the set of missing weights."""
             for name, tensor in weights:
                 if not tensor.is_floating_point():
-                    raise ValueError(
-                        f"{self.model_config.model}: the tensor {name} holds {tensor.dtype}; "
+                    raise CheckpointError(
+                        f"{self.checkpoint}: the tensor {name} holds {tensor.dtype}; "
                         "required are floating-point numbers. Converted weights lose their "
                         "scales: use the original checkpoint."
                     )
                 missing.discard(name)
                 yield name, tensor
 
-        loaded: set[str] = super().load_weights(checked_weights())
+        loaded: set[str] = super().load_weights(checked_weights())  # type: ignore[misc]
         if missing:
             examples = ", ".join(sorted(missing)[:MAX_NAMED])
-            raise ValueError(
-                f"{self.model_config.model}: {len(missing)} tensors are missing: {examples} ... "
+            raise CheckpointError(
+                f"{self.checkpoint}: {len(missing)} tensors are missing: {examples} ... "
                 "The model would run with random weights in their place. Use a complete checkpoint."
             )
         return loaded

@@ -1,5 +1,8 @@
 """The plug-in with which vLLM serves our scalar checkpoints, and the chat template for requests.
 
+`SERVED_MODELS` has a row for each family of backbones that vLLM serves. Checkpoints of the other
+families, joint reward models and heads that read several tokens are refused by name.
+
 In vLLM's environment, with this project installed without its dependencies
 (`pip install --no-deps .`):
 
@@ -26,11 +29,19 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from mmrm.data.errors import CheckpointError, UserError
 from mmrm.data.storage.manifest import verify_settings
+from mmrm.models.families.registry import FAMILIES, family_of
 
-ARCHITECTURE = "ScalarRewardModel"
-MODEL = "mmrm.eval.serving.vllm_model:ServedModel"
-SERVED_MODEL_TYPE = "qwen2_5_vl"
+SERVED_MODELS = {
+    "qwen2_vl": "mmrm.eval.serving.vllm_families:ServedQwen2VL",
+    "qwen2_5_vl": "mmrm.eval.serving.vllm_families:ServedQwen2_5VL",
+    "qwen3_vl": "mmrm.eval.serving.vllm_families:ServedQwen3VL",
+    "internvl": "mmrm.eval.serving.vllm_families:ServedInternVL",
+}
+"""`model_type` of the families that vLLM serves, to the import path of their class for vLLM."""
+REFUSED_MODEL = "mmrm.eval.serving.vllm_model:RefusedModel"
+"""The class for the other families. It is created to raise an error that names the family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +67,9 @@ TEMPLATE = """\
 {{%- for message in messages -%}}
 {{%- set parts = message['content'] if message['content'] is not string else [{{'text': message['content']}}] -%}}
 {{%- set text = parts | selectattr('text', 'defined') | map(attribute='text') | join -%}}
-{{%- if '<|vision_' in text or '<|image_pad|>' in text or '<|video_pad|>' in text -%}}
-{{{{- raise_exception('a text contains a vision token: give images as image parts') -}}}}
-{{%- endif -%}}
+{{%- for token in {vision_tokens} if token in text -%}}
+{{{{- raise_exception('a text contains the vision token ' ~ token ~ ': give images as image parts') -}}}}
+{{%- endfor -%}}
 {{%- if '<image>' in text or '<video>' in text or '<audio>' in text -%}}
 {{{{- raise_exception('a text contains a marker of an image or another medium: give images as image parts') -}}}}
 {{%- endif -%}}
@@ -66,6 +77,9 @@ TEMPLATE = """\
 {system}{{%- set conversation -%}}{stock}{{%- endset -%}}
 {{{{- conversation{cut} -}}}}
 """
+
+UNUSED_VISION_TOKEN = "<|vision_pad|>"
+"""A special token in the vocabularies of Qwen's families. No template writes it, so no family has it."""
 
 SYSTEM = """\
 {{%- if messages[0]['role'] != 'system' -%}}
@@ -75,14 +89,34 @@ SYSTEM = """\
 
 
 def register() -> None:
-    """Register the architecture of scalar checkpoints in vLLM.
+    """Register the architectures of scalar checkpoints of all families in vLLM.
 
     vLLM calls this function in each of its processes, perhaps more than once.
     """
     from vllm import ModelRegistry
 
-    if ARCHITECTURE not in ModelRegistry.get_supported_archs():
-        ModelRegistry.register_model(ARCHITECTURE, MODEL)
+    registered = ModelRegistry.get_supported_archs()
+    for model_type, family in FAMILIES.items():
+        architecture = family.parts().scalar.__name__
+        if architecture not in registered:
+            ModelRegistry.register_model(architecture, SERVED_MODELS.get(model_type, REFUSED_MODEL))
+
+
+def refuse_other_families(model_type: str, checkpoint: object) -> None:
+    """Raise CheckpointError if vLLM does not serve a family of backbones.
+
+    Args:
+        model_type: The value of `model_type` in the checkpoint's config.json.
+        checkpoint: The checkpoint's path or name, for the message.
+    """
+    family = family_of(model_type, checkpoint)
+    if model_type not in SERVED_MODELS:
+        served_titles = ", ".join(FAMILIES[served].title for served in SERVED_MODELS)
+        raise CheckpointError(
+            f"{checkpoint} is a {model_type!r} model, of the family {family.title}. vLLM serves "
+            f"scalar checkpoints of {served_titles} by this plug-in: for other families it has no "
+            "class here. Score with this project's own commands, or serve with eval/serve.py."
+        )
 
 
 def head_read_of(head: dict[str, Any], checkpoint: object) -> HeadRead:
@@ -93,10 +127,10 @@ def head_read_of(head: dict[str, Any], checkpoint: object) -> HeadRead:
         checkpoint: The checkpoint's path or name, for the message.
 
     Raises:
-        ValueError: If vLLM cannot serve the head.
+        CheckpointError: If vLLM cannot serve the head.
     """
     if head["read"] not in HEAD_READS:
-        raise ValueError(
+        raise CheckpointError(
             f"{checkpoint}: its head reads {head['read']!r}. vLLM can read one token, at the end "
             f"of the prompt: it serves heads that read {' or '.join(HEAD_READS)}. Score with this "
             "project's own commands instead."
@@ -105,14 +139,14 @@ def head_read_of(head: dict[str, Any], checkpoint: object) -> HeadRead:
 
 
 def refuse_joint(config: Mapping[str, Any], checkpoint: object) -> None:
-    """Raise ValueError for a joint reward model, whose responses vLLM would score one by one.
+    """Raise CheckpointError for a joint reward model, whose responses vLLM would score one by one.
 
     Args:
         config: The content of the checkpoint's config.json.
         checkpoint: The checkpoint's path or name, for the message.
     """
     if "joint_responses" in config:
-        raise ValueError(
+        raise CheckpointError(
             f"{checkpoint} was trained to score all responses in one conversation. A request to "
             "vLLM has one response, whose score would mean nothing. Serve the checkpoint with "
             "eval/serve.py instead."
@@ -127,16 +161,11 @@ def template(checkpoint: Path) -> str:
     recipe's system prompt.
 
     Raises:
-        ValueError: If this plug-in cannot serve the checkpoint.
+        CheckpointError: If this plug-in cannot serve the checkpoint.
     """
     verify_settings(checkpoint)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    if config["model_type"] != SERVED_MODEL_TYPE:
-        raise ValueError(
-            f"{checkpoint} is a {config['model_type']!r} model. vLLM serves scalar checkpoints of "
-            f"{SERVED_MODEL_TYPE!r} by this plug-in, and no others yet: score with this project's "
-            "own commands instead, or serve with eval/serve.py."
-        )
+    refuse_other_families(config["model_type"], checkpoint)
     refuse_joint(config, checkpoint)
     system_prompt = None
     card_file = checkpoint / "judge.json"  # holds the recipe's settings of the judge
@@ -146,7 +175,9 @@ def template(checkpoint: Path) -> str:
     code_for_system_prompt = ""
     if system_prompt is not None:
         code_for_system_prompt = SYSTEM.format(prompt=json.dumps(system_prompt))
+    vision_tokens = [*FAMILIES[config["model_type"]].vision_text, UNUSED_VISION_TOKEN]
     return TEMPLATE.format(
+        vision_tokens=json.dumps(vision_tokens),
         system=code_for_system_prompt,
         stock=AutoTokenizer.from_pretrained(checkpoint).chat_template,
         cut=head_read_of(config["reward_head"], checkpoint).template_filter,
@@ -154,4 +185,7 @@ def template(checkpoint: Path) -> str:
 
 
 if __name__ == "__main__":
-    print(template(Path(sys.argv[1])), end="")
+    try:
+        print(template(Path(sys.argv[1])), end="")
+    except UserError as error:
+        sys.exit(str(error))

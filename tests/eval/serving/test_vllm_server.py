@@ -1,15 +1,10 @@
 """Scalar checkpoints served by a real vLLM: `make test-vllm` installs it for CPUs, and this project's plug-in, and runs these."""
 
-import base64
-import os
-import signal
-import socket
+import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +19,29 @@ pytest.importorskip("vllm", reason="vLLM is not installed here: make test-vllm")
 import torch
 from safetensors.torch import load_file, save_file
 
+from mmrm.data.errors import UserError
 from mmrm.data.preference import texts
 from mmrm.eval.candidates import Example
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.loading import load_judge
+from mmrm.eval.serving.vllm_plugin import SERVED_MODELS
 from mmrm.models.backbone import load_encoder, load_scalar
 from mmrm.models.config import BackboneConfig, HeadConfig
+from mmrm.models.families.registry import FAMILIES
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.portable.head_columns import columns_of
 from tests.eval.doubles import scores_under
 from tests.eval.make import example
+from tests.eval.serving.vllm_server import (
+    ANSWERS,
+    SETTINGS,
+    classify_request,
+    compare,
+    numbers,
+    picture,
+    save_checkpoint,
+    serving,
+)
 from tests.models import tiny
 from tests.models.heads.examples import HEADS
 
@@ -41,21 +49,6 @@ CLOSE = 1e-4
 """Seen: 2e-5, of scores up to 2.2. Images resized by torchvision instead of PIL make it 1e-3 and more, a newline after the answer
 another number altogether."""
 BACKBONE = BackboneConfig(path="embedded", dtype="float32", max_pixels=112 * 112)
-SETTINGS = os.environ | {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else its thread waits for one core, whoever has it
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-ANSWERS = ("A red circle.", "Blue.\n\n")
-
-
-def picture(width: int, height: int) -> bytes:
-    file = BytesIO()
-    tiny.picture(width, height, seed=width).save(file, "PNG")
-    return file.getvalue()
-
-
 EXAMPLES = [
     example("text", responses=ANSWERS),
     example("one", responses=ANSWERS, images=(picture(112, 112),)),
@@ -79,85 +72,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(checkpoint: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
-    """Start what `vllm serve` starts, which the build for CPUs lacks, with the template that the plug-in's command prints."""
-    template = subprocess.run(
-        [sys.executable, "-m", "mmrm.eval.serving.vllm_plugin", checkpoint],
-        capture_output=True,
-        check=True,
-    )
-    log.with_suffix(".jinja").write_bytes(template.stdout)
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(checkpoint),
-        "--port",
-        str(port),
-    ]
-    command += [
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "1024",
-        "--max-num-seqs",
-        "4",
-        "--enforce-eager",
-    ]
-    command += ["--chat-template", str(log.with_suffix(".jinja")), "--served-model-name", "reward"]
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            command, env=SETTINGS, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-
-
 @pytest.fixture(scope="module")
 def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Return a client of the server, which takes half a minute to start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("log") / "server.log"
-    server = start(checkpoint, port, log)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            deadline = time.monotonic() + 600
-            while not ready(client):
-                if server.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(log.read_text(encoding="utf-8")[-3000:])
-                time.sleep(1)
-            yield client
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)  # with the processes that it started
-        server.wait()
-
-
-def ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/health").is_success
-    except httpx.ConnectError:
-        return False
+    with serving(checkpoint, tmp_path_factory.mktemp("log")) as client:
+        yield client
 
 
 def asked(row: Example, response: str) -> dict[str, Any]:
-    """Return the request for a score: a conversation with its images as data URIs."""
-    uris = [
-        f"data:image/png;base64,{base64.b64encode(image).decode()}"
-        for image in row.images
-        if isinstance(image, bytes)
-    ]
-    content = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
-    content += [{"type": "text", "text": one} for one in texts(row.prompt)]
-    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": response}]
-    return {"model": "reward", "messages": turns}
+    """Return the request for the score of a response in a row."""
+    images = [image for image in row.images if isinstance(image, bytes)]
+    return classify_request("".join(texts(row.prompt)), response, images)
 
 
 def score(client: httpx.Client, request: dict[str, Any]) -> float:
-    found = client.post("/classify", json=request)
-    assert found.is_success, found.text
-    [value] = found.json()["data"][0]["probs"]
-    return float(value)
+    [value] = numbers(client, request)
+    return value
 
 
 def test_served_scores_are_those_of_our_judge(checkpoint: Path, served: httpx.Client) -> None:
@@ -200,6 +130,50 @@ def test_what_cannot_be_scored_is_refused_and_harms_no_other(
     assert score(served, asked(EXAMPLES[0], "A."))
 
 
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("family", SERVED_MODELS)
+def test_a_family_is_served_within_rounding(tmp_path: Path, family: str, head: str) -> None:
+    agreements = compare(tmp_path, family, HEADS[head])
+    for agreement in agreements.values():
+        assert agreement.difference < CLOSE
+    scores = [agreement.expected[0][0] for agreement in agreements.values()]
+    gaps = [abs(scores[0] - scores[1]), abs(scores[1] - scores[2])]
+    assert min(gaps) > 10 * CLOSE  # the images change the score, so what was read is the images
+
+
+def start_vllm(checkpoint: Path) -> str:
+    """Start vLLM on a checkpoint that it has to refuse, and return what it printed."""
+    load = "import sys, vllm; vllm.LLM(sys.argv[1], dtype='float32', max_model_len=256, enforce_eager=True)"
+    settings = SETTINGS | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    found = subprocess.run(
+        [sys.executable, "-c", load, checkpoint],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert found.returncode
+    return found.stderr + found.stdout
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - set(SERVED_MODELS)))
+def test_another_family_is_refused_by_name(tmp_path: Path, family: str) -> None:
+    base = tiny.checkpoint(tmp_path / "base", family=family)
+    settings = BackboneConfig(path=str(base), dtype="float32")
+    load_scalar(settings, ScoreHeadConfig(), fresh_head=True).save_pretrained(tmp_path / "model")
+    load_encoder(settings).save_pretrained(tmp_path / "model")
+    printed = start_vllm(tmp_path / "model")
+    assert f"is a '{family}' model, of the family {FAMILIES[family].title}. vLLM serves" in printed
+
+
+def test_numbers_that_the_head_does_not_have_are_refused(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path, "internvl", HEADS["gaussian"])
+    file = checkpoint / "config.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | {"served_numbers": ["hexagon"]}), encoding="utf-8")
+    assert "served_numbers asks for hexagon" in start_vllm(checkpoint)
+
+
 def test_an_incomplete_checkpoint_is_not_served(checkpoint: Path, tmp_path: Path) -> None:
     for file in checkpoint.iterdir():
         (tmp_path / file.name).symlink_to(file)
@@ -208,17 +182,7 @@ def test_an_incomplete_checkpoint_is_not_served(checkpoint: Path, tmp_path: Path
     del tensors[lost]
     (tmp_path / "model.safetensors").unlink()
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    load = "import sys, vllm; vllm.LLM(sys.argv[1], dtype='float32', max_model_len=256, enforce_eager=True)"
-    settings = SETTINGS | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    found = subprocess.run(
-        [sys.executable, "-c", load, tmp_path],
-        env=settings,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert found.returncode
-    assert f"1 tensors are missing: {lost}" in found.stderr + found.stdout
+    assert f"1 tensors are missing: {lost}" in start_vllm(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -250,5 +214,5 @@ def test_a_head_is_what_training_has(shape: HeadConfig, tmp_path: Path) -> None:
     attributes = columns.attributes(numbers)
     assert torch.equal(served(hidden), torch.stack([scores, *attributes.values()], dim=-1))
     config.served_numbers = ["hexagon"]
-    with pytest.raises(ValueError, match="asks for hexagon"):
+    with pytest.raises(UserError, match="asks for hexagon"):
         ServedHead(config)
