@@ -8,7 +8,6 @@ image processor and no weights, so loader workers can use it.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -34,7 +33,7 @@ from mmrm.data.storage.files import read_json_object, write_json
 from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
-from mmrm.models.families.registry import family_of
+from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.models.packing.packed_batch import PackedBatch, pack
 from mmrm.models.packing.positions import mrope_of_text
 from mmrm.models.packing.segments import (
@@ -554,11 +553,12 @@ class Encoder:
         if not videos:
             return {}
         if self.videos is None:
+            titles = [family.title for family in FAMILIES.values() if family.videos is not None]
             raise RecordError(
-                f"{record}: the record has a video, and {self.family_title} is given images only "
-                "here: its videos are not built. Use a backbone of Qwen2-VL, Qwen2.5-VL or "
-                "Qwen3-VL, or cut the video into frames with `python data/frames.py VIDEOS OUT "
-                "--frames 8`, and give these as images."
+                f"{record}: a conversation has a video, and {self.family_title} is given images "
+                f"only, because its videos are not built. Use a backbone of {', '.join(titles)}, "
+                "or cut the video into frames with `python data/frames.py VIDEOS OUT --frames 8`, "
+                "and give these as images."
             )
         return self.videos.of_encoded(videos, record)
 
@@ -595,21 +595,21 @@ class Encoder:
         images_in_order: list[ProcessedImage] = []
         video_ranges: list[CharRange] = []
         length = 0  # characters of the spans so far
-        place = re.compile(f"({re.escape(self.video_text)}|{re.escape(self.image_mark)})")
         for span in conversation:
             pieces: list[str] = []
-            for piece in place.split(span.text):
-                written = piece
-                if piece == self.image_mark:
-                    # The count of images is checked where the text is tokenised.
-                    images_in_order += islice(remaining_images, 1)
-                elif piece == self.video_text:
+            for index, text_between in enumerate(span.text.split(self.video_text)):
+                if index > 0:  # there is a video before every piece but the first
                     video = next(remaining_videos)
                     images_in_order += video.images
                     written = "".join(label + self.marked_image for label in video.labels)
                     video_ranges.append((length, length + len(written)))
-                pieces.append(written)
-                length += len(written)
+                    pieces.append(written)
+                    length += len(written)
+                # Where the text is tokenised, missing and superfluous images are refused.
+                num_images = text_between.count(self.image_mark)
+                images_in_order += islice(remaining_images, num_images)
+                pieces.append(text_between)
+                length += len(text_between)
             spans.append(replace(span, text="".join(pieces)))
         images_in_order += remaining_images
         return SpansOfImages(tuple(spans), tuple(images_in_order), tuple(video_ranges))
