@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.progress import track
@@ -30,6 +30,7 @@ from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.option_numbers import COUNT, WORKERS
+from mmrm.data.encoded_video import decoded_frames, import_pyav, upright_image
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import require_regular
 from mmrm.data.storage.files import parallel_results
@@ -104,12 +105,7 @@ def extract_all(videos: Path, out: Path, max_frames: int, workers: int) -> list[
     Raises:
         UserError: PyAV is not installed, or `find_videos` raises.
     """
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "PyAV, which reads videos, is not installed. Install it: pip install -e .[video]"
-        ) from error
+    import_pyav()
     jobs = find_videos(videos, out)
     remaining_jobs = [job for job in jobs if not job.folder.exists()]
     with parallel_results(partial(try_extract, max_frames), remaining_jobs, workers) as results:
@@ -201,24 +197,9 @@ def extract(job: VideoJob, max_frames: int) -> None:
     unfinished_folder.mkdir(parents=True)
     for number, frame in enumerate(decoded_frames(job.video)):
         if number in numbers_to_write:
-            # PyAV's rotation and Pillow's are both counterclockwise.
-            upright = frame.to_image().rotate(frame.rotation, expand=True)
-            upright.save(unfinished_folder / f"{number:06}.jpg", quality=QUALITY)
+            path = unfinished_folder / f"{number:06}.jpg"
+            upright_image(frame).save(path, quality=QUALITY)
     unfinished_folder.replace(job.folder)
-
-
-def decoded_frames(video: Path) -> Iterator[Any]:
-    """Yield all frames of a video (`av.VideoFrame`) in the order in which a player shows them.
-
-    Raises: UserError if the file has no pictures.
-    """
-    import av
-
-    with av.open(str(video)) as container:
-        if not container.streams.video:
-            raise UserError("it holds no pictures, only sound or text")
-        container.streams.video[0].thread_type = "AUTO"  # decode with several threads
-        yield from container.decode(video=0)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import marker_in_prompt, marker_in_response, stray_marker
 from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
@@ -39,11 +40,20 @@ class ImagePart(TypedDict):
     type: Literal["image"]
 
 
+class VideoPart(TypedDict):
+    """The position of the record's next video in a message."""
+
+    type: Literal["video"]
+
+
+Part = TextPart | ImagePart | VideoPart
+
+
 class Message(TypedDict):
     """One turn of a conversation, in the form that chat templates read."""
 
     role: Literal["system", "user", "assistant"]
-    content: list[TextPart | ImagePart]
+    content: list[Part]
 
 
 def text(role: Literal["system", "user", "assistant"], content: str, images: int = 0) -> Message:
@@ -51,7 +61,7 @@ def text(role: Literal["system", "user", "assistant"], content: str, images: int
     return {"role": role, "content": [*image_parts(images), {"type": "text", "text": content}]}
 
 
-def image_parts(count: int) -> list[TextPart | ImagePart]:
+def image_parts(count: int) -> list[Part]:
     """Return the places of `count` images."""
     return [{"type": "image"} for _ in range(count)]
 
@@ -71,16 +81,21 @@ def num_image_parts(messages: Sequence[Message]) -> int:
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
 
+def num_video_parts(messages: Sequence[Message]) -> int:
+    """Return the number of video parts of `messages`."""
+    return sum(part["type"] == "video" for message in messages for part in message["content"])
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer to a prompt: texts and images in the order in which they are shown.
+    """An answer to a prompt: texts, images and videos in the order in which they are shown.
 
     A policy's answer is mostly one text. What an image generator or an editor returns is an image,
     and an interleaved answer has both.
     """
 
-    content: tuple[str | EncodedImage, ...]
-    """The texts and the images. The frames of a video are images."""
+    content: tuple[str | EncodedImage | Video, ...]
+    """The texts, the images and the videos. Frames of a video may also be given as images."""
 
     @classmethod
     def of_text(cls, text: str) -> Response:
@@ -95,32 +110,39 @@ class Response:
     @property
     def images(self) -> tuple[EncodedImage, ...]:
         """The images in their order."""
-        return tuple(part for part in self.content if not isinstance(part, str))
+        return tuple(part for part in self.content if isinstance(part, bytes | Path))
+
+    @property
+    def videos(self) -> tuple[Video, ...]:
+        """The videos in their order."""
+        return tuple(part for part in self.content if isinstance(part, Video))
 
     @property
     def is_visible(self) -> bool:
-        """True if the response has an image, or a character that can be seen."""
-        return bool(self.images) or visible(self.text)
+        """True if the response has an image, a video, or a character that can be seen."""
+        return bool(self.images or self.videos) or visible(self.text)
 
     @property
-    def parts(self) -> list[TextPart | ImagePart]:
-        """The content as the parts of a message, with a place for each image."""
-        parts: list[TextPart | ImagePart] = []
+    def parts(self) -> list[Part]:
+        """The content as the parts of a message, with a place for each image and each video."""
+        parts: list[Part] = []
         for part in self.content:
             if isinstance(part, str):
                 parts.append({"type": "text", "text": part})
+            elif isinstance(part, Video):
+                parts.append({"type": "video"})
             else:
                 parts.append({"type": "image"})
         return parts
 
     @property
     def turn(self) -> Message:
-        """The response as a turn of the assistant, with a place for each image."""
+        """The response as a turn of the assistant, with a place for each image and video."""
         return {"role": "assistant", "content": self.parts}
 
     def without_images(self) -> Response:
-        """Return the response with its texts alone."""
-        return Response(tuple(part for part in self.content if isinstance(part, str)))
+        """Return the response without its images."""
+        return Response(tuple(part for part in self.content if not isinstance(part, bytes | Path)))
 
     def with_images(self, images: Sequence[EncodedImage]) -> Response:
         """Return the response with other images in the places of its own.
@@ -131,7 +153,8 @@ class Response:
         remaining_images = iter(images)
         return Response(
             tuple(
-                part if isinstance(part, str) else next(remaining_images) for part in self.content
+                next(remaining_images) if isinstance(part, bytes | Path) else part
+                for part in self.content
             )
         )
 
@@ -214,7 +237,9 @@ class Preference:
     @property
     def is_question(self) -> bool:
         """True if the record is a prompt with a known answer and no responses."""
-        has_responses = any(response.text or response.images for response in self.responses)
+        has_responses = any(
+            response.text or response.images or response.videos for response in self.responses
+        )
         return self.truth is not None and not has_responses
 
     @property
@@ -403,6 +428,12 @@ def _faults(record: Preference) -> Iterator[str]:
         yield (
             f"the prompt has {num_parts} image parts for {len(record.images)} images. "
             "Each image needs exactly one place in the prompt."
+        )
+    responses_hold_videos = any(response.videos for response in record.responses)
+    if responses_hold_videos or num_video_parts(record.prompt):
+        yield (
+            "the record holds a video. Only conversations that are given to the encoder can hold "
+            f"videos, because limits, plans and filters do not count them yet. {VIDEO_ADVICE}"
         )
     for name, response in _named_responses(record).items():
         if not response.is_visible and not record.is_question:

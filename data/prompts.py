@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from mmrm.data.preference import (
-    ImagePart,
     Message,
+    Part,
     Preference,
     Response,
-    TextPart,
     image_parts,
     num_image_parts,
     text,
@@ -89,7 +88,7 @@ def judge_conversation(
     return tuple(messages)
 
 
-def filled(template: str, contents: Mapping[str, Response]) -> list[TextPart | ImagePart]:
+def filled(template: str, contents: Mapping[str, Response]) -> list[Part]:
     """Return a template with `{name}` replaced by `contents[name]` for each name in `contents`.
 
     All names are replaced at once, so that a "{second}" inside a content is not replaced. What
@@ -98,7 +97,7 @@ def filled(template: str, contents: Mapping[str, Response]) -> list[TextPart | I
     names = "|".join(contents)
     # Every second piece is the name of a content.
     pieces = re.split(rf"\{{({names})\}}", template)
-    parts: list[TextPart | ImagePart] = []
+    parts: list[Part] = []
     text_before: list[str] = []
     for index, piece in enumerate(pieces):
         is_name = index % 2 == 1
@@ -115,7 +114,7 @@ def filled(template: str, contents: Mapping[str, Response]) -> list[TextPart | I
     return [*parts, *_as_text_part(text_before)]
 
 
-def _as_text_part(pieces: Sequence[str]) -> list[TextPart | ImagePart]:
+def _as_text_part(pieces: Sequence[str]) -> list[Part]:
     """Return the pieces of a text as one text part; an empty list if the text is empty."""
     joined = "".join(pieces)
     return [{"type": "text", "text": joined}] if joined else []

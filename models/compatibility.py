@@ -142,7 +142,7 @@ def _plan_reaches_attention(model_type: str) -> bool:
     parts = FAMILIES[model_type].parts()
     text_model, _ = parts.stock
     image_token = 1  # does not occur, so there are no grids of images
-    position_ids, _ = parts.positions((0, 0), image_token, (), 1)
+    position_ids, _ = parts.positions((0, 0), image_token, (), 1, ())
     calls = _attention_calls(
         text_model,
         config,

@@ -10,18 +10,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.preference import (
     EncodedImage,
     Message,
+    Part,
     Preference,
     Response,
     control_token,
     control_token_faults,
     num_image_parts,
+    num_video_parts,
     text,
     texts,
 )
@@ -29,7 +33,7 @@ from mmrm.data.storage.files import read_json_object, write_json
 from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
-from mmrm.models.families.registry import family_of
+from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.models.packing.packed_batch import PackedBatch, pack
 from mmrm.models.packing.positions import mrope_of_text
 from mmrm.models.packing.segments import (
@@ -41,6 +45,7 @@ from mmrm.models.packing.segments import (
 )
 from mmrm.models.patch_cache import PatchCache
 from mmrm.models.portable.conversations import text_of_image, with_written_images
+from mmrm.models.video_patches import ProcessedVideo, VideoCache
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,32 +63,43 @@ WITH_IMAGE: tuple[Message, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A whole conversation, as it is given to the encoder."""
+    """A whole conversation, as it is given to the encoder.
+
+    Images and videos are each in the order of their places in the turns. Those of a response are
+    the last.
+    """
 
     messages: Sequence[Message]
     """The turns. If the last is the assistant's, it is the response."""
     images: Sequence[EncodedImage] = ()
-    """The images, in the order of their places in the turns. Those of a response are the last."""
     loss: bool = False
     """The response and its end-of-turn token carry language-model loss."""
+    videos: Sequence[Video] = ()
 
     @classmethod
     def answered(
-        cls, prompt: Sequence[Message], images: Sequence[EncodedImage], *responses: Response
+        cls,
+        prompt: Sequence[Message],
+        images: Sequence[EncodedImage],
+        *responses: Response,
+        videos: Sequence[Video] = (),
     ) -> Conversation:
         """Return a prompt that is followed by a response, or by several as successive turns.
 
         Args:
             prompt: The turns of the prompt.
             images: The images of the prompt.
-            responses: The responses, with their own images.
+            responses: The responses, with their own images and videos.
+            videos: The videos of the prompt.
         """
         turns = list(prompt)
         all_images = list(images)
+        all_videos = list(videos)
         for response in responses:
             turns.append(response.turn)
             all_images += response.images
-        return cls(turns, all_images)
+            all_videos += response.videos
+        return cls(turns, all_images, videos=all_videos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,17 @@ class Span:
     """Its tokens carry language-model loss."""
     response: bool = False
     """It is a response whose tokens a head may read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpansOfImages:
+    """A rendered conversation in which the images of its videos stand in place of the videos."""
+
+    spans: tuple[Span, ...]
+    images: tuple[ProcessedImage, ...]
+    """All images, in the order of their places in the text."""
+    video_ranges: tuple[CharRange, ...]
+    """Where the videos are, with their marks and times, in characters of the joined spans."""
 
 
 def assistant_turn(tokenizer: Any) -> dict[str, Any]:
@@ -205,6 +232,15 @@ class Encoder:
         self.template_writes_start_mark = start_mark is not None and start_mark in rendered_image
         self.image_text = text_of_image(tokenizer)
         self.patches = PatchCache(image_processor, self.vision)
+        self.family_title = family.title
+        self.image_mark = image_mark
+        self.marked_image = "".join(mark for mark in family.marks if mark is not None)
+        self.video_text = self.marked_image.replace(image_mark, VIDEO_TOKEN)
+        self.videos: VideoCache | None = None
+        if family.videos is not None:
+            self.videos = VideoCache(
+                image_processor, self.vision, vision_config, config, family.videos
+            )
         self.control_tokens = tuple(
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         )
@@ -288,11 +324,19 @@ class Encoder:
         """Return a turn of the assistant with images as one text, in which these are written out.
 
         Some chat templates leave out an image in a turn of the assistant. The text is the one that
-        the template writes for an image of the user. Other turns are returned unchanged.
+        the template writes for an image of the user. The same is done with videos. Other turns are
+        returned unchanged.
         """
-        if turn["role"] != "assistant" or not num_image_parts([turn]):
+        has_media = num_image_parts([turn]) > 0 or num_video_parts([turn]) > 0
+        if turn["role"] != "assistant" or not has_media:
             return turn
-        return text("assistant", with_written_images(turn["content"], self.image_text))
+        parts: list[Part] = []
+        for part in turn["content"]:
+            if part["type"] == "video":
+                parts.append({"type": "text", "text": self.video_text})
+            else:
+                parts.append(part)
+        return text("assistant", with_written_images(parts, self.image_text))
 
     def _refuse_vision_tokens(self, turn: Message) -> None:
         """Raise RecordError for a vision token in a text."""
@@ -378,12 +422,14 @@ class Encoder:
         """
         images = [image for conversation in conversations for image in conversation.images]
         processed = self.patches.of_encoded(images, record)
+        processed_videos = self._processed_videos(conversations, record)
         tokenised = []
         for conversation in conversations:
             stop_if_abandoned()
             spans = self.render(conversation.messages, loss=conversation.loss)
             images_of_conversation = [processed[image] for image in conversation.images]
-            tokenised += self._tokenise(spans, images_of_conversation, read)
+            videos = [processed_videos[video] for video in conversation.videos]
+            tokenised += self._tokenise(spans, images_of_conversation, videos, read)
         return prefix_tree(tokenised)
 
     def encode_joint(
@@ -419,7 +465,9 @@ class Encoder:
             conversation.messages, loss=conversation.loss, num_responses=num_responses
         )
         images = [processed[image] for image in conversation.images]
-        tokenised = self._tokenise(spans, images, read)
+        processed_videos = self._processed_videos([conversation], record)
+        videos = [processed_videos[video] for video in conversation.videos]
+        tokenised = self._tokenise(spans, images, videos, read)
         if len(tokenised) != num_responses:
             raise ValueError(
                 f"The conversation has {len(tokenised)} turns of the assistant, and {num_responses} "
@@ -447,12 +495,14 @@ class Encoder:
         """
         images = [image for conversation in conversations for image in conversation.images]
         processed = self.patches.of_encoded(images, record)
+        processed_videos = self._processed_videos(conversations, record)
         tokenised = []
         for conversation in conversations:
             stop_if_abandoned()
             spans = self.render(conversation.messages)
             images_of_conversation = [processed[image] for image in conversation.images]
-            [whole] = self._tokenise(spans, images_of_conversation, None)
+            videos = [processed_videos[video] for video in conversation.videos]
+            [whole] = self._tokenise(spans, images_of_conversation, videos, None)
             if whole.ids.count(token) != 1:
                 raise RecordError(
                     f"{record}: the text contains {self.tokenizer.convert_ids_to_tokens(token)!r}, "
@@ -485,17 +535,90 @@ class Encoder:
         processed = [self.patches.of_decoded(image) for image in images]
         tokenised: list[TokenisedConversation] = []
         for spans in conversations:
-            tokenised += self._tokenise(spans, processed, read)
+            tokenised += self._tokenise(spans, processed, (), read)
         return prefix_tree(tokenised)
 
     def pack(self, trees: Sequence[SegmentTree]) -> PackedBatch:
         """Return `trees` laid out in one row; see `mmrm.models.packing.packed_batch.pack`."""
         return pack(trees, self.vision)
 
+    def _processed_videos(
+        self, conversations: Sequence[Conversation], record: str
+    ) -> dict[Video, ProcessedVideo]:
+        """Return the videos of some conversations, processed.
+
+        Raises: RecordError if a video cannot be processed, or if the backbone takes images only.
+        """
+        videos = [video for conversation in conversations for video in conversation.videos]
+        if not videos:
+            return {}
+        if self.videos is None:
+            titles = [family.title for family in FAMILIES.values() if family.videos is not None]
+            raise RecordError(
+                f"{record}: a conversation has a video, and {self.family_title} is given images "
+                f"only, because its videos are not built. Use a backbone of {', '.join(titles)}, "
+                "or cut the video into frames with `python data/frames.py VIDEOS OUT --frames 8`, "
+                "and give these as images."
+            )
+        return self.videos.of_encoded(videos, record)
+
+    def _with_videos_as_images(
+        self,
+        conversation: Sequence[Span],
+        images: Sequence[ProcessedImage],
+        videos: Sequence[ProcessedVideo],
+    ) -> SpansOfImages:
+        """Return a rendered conversation in which each video is replaced by its images.
+
+        The tokens of a video are those of an image here, so that the vision tower runs once for
+        both. The embeddings of these tokens are replaced, so their id changes no result. Times
+        between them are text, and are tokenised together with the text around them.
+
+        Args:
+            conversation: Spans with one video token for each video.
+            images: The images, in the order of their places.
+            videos: The videos, in the order of their places.
+
+        Raises:
+            RecordError: There are more or fewer places for videos in the text than videos.
+        """
+        rendered = "".join(span.text for span in conversation)
+        num_places = rendered.count(self.video_text)
+        if num_places != len(videos):
+            raise RecordError(
+                f"{len(videos)} videos but {num_places} places for a video in the conversation. "
+                "They must be equal: give one video for each place."
+            )
+        remaining_images = iter(images)
+        remaining_videos = iter(videos)
+        spans: list[Span] = []
+        images_in_order: list[ProcessedImage] = []
+        video_ranges: list[CharRange] = []
+        length = 0  # characters of the spans so far
+        for span in conversation:
+            pieces: list[str] = []
+            for index, text_between in enumerate(span.text.split(self.video_text)):
+                if index > 0:  # there is a video before every piece but the first
+                    video = next(remaining_videos)
+                    images_in_order += video.images
+                    written = "".join(label + self.marked_image for label in video.labels)
+                    video_ranges.append((length, length + len(written)))
+                    pieces.append(written)
+                    length += len(written)
+                # Where the text is tokenised, missing and superfluous images are refused.
+                num_images = text_between.count(self.image_mark)
+                images_in_order += islice(remaining_images, num_images)
+                pieces.append(text_between)
+                length += len(text_between)
+            spans.append(replace(span, text="".join(pieces)))
+        images_in_order += remaining_images
+        return SpansOfImages(tuple(spans), tuple(images_in_order), tuple(video_ranges))
+
     def _tokenise(
         self,
         conversation: Sequence[Span],
         images: Sequence[ProcessedImage],
+        videos: Sequence[ProcessedVideo],
         read: StoredRead | None,
     ) -> list[TokenisedConversation]:
         """Return the tokens of a whole conversation, once for each response that is read.
@@ -506,12 +629,18 @@ class Encoder:
             conversation: Spans with one image token for each image.
             images: The images. The one image token in the text is repeated as often as an image has
                 tokens. Start and end marks are put around it if the template writes none.
+            videos: The videos, each of which has one video token in the text.
             read: The tokens from which the score is computed; None if no score is.
 
         Raises:
-            RecordError: There are more or fewer image tokens in the text than images, or a
-                response is empty and `read` needs its tokens.
+            RecordError: There are more or fewer image tokens in the text than images, or the same
+                of videos, or a response is empty and `read` needs its tokens.
         """
+        with_images = SpansOfImages(tuple(conversation), tuple(images), ())
+        if videos or any(VIDEO_TOKEN in span.text for span in conversation):
+            with_images = self._with_videos_as_images(conversation, images, videos)
+        conversation = with_images.spans
+        images = with_images.images
         rendered = "".join(span.text for span in conversation)
         if read == "last_token":
             rendered += self._newline_after_turn()
@@ -553,7 +682,11 @@ class Encoder:
         conversation_without_reads = TokenisedConversation(
             ids=tuple(ids),
             images=tuple(places),
-            labels=_without_images(_overlapping(offsets, loss_ranges), places),
+            labels=_without_images(
+                _overlapping(offsets, loss_ranges),
+                places,
+                _overlapping(offsets, with_images.video_ranges),
+            ),
         )
         if read is None:
             return [conversation_without_reads]
@@ -587,12 +720,15 @@ def _with_last_responses(spans: Sequence[Span], count: int) -> tuple[Span, ...]:
     )
 
 
-def _without_images(indices: Sequence[int], images: Sequence[ImagePlace]) -> tuple[int, ...]:
-    """Return those of the tokens at `indices` that are not tokens of an image.
+def _without_images(
+    indices: Sequence[int], images: Sequence[ImagePlace], video_indices: Sequence[int]
+) -> tuple[int, ...]:
+    """Return those of the tokens at `indices` that are not tokens of an image or a video.
 
-    A language model writes no image, so the tokens of an image in a response carry no loss.
+    A language model writes no image, so the tokens of an image in a response carry no loss. Nor do
+    those of a video at `video_indices`, with its marks and times.
     """
-    image_tokens: set[int] = set()
+    image_tokens = set(video_indices)
     for place in images:
         image_tokens.update(range(place.start, place.end))
     return tuple(index for index in indices if index not in image_tokens)

@@ -30,6 +30,7 @@ LAYERS = {
             "config",
             "display",
             "video",
+            "encoded_video",
         ),
         *("image_decoding", "preference", "limits", "rationales", "prompts", "images", "storage"),
         *("sources", "preparation", "synthetic"),
@@ -39,6 +40,7 @@ LAYERS = {
         *(
             "compatibility",
             "patch_cache",
+            "video_patches",
             "encoder",
             "generation",
             "packed_generation",

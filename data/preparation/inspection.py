@@ -13,7 +13,7 @@ import numpy as np
 
 from mmrm.data.errors import LeftOut
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, image_size
-from mmrm.data.preference import ImagePart, Preference, TextPart, validate
+from mmrm.data.preference import Part, Preference, validate
 from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.filters import FilterConfig, reasons_after_filters
 from mmrm.data.preparation.recognition import files_config, in_yaml, recognise
@@ -137,7 +137,7 @@ def _record_lines(record: Preference) -> Iterator[str]:
     yield f"  {'margin:':<10}{'none' if record.margin is None else record.margin}"
 
 
-def _with_sizes(parts: Sequence[TextPart | ImagePart], sizes: Iterator[tuple[int, int]]) -> str:
+def _with_sizes(parts: Sequence[Part], sizes: Iterator[tuple[int, int]]) -> str:
     """Return the parts of a message as a text, with the size of each image in its place.
 
     `sizes` yields the height and the width of each image.
@@ -147,6 +147,8 @@ def _with_sizes(parts: Sequence[TextPart | ImagePart], sizes: Iterator[tuple[int
         if part["type"] == "image":
             height, width = next(sizes)
             pieces.append(f"[image of {width} x {height} pixels]")
+        elif part["type"] == "video":
+            pieces.append("[video]")
         else:
             pieces.append(part["text"])
     return " ".join(pieces)

@@ -419,5 +419,6 @@ def _before_first_image(record: Preference) -> list[tuple[str, list[str]]]:
         for part in message["content"]:
             if part["type"] == "image":
                 return turns
-            texts_of_turn.append(part["text"])
+            if part["type"] == "text":
+                texts_of_turn.append(part["text"])
     return turns

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import LARGEST_MARGIN, Preference, Response
@@ -290,6 +291,7 @@ def _written(response: Response, identity: str) -> str | list[dict[str, str]]:
         return response.text
     parts: list[dict[str, str]] = []
     for part in response.content:
+        assert not isinstance(part, Video), "`validate` refuses records with videos."
         if isinstance(part, str):
             parts.append({"type": "text", "text": part})
         else:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.preference import EncodedImage, Message, Preference, Response
 from mmrm.data.storage.files import content_digest
 
@@ -71,17 +72,20 @@ def shown_key(
 
 
 def response_content(response: Response) -> str | list[str | dict[str, str]]:
-    """Return the content of a response as a value of JSON, with a digest in place of each image.
+    """Return the content of a response as a value of JSON, with a digest for each image or video.
 
-    A response without images is its text, as it was when responses were texts. Results that were
+    A response without images and videos is its text, as it was when responses were texts. Results that were
     stored then are still found.
     """
-    if not response.images:
+    if not response.images and not response.videos:
         return response.text
     content: list[str | dict[str, str]] = []
     for part in response.content:
         if isinstance(part, str):
             content.append(part)
+        elif isinstance(part, Video):
+            digest = _image_digest(part.content)
+            content.append({"video": digest, "sampling": repr(part.sampling)})
         else:
             content.append({"image": _image_digest(part)})
     return content
@@ -90,10 +94,10 @@ def response_content(response: Response) -> str | list[str | dict[str, str]]:
 def written_response(response: Response) -> str:
     """Return a response as one text, in which each image is a digest of its bytes.
 
-    A response without images is its text. Different responses have different texts, so that names,
+    A response without images and videos is its text. Different responses have different texts, so that names,
     draws and digests of rows can be computed from them.
     """
-    if not response.images:
+    if not response.images and not response.videos:
         return response.text
     return json.dumps(response_content(response))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrm.data.errors import PredictionsError, RecordError, UserError
-from mmrm.data.preference import EncodedImage, ImagePart, Message, Response, TextPart
+from mmrm.data.preference import EncodedImage, Message, Response
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
@@ -276,8 +276,7 @@ def _example(row: Row, task: str, row_id: object, root: Path, identity: str) -> 
 
 def _user_turn(prompt: _Content) -> Message:
     """Return the prompt as a turn of the user, with its images in their places."""
-    parts: list[TextPart | ImagePart] = Response(prompt.parts).parts
-    return {"role": "user", "content": parts}
+    return {"role": "user", "content": Response(prompt.parts).parts}
 
 
 def _prompt_parts(row: Row, identity: str) -> list[Part] | None:

@@ -19,10 +19,9 @@ from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
 from mmrm.data.preference import (
     EncodedImage,
-    ImagePart,
     Message,
+    Part,
     Preference,
-    TextPart,
     control_token_faults,
 )
 from mmrm.data.preparation.faults import count_faults, fault_messages
@@ -518,8 +517,8 @@ def user_turn(text: str, num_images: int, images_last: bool = False) -> tuple[Me
     The images come before the text, as Qwen2.5-VL was trained. If `images_last` is True, they come
     after it, as official scripts send them.
     """
-    text_part: TextPart = {"type": "text", "text": text}
-    image_parts: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(num_images)]
+    text_part: Part = {"type": "text", "text": text}
+    image_parts: list[Part] = [{"type": "image"} for _ in range(num_images)]
     parts = [text_part, *image_parts] if images_last else [*image_parts, text_part]
     return ({"role": "user", "content": parts},)
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 from mmrm.data.errors import UserError
 from mmrm.data.images import grey_like
-from mmrm.data.preference import EncodedImage, ImagePart, Message, Response, TextPart
+from mmrm.data.preference import EncodedImage, Message, Part, Response
 from mmrm.data.storage.files import content_digest
 from mmrm.eval.candidates import BenchmarkRow, Example
 from mmrm.eval.protocol import Images
@@ -49,9 +49,7 @@ def _without_image_parts(example: BenchmarkRow) -> BenchmarkRow:
     """Return the example without the images of its prompt and of its responses."""
     prompt: list[Message] = []
     for message in example.prompt:
-        parts: list[TextPart | ImagePart] = [
-            part for part in message["content"] if part["type"] != "image"
-        ]
+        parts: list[Part] = [part for part in message["content"] if part["type"] != "image"]
         prompt.append({**message, "content": parts})
     responses = tuple(response.without_images() for response in example.responses)
     return _with_responses(replace(example, images=(), prompt=tuple(prompt)), responses)

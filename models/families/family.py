@@ -186,6 +186,20 @@ class Shape(ABC):
         return 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size
 
 
+class VideoLayout(NamedTuple):
+    """The way in which a family's released models are shown a video.
+
+    Two frames form a temporal patch, and a temporal patch has the tokens of an image.
+    """
+
+    has_timestamps: bool
+    """True if every temporal patch is an image of its own behind its time as text, such as
+    `<0.3 seconds>`. False if all tokens of a video follow one another."""
+    positions_per_second: Callable[[Any], float] | None = None
+    """Turns `vision_config` into the positions that a second takes on the frame axis. With None, a
+    temporal patch takes one position, however long it lasts."""
+
+
 class Parts(NamedTuple):
     """The classes and functions of a family whose import also imports torch."""
 
@@ -204,7 +218,9 @@ class Parts(NamedTuple):
     """Class of transformers that needs no torchvision."""
     read_images: Callable[[Any, VisionTokens], tuple[Tensor, tuple[Grid, ...]]]
     """`VisionTokens.read`: a function of models/packing/vision.py."""
-    positions: Callable[[Sequence[int], int, Sequence[Grid], int], tuple[Tensor, int]]
+    positions: Callable[
+        [Sequence[int], int, Sequence[Grid], int, Sequence[float]], tuple[Tensor, int]
+    ]
     """`VisionTokens.positions`: a function of models/packing/positions.py."""
 
 
@@ -228,6 +244,9 @@ class Family:
     none."""
     reserved: tuple[str, ...] = ()
     """Further special tokens of vision, such as a video's, which no text may contain."""
+    videos: VideoLayout | None = None
+    """The way in which a video is shown; None if the family takes images only. A family with videos
+    has tokens before and after an image."""
     tower_plan: Callable[[Any, Tensor], VisionPlan]
     """Turns `vision_config` and grids (I, 3) into the plan of the tower; runs in loader workers."""
     head_size: Callable[[Any], int] = lambda text: int(text.hidden_size // text.num_attention_heads)

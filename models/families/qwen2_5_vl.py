@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+from mmrm.models.families.family import (
+    Family,
+    Parameters,
+    Parts,
+    Shape,
+    Size,
+    TowerShape,
+    VideoLayout,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,6 +167,10 @@ FAMILY = Family(
     parts=parts,
     marks=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     reserved=("<|video_pad|>",),
+    videos=VideoLayout(
+        has_timestamps=False,
+        positions_per_second=lambda vision: float(vision.tokens_per_second),
+    ),
     tower_plan=tower_plan,
     # The vision tower's MLP has the same names, so the pattern begins with the language model's.
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate|up|down)_proj",

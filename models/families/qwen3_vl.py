@@ -11,7 +11,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
+from mmrm.models.families.family import (
+    Family,
+    Parameters,
+    Parts,
+    Shape,
+    Size,
+    TowerShape,
+    VideoLayout,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -192,6 +200,7 @@ FAMILY = Family(
     parts=parts,
     marks=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     reserved=("<|video_pad|>",),
+    videos=VideoLayout(has_timestamps=True),
     tower_plan=tower_plan,
     head_size=lambda text: int(text.head_dim),
     projector=("visual.merger", "visual.deepstack_merger_list"),

@@ -310,7 +310,10 @@ def _position_ids(tree: SegmentTree, vision: VisionTokens) -> list[Tensor]:
     next_positions: list[int] = []  # after each segment
     for segment in tree.segments:
         grids = [place.image.grid for place in segment.images]
-        from_zero, length = vision.positions(segment.ids, vision.image, grids, vision.merge_size)
+        temporal_steps = [place.image.temporal_step for place in segment.images]
+        from_zero, length = vision.positions(
+            segment.ids, vision.image, grids, vision.merge_size, temporal_steps
+        )
         start = 0 if segment.parent is None else next_positions[segment.parent]
         position_ids.append(from_zero + start)
         next_positions.append(start + length)

@@ -21,7 +21,11 @@ def without_single_axis(position_ids: Tensor) -> Tensor:
 
 
 def sequential(
-    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
+    prompt: Sequence[int],
+    image: int,
+    grids: Sequence[tuple[int, int, int]],
+    merge: int,
+    temporal_steps: Sequence[float],
 ) -> tuple[Tensor, int]:
     """Return the position ids of a prompt for a model that counts all tokens one by one.
 
@@ -33,6 +37,7 @@ def sequential(
         image: Not used.
         grids: Not used.
         merge: Not used.
+        temporal_steps: Not used.
 
     Returns:
         Position ids (1, tokens) int64, and the position after the prompt.
@@ -41,7 +46,11 @@ def sequential(
 
 
 def mrope(
-    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
+    prompt: Sequence[int],
+    image: int,
+    grids: Sequence[tuple[int, int, int]],
+    merge: int,
+    temporal_steps: Sequence[float],
 ) -> tuple[Tensor, int]:
     """Return the position ids of a prompt on three axes, as Qwen2-VL to Qwen3-VL count them.
 
@@ -49,11 +58,19 @@ def mrope(
     positions as its longer side has tokens (arXiv 2409.12191, section 2.1), and the axes differ
     inside it.
 
+    A video is an image of several frames. The text behind it begins after the largest position of
+    the video on any axis, as in vLLM and in older versions of transformers. In transformers 5.23, a
+    forward pass begins it after the longer side of a frame, even if the frames take more positions,
+    and `generate` begins it after the largest position.
+
     Args:
         prompt: Token ids.
         image: Id of the image token, which `prompt` holds once for every token of an image.
         grids: Frames, rows and columns of patches of every image, in order.
         merge: An image token covers `merge` x `merge` patches.
+        temporal_steps: For every image, the positions from one of its frames to the next on the
+            frame axis. Only a video has several frames. The product of a frame's number and the
+            step is rounded down.
 
     Returns:
         Position ids (3, tokens) int64 with the axes frame, row and column, and the position after
@@ -69,7 +86,7 @@ def mrope(
     pieces: list[Tensor] = []
     next_position = 0
     num_placed = 0  # tokens that have positions
-    for frames, rows, columns in grids:
+    for (frames, rows, columns), step in zip(grids, temporal_steps, strict=True):
         image_start = prompt.index(image, num_placed)
         num_text = image_start - num_placed
         pieces.append(_text_positions(next_position, num_text))
@@ -77,14 +94,16 @@ def mrope(
 
         token_rows = rows // merge
         token_columns = columns // merge
+        frame_positions = (torch.arange(frames) * step).long()
         axes = torch.meshgrid(
-            torch.arange(frames),
+            frame_positions,
             torch.arange(token_rows),
             torch.arange(token_columns),
             indexing="ij",
         )
         pieces.append(torch.stack(axes).flatten(1) + next_position)
-        next_position += max(token_rows, token_columns)
+        num_frame_positions = int(frame_positions[-1]) + 1
+        next_position += max(num_frame_positions, token_rows, token_columns)
         num_placed = image_start + frames * token_rows * token_columns
     pieces.append(_text_positions(next_position, len(prompt) - num_placed))
     position_ids = torch.cat(pieces, dim=1)
@@ -92,7 +111,11 @@ def mrope(
 
 
 def mrope_of_text(
-    prompt: Sequence[int], image: int, grids: Sequence[tuple[int, int, int]], merge: int
+    prompt: Sequence[int],
+    image: int,
+    grids: Sequence[tuple[int, int, int]],
+    merge: int,
+    temporal_steps: Sequence[float],
 ) -> tuple[Tensor, int]:
     """Return the position ids of a prompt on three axes, with images counted like text.
 
@@ -105,6 +128,7 @@ def mrope_of_text(
         image: Not used.
         grids: Not used.
         merge: Not used.
+        temporal_steps: Not used.
 
     Returns:
         Position ids (3, tokens) int64, the same on all axes, and the position after the prompt.

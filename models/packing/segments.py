@@ -51,6 +51,8 @@ class ProcessedImage:
     """Frames (or tiles), rows and columns of patches."""
     num_tokens: int
     """Number of language-model tokens that the image becomes."""
+    temporal_step: float = 1.0
+    """Positions from one frame of a video to the next; see `mrope`. Always 1 for an image."""
     pixel_values: Tensor | None = field(default=None, compare=False, repr=False)
     """(patches, patch_size) float32; None in the trees of a packed row, which holds them itself."""
 

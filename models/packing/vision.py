@@ -236,8 +236,10 @@ class VisionTokens:
     """Turns the output of the image processor into patches and grids."""
     tower_plan: Callable[[Tensor], VisionPlan]
     """Turns grids (I, 3) into the plan of the vision tower."""
-    positions: Callable[[Sequence[int], int, Sequence[Grid], int], tuple[Tensor, int]]
-    """Turns prompt, image token, grids and merge size into position ids (axes, tokens) int64 and
+    positions: Callable[
+        [Sequence[int], int, Sequence[Grid], int, Sequence[float]], tuple[Tensor, int]
+    ]
+    """Turns prompt, image token, grids, merge size and temporal steps into position ids (axes, tokens) int64 and
     the position after the prompt. It is a function of `mmrm.models.packing.positions`."""
 
     def with_marks(self, tokens: Sequence[int]) -> list[int]:

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import (
     CONTROL_TOKENS,
-    ImagePart,
     Message,
+    Part,
     Preference,
-    TextPart,
     dense_ranks,
     num_image_parts,
     shown_words,
@@ -122,7 +121,7 @@ def test_images_are_counted_over_all_turns(parts: list[int], images: int) -> Non
     turns: list[Message] = []
     for position, count in enumerate(parts):
         turns += [text("assistant", "yes")] if position else []
-        shown: list[TextPart | ImagePart] = [{"type": "image"} for _ in range(count)]
+        shown: list[Part] = [{"type": "image"} for _ in range(count)]
         turns.append({"role": "user", "content": [*shown, {"type": "text", "text": "x"}]})
     record = Preference("set:1", tuple(turns), text_responses("a", "b"), (b"x",) * images)
     assert num_image_parts(record.prompt) == sum(parts)
@@ -138,7 +137,7 @@ def test_images_are_counted_over_all_turns(parts: list[int], images: int) -> Non
 def test_control_tokens_are_refused_over_the_parts_of_a_turn(token: str, pieces: int) -> None:
     """The chat template writes the parts of a turn one behind the other."""
     size = -(-len(token) // pieces)
-    parts: list[TextPart | ImagePart] = [
+    parts: list[Part] = [
         {"type": "text", "text": token[start : start + size]}
         for start in range(0, len(token), size)
     ]

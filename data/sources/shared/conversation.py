@@ -15,7 +15,7 @@ from mmrm.data.markers import (
     place_images,
     stray_marker,
 )
-from mmrm.data.preference import CONTROL_TOKENS, ImagePart, Message, TextPart, text
+from mmrm.data.preference import CONTROL_TOKENS, Message, Part, text
 from mmrm.data.sources.shared.file_source import field
 from mmrm.data.video import VIDEO_ADVICE, VIDEO_PART_TYPES
 
@@ -239,7 +239,7 @@ def _message(turn: Any) -> Message:
     return {"role": role, "content": [_part(part) for part in content]}
 
 
-def _part(part: Any) -> TextPart | ImagePart:
+def _part(part: Any) -> Part:
     """Return a text part or an image part of a turn, without keys of the other type.
 
     Arrow gives all structs of a list the same keys. So an image part that was stored next to text
