@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mmrm.data.config.registry import load
+from mmrm.data.errors import RecordError
 from mmrm.data.preference import Response
 from mmrm.data.sources.shared.conversation import response_text, turn_of_response
 from mmrm.eval.candidates import Candidates, Scores
@@ -137,14 +138,23 @@ def _response_of(completion: Any, identity: str) -> Response:
         completion: A text, or a list of turns. The last turn may hold images.
         identity: The name of the completion in messages about it.
 
-    Raises: RecordError if the last turn is not the assistant's, or an image cannot be read.
+    Raises: RecordError, which names the completion, if it is no text and no list of turns, its last
+        turn is not the assistant's, or an image cannot be read.
     """
-    if isinstance(completion, str):
-        return Response.of_text(response_text(completion))
-    last_turn = completion[-1:]
-    parts = turn_of_response(last_turn)
-    if all(part["type"] == "text" for part in parts):
-        return Response.of_text(response_text(last_turn))
+    if not isinstance(completion, (str, list)):
+        raise RecordError(
+            f"{identity}: the completion is a {type(completion).__name__}; required is a text or a "
+            "list of turns whose last one is the assistant's, as TRL gives it. Correct the batch."
+        )
+    try:
+        if isinstance(completion, str):
+            return Response.of_text(response_text(completion))
+        last_turn = completion[-1:]
+        parts = turn_of_response(last_turn)
+        if all(part["type"] == "text" for part in parts):
+            return Response.of_text(response_text(last_turn))
+    except RecordError as error:
+        raise RecordError(f"{identity}: {error}") from error
     # The prompt is not used: only the parts of the response are read.
     return candidates_of("-", [parts], identity=identity).responses[0]
 

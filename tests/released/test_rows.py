@@ -48,9 +48,9 @@ def test_a_judge_computes_what_the_released_class_computes(
             pytest.skip(f"{path} does not exist: run `make released`, which downloads it")
     files = released(tmp_path, model, weights=weights)
     tokens = files.stock.config
-    pictures = [
-        [dict(inputs) for inputs in questions_about(files, model, picture)] for picture in PICTURES
-    ]
+    pictures = []
+    for picture in PICTURES:
+        pictures.append([dict(inputs) for inputs in questions_about(files, model, picture)])
     content = {
         "tensors": load_file(files.weights),
         "pictures": pictures,

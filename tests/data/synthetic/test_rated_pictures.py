@@ -271,10 +271,9 @@ def test_an_edit_changes_what_the_instruction_names_and_nothing_else() -> None:
                 assert len(added_things) == 1
                 not_followed = task.scenes[not task.target[0], task.target[1]]
                 assert not_followed == task.before
-            written = {
-                next(thing for thing in scene.things if thing.kind != "shape")
-                for scene in task.scenes.values()
-            }
+            written = set()
+            for scene in task.scenes.values():
+                written.add(next(thing for thing in scene.things if thing.kind != "shape"))
             assert len(written) == 1
 
 

@@ -192,3 +192,21 @@ def test_a_completion_whose_image_cannot_be_read_has_no_score(
     completion = [{"role": "assistant", "content": [{"type": "image"}]}]
     with pytest.raises(RecordError, match="row 0"):
         loaded.reward(["Draw a circle."], [completion])
+
+
+@pytest.mark.parametrize(
+    ("completion", "found"),
+    [
+        (None, "row 1: the completion is a NoneType"),
+        ({"role": "assistant", "content": "a"}, "row 1: the completion is a dict"),
+        ([{"role": "user", "content": "a"}], "row 1: a response is a turn of the user"),
+        ([], "row 1: a response is 0 turns"),
+        ("<image>", "row 1: "),
+    ],
+)
+def test_a_completion_of_another_form_is_refused_by_its_row(
+    checkpoints: dict[str, Path], completion: Any, found: str
+) -> None:
+    loaded = judge(checkpoints["scalar"])
+    with pytest.raises(RecordError, match=found):
+        loaded.reward(["Draw a circle."] * 2, ["A circle.", completion])

@@ -69,9 +69,9 @@ class KnowingJudge:
         scores = []
         for row in batch:
             found = [ratings.get((row.images, response), unknown) for response in row.responses]
-            numbers_by_name = {
-                name: tuple(10 * numbers[name] for numbers in found) for name in ATTRIBUTES
-            }
+            numbers_by_name = {}
+            for name in ATTRIBUTES:
+                numbers_by_name[name] = tuple(10 * numbers[name] for numbers in found)
             scores.append(Scores(numbers_by_name["content"], numbers_by_name))
         return scores
 
