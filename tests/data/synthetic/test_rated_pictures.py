@@ -234,6 +234,20 @@ def test_a_description_fits_its_target_alone() -> None:
             assert item.task.prompt in (wanted, f"draw {wanted}")
 
 
+def test_a_missing_or_extra_fault_is_a_scene_with_fewer_or_more_things() -> None:
+    seen = set()
+    for item in items(DrawnGenerator, 60):
+        num_things_of_target = len(item.task.scenes[item.task.target].things)
+        for picture in item.pictures:
+            num_things = len(item.task.scenes[picture.corner].things)
+            if "missing" in picture.content_faults:
+                assert num_things < num_things_of_target
+            if "extra" in picture.content_faults:
+                assert num_things > num_things_of_target
+            seen.update(picture.content_faults)
+    assert {"missing", "extra"} <= seen
+
+
 @pytest.mark.parametrize("level", ["demo", "medium"])
 def test_every_place_that_fits_a_description_is_drawn(level: str) -> None:
     grid = LEVELS[level].grids[0]
