@@ -160,6 +160,12 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
     )
 
 
+# A lambda could not be pickled, and the encoder travels to the processes that load data.
+def positions_per_second(vision: Any) -> float:
+    """Return the temporal positions between two frames that are one second apart."""
+    return float(vision.tokens_per_second)
+
+
 FAMILY = Family(
     title="Qwen2.5-VL",
     shape=Qwen2_5_VLShape,
@@ -169,7 +175,7 @@ FAMILY = Family(
     reserved=("<|video_pad|>",),
     videos=VideoLayout(
         has_timestamps=False,
-        positions_per_second=lambda vision: float(vision.tokens_per_second),
+        positions_per_second=positions_per_second,
     ),
     tower_plan=tower_plan,
     # The vision tower's MLP has the same names, so the pattern begins with the language model's.

@@ -235,7 +235,7 @@ def test_a_description_fits_its_target_alone() -> None:
 
 
 def test_a_missing_or_extra_fault_is_a_scene_with_fewer_or_more_things() -> None:
-    seen = set()
+    seen: set[str] = set()
     for item in items(DrawnGenerator, 60):
         num_things_of_target = len(item.task.scenes[item.task.target].things)
         for picture in item.pictures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -273,3 +274,12 @@ def test_a_sliding_window_is_refused_where_a_family_has_one(tmp_path: Path) -> N
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="sliding-window"):
         load_scalar(at(folder))
+
+
+def test_an_encoder_travels_to_the_processes_that_load_data(family: str) -> None:
+    encoder = tiny.encoder(family)
+
+    copy = pickle.loads(pickle.dumps(encoder))
+
+    tree = encoder.encode(*case(family), None)
+    assert copy.encode(*case(family), None).segments == tree.segments
