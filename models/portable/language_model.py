@@ -20,6 +20,7 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
     VideoLlama3ForConditionalGeneration,
 )
 
@@ -173,6 +174,16 @@ class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type
     forward = forward_of(Qwen3VLForConditionalGeneration)
 
 
+class Qwen3VLMoeLanguageModel(
+    LabelModel,
+    Qwen3VLMoeForConditionalGeneration,  # type: ignore[misc]
+):
+    """The language model on Qwen3-VL with experts."""
+
+    forward = forward_of(Qwen3VLMoeForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+
+
 class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # type: ignore[misc]
     """The language model on InternVL."""
 
@@ -194,5 +205,6 @@ class VideoLlama3LanguageModel(
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
 Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__
+Qwen3VLMoeLanguageModel.__name__ = Qwen3VLMoeForConditionalGeneration.__name__
 InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__
 VideoLlama3LanguageModel.__name__ = VideoLlama3ForConditionalGeneration.__name__

@@ -36,6 +36,8 @@ from transformers import (
     Qwen2VLModel,
     Qwen2VLPreTrainedModel,
     Qwen3VLModel,
+    Qwen3VLMoeModel,
+    Qwen3VLMoePreTrainedModel,
     Qwen3VLPreTrainedModel,
     VideoLlama3Model,
     VideoLlama3PreTrainedModel,
@@ -575,6 +577,13 @@ class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: i
     """The scalar model on Qwen3-VL."""
 
     stock = Qwen3VLModel
+
+
+class Qwen3VLMoeScalarRewardModel(ScalarReward, Qwen3VLMoePreTrainedModel):  # type: ignore[misc]
+    """The scalar model on Qwen3-VL with experts."""
+
+    stock = Qwen3VLMoeModel
+    released_layout = RELEASED_CURRENT
 
 
 class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  # type: ignore[misc]
