@@ -147,6 +147,19 @@ class Shape(ABC):
         """
 
     @property
+    def gradients_of_layer(self) -> int:
+        """Numbers for each token that a layer's backward pass takes for gradients of its parts.
+
+        They were counted like `kept_for_backward`, on top of it.
+        """
+        return 2 * self.intermediate_size
+
+    @property
+    def largest_module(self) -> int:
+        """Parameters of the largest module, which ZeRO-3 gathers whole while it is used."""
+        return self.vocab_size * self.hidden_size  # the embedding
+
+    @property
     def head_size(self) -> int:
         """Size of an attention head of the language model."""
         return self.hidden_size // self.num_attention_heads

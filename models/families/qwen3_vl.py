@@ -78,6 +78,8 @@ class Qwen3VLTowerShape(TowerShape):
         return asdict(self) | {"num_heads": 16, "out_hidden_size": text_size}
 
 
+LARGE_TOWER = Qwen3VLTowerShape()
+"""The `vision_config` of 8B and larger."""
 ROPE = {
     "rope_type": "default",
     "mrope_interleaved": True,
@@ -94,7 +96,7 @@ class Qwen3VLShape(Shape):
     """The sizes of a Qwen3-VL. Its language model has no biases, but norms of queries and keys."""
 
     head_dim: Size = 128
-    vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()
+    vision_config: Qwen3VLTowerShape = LARGE_TOWER
 
     @property
     def head_size(self) -> int:

@@ -21,7 +21,7 @@ from pydantic import AliasChoices, Field
 from mmrm.data.errors import CheckpointError
 from mmrm.models.families import qwen3_vl
 from mmrm.models.families.family import Experts, Family, Parameters, Parts, Shape, Size, VideoLayout
-from mmrm.models.families.qwen3_vl import CONTEXT, ROPE, Qwen3VLTowerShape
+from mmrm.models.families.qwen3_vl import CONTEXT, LARGE_TOWER, ROPE, Qwen3VLTowerShape
 
 
 def square_experts(hidden_size: int, expert_size: int) -> str:
@@ -54,7 +54,7 @@ class Qwen3VLMoeShape(Shape):
     transformers 5 saves name it `num_local_experts`."""
     num_experts_per_tok: Size = field(kw_only=True)
     """Number of experts that compute a token."""
-    vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()
+    vision_config: Qwen3VLTowerShape = LARGE_TOWER
 
     def __post_init__(self) -> None:
         """Raise ValueError if the matrices of an expert are square."""
@@ -98,6 +98,12 @@ class Qwen3VLMoeShape(Shape):
         )
 
     @property
+    def largest_module(self) -> int:
+        """Parameters of the embedding, or of the experts of a layer if these are more."""
+        experts = self.num_experts * 3 * self.moe_intermediate_size * self.hidden_size
+        return max(self.vocab_size * self.hidden_size, experts)
+
+    @property
     def kept_for_backward(self) -> tuple[int, int]:
         """Numbers kept for the backward pass: their count per token and layer, per patch and block.
 
@@ -106,9 +112,15 @@ class Qwen3VLMoeShape(Shape):
         """
         heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
         of_expert = 4 * self.moe_intermediate_size + 2 * self.hidden_size
-        layer = 7 * self.hidden_size + heads * self.head_size
+        layer = 8 * self.hidden_size + heads * self.head_size + 4 * self.num_experts
         layer += self.num_experts_per_tok * of_expert
         return layer, self.vision_config.kept_for_backward
+
+    @property
+    def gradients_of_layer(self) -> int:
+        """Numbers for each token that a layer's backward pass takes for gradients of its parts."""
+        of_expert = 2 * self.moe_intermediate_size + 2 * self.hidden_size
+        return self.num_experts_per_tok * of_expert + 2 * self.hidden_size
 
     def config(self) -> Any:
         """Return a configuration of transformers from which a model of this shape can be created.

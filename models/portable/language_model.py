@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from .images import images_of, refuse_wrong_images  # relative: saved with a critic
-from .reward import RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
+from .reward import EXPERT_WEIGHTS, RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
 
 CHUNK = 1024
 """Number of labels whose logits exist at one time: 1024 x 152,064 numbers in fp32 are 0.6 GB."""
@@ -182,6 +182,7 @@ class Qwen3VLMoeLanguageModel(
 
     forward = forward_of(Qwen3VLMoeForConditionalGeneration)
     released_layout = RELEASED_CURRENT
+    expert_weights = EXPERT_WEIGHTS
 
 
 class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # type: ignore[misc]

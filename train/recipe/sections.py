@@ -86,9 +86,14 @@ class LoraConfig(Section):
     """The output of the adapters is multiplied by alpha / rank."""
     dropout: Share = 0.0
     """Probability with which an input of an adapter is set to 0 in training."""
+    experts: bool = False
+    """Also adapt the experts of a backbone that has some. Each expert gets adapters of its own, so
+    take a small rank, such as 4: at rank 1 they are 39 M parameters for Qwen3-VL-30B-A3B. Their
+    products are added to the weights of a whole layer in each pass, and `dropout` has to be 0.
+    Routers are never adapted."""
     quantise: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation`
-    extra."""
+    """`nf4` keeps the frozen backbone in 4 bits (QLoRA), except experts, which stay in 16 bits; it
+    needs CUDA and the `quantisation` extra."""
 
 
 class OptimConfig(Section):

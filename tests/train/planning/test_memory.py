@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeTextModel
 
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
@@ -191,6 +192,7 @@ COUNTED = [
     ("Qwen/Qwen2-VL-2B-Instruct", False),
     ("Qwen/Qwen3-VL-2B-Instruct", False),
 ]
+COUNTED += [("Qwen/Qwen3-VL-30B-A3B-Instruct", True), ("Qwen/Qwen3-VL-235B-A22B-Instruct", False)]
 COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF", True)]
 COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False)]
 
@@ -204,9 +206,10 @@ def test_activations_are_those_of_the_kernels(
 
     Where deepstack adds to the tokens of images, it asks for values; here it adds to none.
     """
-    monkeypatch.setattr(
-        Qwen3VLTextModel, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
-    )
+    for text_model in (Qwen3VLTextModel, Qwen3VLMoeTextModel):
+        monkeypatch.setattr(
+            text_model, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
+        )
     shape = (SHAPES | PUBLISHED)[size]
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
     recipe = read_recipe(
