@@ -62,9 +62,7 @@ def register_expert_layout(model_type: str, weights: Sequence[str]) -> None:
         weights: The ends of the names of the parameters with these weights.
     """
     converters = [
-        WeightConverter(
-            source_patterns=name, target_patterns=name, operations=[TransposeExperts()]
-        )
+        WeightConverter(source_patterns=name, target_patterns=name, operations=[TransposeExperts()])
         for name in weights
     ]
     register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)

@@ -314,11 +314,17 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
         lines.append(
             f"{in_millions(num_parameters)} parameters, {in_millions(num_trained)} of them trained"
         )
+        num_idle = shape.count().idle_experts
+        if num_idle:
+            lines.append(
+                f"a token is computed by {in_millions(num_parameters - num_idle)} of them; the other "
+                "experts wait for other tokens, and take memory and bytes over the network all the "
+                "same"
+            )
     lora = recipe.optim.lora
     if lora is not None:
-        lines.append(
-            f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}"
-        )
+        adapted = "the language model and its experts" if lora.experts else "the language model"
+        lines.append(f"LoRA of rank {lora.rank} on {adapted}, quantisation {lora.quantise}")
     if backbone.freeze:
         lines.append(f"frozen: {', '.join(backbone.freeze)}")
     return lines
@@ -408,6 +414,10 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
             f". A rate of {optim.learning_rate:g} suits the training of all weights; LoRA usually "
             "needs about ten times as much (arXiv 2405.09673): 1e-4 is a start"
         )
+    if optim.router_aux_loss_coef is None:
+        rates += "; load-balancing loss as config.json says"
+    elif optim.router_aux_loss_coef:
+        rates += f"; load-balancing loss times {optim.router_aux_loss_coef:g}"
     checkpointing = "on" if optim.activation_checkpointing else "off"
     return [
         f"{optim.optimizer}: {rates}",

@@ -68,11 +68,13 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
 def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
     """Return the largest number of bytes that the activations of a training row take.
 
-    A layer or vision block keeps `shape.kept_for_backward` numbers. They were counted kernel by kernel on the
-    released models, with tensors without values. `tests/train/planning/test_memory.py` checks that
-    the estimate is within 5 %. Under activation checkpointing only the input of a layer is kept, and one
-    layer at a time is computed again, with the gradients of its parts. A frozen vision tower keeps nothing. The logits of an LM head, the workspace of libraries and the
-    rounding of the allocator come on top.
+    A layer or vision block keeps `shape.kept_for_backward` numbers. They were counted kernel by
+    kernel on the released models, with tensors without values.
+    `tests/train/planning/test_memory.py` checks that the estimate is within 5 %. Under activation
+    checkpointing only the input of a layer is kept, and one layer at a time is computed again, with
+    the gradients of its parts. A frozen vision tower keeps nothing. Adapted experts keep the sums of
+    their weights and adapters. The logits of an LM head, the workspace of libraries and the rounding
+    of the allocator come on top.
 
     Args:
         recipe: The recipe.
@@ -93,7 +95,13 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     per_patch += 7 * patch_width
     if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
         per_patch = 0
-    return (tokens * per_token + patches * per_patch) * bytes_per_weight(recipe)
+    adapted_weights = 0
+    if recipe.optim.lora is not None and recipe.optim.lora.experts:
+        adapted_weights = shape.count().experts
+        if recipe.optim.activation_checkpointing:
+            adapted_weights //= shape.num_hidden_layers
+    numbers = tokens * per_token + patches * per_patch + adapted_weights
+    return numbers * bytes_per_weight(recipe)
 
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:

@@ -150,6 +150,8 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "backbone.max_pixels", partial(look_at_limits, recipe.backbone)
     if recipe.optim.lora is not None and recipe.optim.lora.experts:
         yield "optim.lora.experts", partial(look_at_experts, recipe.backbone.path)
+    if recipe.optim.router_aux_loss_coef:
+        yield "optim.router_aux_loss_coef", partial(look_at_experts, recipe.backbone.path)
     for key, source in sources(recipe):
         yield key, source.check_local_files
     for index, benchmark in enumerate(recipe.evaluation.benchmarks):

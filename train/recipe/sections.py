@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -136,6 +136,10 @@ class OptimConfig(Section):
     compile: Literal["none", "layers"] = "none"
     """`layers` compiles the MLPs and norms of the language model and the vision tower with
     torch.compile. Compiling takes minutes at the start. It makes steps faster on CUDA."""
+    router_aux_loss_coef: Annotated[float, Field(ge=0.0, le=10.0)] | None = 0.0
+    """Weight of the load-balancing loss of a backbone with experts, which is added to the loss. With
+    0 it is only logged, as TRL's RewardTrainer trains. Null takes the value of this name in the
+    backbone's config.json (0.001 if it has none), as TRL's other trainers do by default."""
     lora: LoraConfig | None = None
     """Train low-rank adapters. Null trains all weights that `backbone.freeze` does not freeze."""
 

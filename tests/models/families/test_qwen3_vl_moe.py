@@ -63,7 +63,9 @@ def test_one_matrix_of_another_size_is_refused(tmp_path: Path) -> None:
     name = "model.language_model.layers.1.mlp.experts.down_proj"
     tensors[name] = tensors[name][:, :, :-1].contiguous()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"1 of another shape: .*layers\.1\.mlp\.experts\.down_proj"):
+    with pytest.raises(
+        ValueError, match=r"1 of another shape: .*layers\.1\.mlp\.experts\.down_proj"
+    ):
         load_scalar(at(folder))
 
 
