@@ -13,7 +13,7 @@ are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
@@ -135,10 +135,25 @@ class Qwen3VLMoeShape(Shape):
         return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 
-EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8}
-"""Numbers of experts in the released models."""
-A3B = Qwen3VLMoeShape(2048, 48, 32, 4, 6144, 151936, moe_intermediate_size=768, **EXPERTS)
-A22B = Qwen3VLMoeShape(4096, 94, 64, 4, 12288, 151936, moe_intermediate_size=1536, **EXPERTS)
+A3B = Qwen3VLMoeShape(
+    2048,
+    48,
+    32,
+    4,
+    6144,
+    151936,
+    moe_intermediate_size=768,
+    num_experts=128,
+    num_experts_per_tok=8,
+)
+A22B = replace(
+    A3B,
+    hidden_size=4096,
+    num_hidden_layers=94,
+    num_attention_heads=64,
+    intermediate_size=12288,
+    moe_intermediate_size=1536,
+)
 PUBLISHED = {
     "Qwen/Qwen3-VL-30B-A3B-Instruct": A3B,
     "Qwen/Qwen3-VL-30B-A3B-Thinking": A3B,
