@@ -1,13 +1,21 @@
 """The families of backbones that work, and model types that are known not to work."""
 
 from mmrm.data.errors import CheckpointError
-from mmrm.models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
+from mmrm.models.families import (
+    internvl,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+    qwen3_vl_moe,
+    video_llama_3,
+)
 from mmrm.models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2_5_vl.FAMILY,
     "qwen2_vl": qwen2_vl.FAMILY,
     "qwen3_vl": qwen3_vl.FAMILY,
+    "qwen3_vl_moe": qwen3_vl_moe.FAMILY,
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
 }
@@ -18,7 +26,7 @@ RECURRENT = (
     "to branch off"
 )
 BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
-EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
+OMNI = "it takes sound besides images, and packed rows of it were not verified"
 ANYRES = (
     "its image tokens depend on the image's own size, with a learned one after each row of "
     "patches, and its chat template writes white space before an answer that its generation prompt "
@@ -32,7 +40,7 @@ NO_END = "its chat template writes no token after an answer, where scores are re
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
-    **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
+    "qwen3_omni_moe": OMNI,
     "llava_onevision": ANYRES,
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
     "glm4v": NO_END,

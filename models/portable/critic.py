@@ -18,6 +18,7 @@ from .language_model import (
     LanguageModel,
     Qwen2VLLanguageModel,
     Qwen3VLLanguageModel,
+    Qwen3VLMoeLanguageModel,
     VideoLlama3LanguageModel,
 )
 from .reward import RewardHead, mean_by_owner, pooled
@@ -91,6 +92,10 @@ class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
 
 class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
     """The critic on Qwen3-VL."""
+
+
+class Qwen3VLMoeCriticRewardModel(Critic, Qwen3VLMoeLanguageModel):
+    """The critic on Qwen3-VL with experts."""
 
 
 class InternVLCriticRewardModel(Critic, InternVLLanguageModel):

@@ -20,11 +20,12 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
     VideoLlama3ForConditionalGeneration,
 )
 
 from .images import images_of, refuse_wrong_images  # relative: saved with a critic
-from .reward import RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
+from .reward import EXPERT_WEIGHTS, RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
 
 CHUNK = 1024
 """Number of labels whose logits exist at one time: 1024 x 152,064 numbers in fp32 are 0.6 GB."""
@@ -173,6 +174,17 @@ class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type
     forward = forward_of(Qwen3VLForConditionalGeneration)
 
 
+class Qwen3VLMoeLanguageModel(
+    LabelModel,
+    Qwen3VLMoeForConditionalGeneration,  # type: ignore[misc]
+):
+    """The language model on Qwen3-VL with experts."""
+
+    forward = forward_of(Qwen3VLMoeForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+    expert_weights = EXPERT_WEIGHTS
+
+
 class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # type: ignore[misc]
     """The language model on InternVL."""
 
@@ -194,5 +206,6 @@ class VideoLlama3LanguageModel(
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
 Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__
+Qwen3VLMoeLanguageModel.__name__ = Qwen3VLMoeForConditionalGeneration.__name__
 InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__
 VideoLlama3LanguageModel.__name__ = VideoLlama3ForConditionalGeneration.__name__

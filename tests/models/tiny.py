@@ -111,6 +111,15 @@ VISION: dict[str, dict[str, Any]] = {
         "deepstack_visual_indexes": [0, 1],
         "num_position_embeddings": 64,
     },
+    "qwen3_vl_moe": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "depth": 3,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "deepstack_visual_indexes": [0, 1],
+        "num_position_embeddings": 64,
+    },
     "internvl": {
         "hidden_size": 24,
         "intermediate_size": 40,
@@ -131,6 +140,18 @@ VISION: dict[str, dict[str, Any]] = {
 TEXT: dict[str, dict[str, Any]] = {
     "qwen3_vl": {
         "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_interleaved": True,
+            "mrope_section": [4, 2, 2],
+            "rope_theta": 10000.0,
+        },
+    },
+    "qwen3_vl_moe": {
+        "head_dim": 16,
+        "moe_intermediate_size": 24,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
         "rope_parameters": {
             "rope_type": "default",
             "mrope_interleaved": True,

@@ -21,6 +21,7 @@ LIKELY = {
     "qwen2_5_vl": (7, 4.75),
     "qwen2_vl": (13, 4.0),
     "qwen3_vl": (2, 3.0),
+    "qwen3_vl_moe": (3, 3.0),
     "internvl": (0, 3.5),
     "video_llama_3": (13, 2.5),
 }
