@@ -1,22 +1,26 @@
 """The families of backbones that work, and model types that are known not to work."""
 
 from mmrm.data.errors import CheckpointError
-from mmrm.models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
+from mmrm.models.families import (
+    internvl,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_5,
+    qwen3_vl,
+    video_llama_3,
+)
 from mmrm.models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2_5_vl.FAMILY,
     "qwen2_vl": qwen2_vl.FAMILY,
     "qwen3_vl": qwen3_vl.FAMILY,
+    "qwen3_5": qwen3_5.FAMILY,
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
-RECURRENT = (
-    "its recurrent layers carry a state from token to token, which every continuation would have "
-    "to branch off"
-)
 BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
 EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
 ANYRES = (
@@ -30,9 +34,8 @@ BETWEEN_TILES = (
 )
 NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
-    **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe", "qwen3_5_moe"), EXPERTS),
     "llava_onevision": ANYRES,
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
     "glm4v": NO_END,

@@ -17,6 +17,7 @@ from .language_model import (
     LabelModel,
     LanguageModel,
     Qwen2VLLanguageModel,
+    Qwen3_5LanguageModel,
     Qwen3VLLanguageModel,
     VideoLlama3LanguageModel,
 )
@@ -91,6 +92,10 @@ class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
 
 class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
     """The critic on Qwen3-VL."""
+
+
+class Qwen3_5CriticRewardModel(Critic, Qwen3_5LanguageModel):
+    """The critic on Qwen3.5, dense."""
 
 
 class InternVLCriticRewardModel(Critic, InternVLLanguageModel):

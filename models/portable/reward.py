@@ -35,6 +35,8 @@ from transformers import (
     Qwen2_5_VLPreTrainedModel,
     Qwen2VLModel,
     Qwen2VLPreTrainedModel,
+    Qwen3_5Model,
+    Qwen3_5PreTrainedModel,
     Qwen3VLModel,
     Qwen3VLPreTrainedModel,
     VideoLlama3Model,
@@ -66,6 +68,10 @@ RELEASED_TILES = {
 """The same for InternVL 3. InternVL 3.5 has the current names."""
 RELEASED_CURRENT = {r"^score\.": "head.0."}
 """The same for families that were released with the current names."""
+
+MULTI_TOKEN_PREDICTION = r"^mtp\."
+"""Names of the tensors in released Qwen3.5 checkpoints that predict several tokens at once.
+Transformers has no classes for them and does not load them. Neither scores nor texts need them."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -575,6 +581,17 @@ class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: i
     """The scalar model on Qwen3-VL."""
 
     stock = Qwen3VLModel
+
+
+class Qwen3_5ScalarRewardModel(ScalarReward, Qwen3_5PreTrainedModel):  # type: ignore[misc]
+    """The scalar model on Qwen3.5, dense."""
+
+    stock = Qwen3_5Model
+    released_layout = RELEASED_CURRENT
+    _keys_to_ignore_on_load_unexpected = (
+        *ScalarReward._keys_to_ignore_on_load_unexpected,
+        MULTI_TOKEN_PREDICTION,
+    )
 
 
 class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  # type: ignore[misc]
