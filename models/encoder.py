@@ -177,6 +177,15 @@ def rewriting_template_message(rendered: str) -> str:
     )
 
 
+def rewritten_answer_message(answer: str) -> str:
+    """Return the error message for an answer that the chat template changes, and others not."""
+    return (
+        f"the chat template rewrites the assistant's text {answer[:200]!r}. The text may contain a "
+        "mark that the template reads, such as the end of a block of thoughts. Remove it from the "
+        "text, or leave the record out."
+    )
+
+
 class Encoder:
     """Turns conversations with images into trees of tokens."""
 
@@ -282,7 +291,7 @@ class Encoder:
         without a system turn gets the recipe's system prompt, if there is one.
 
         The template is called at most three times, however many turns there are, so the time is
-        linear in the length of the conversation.
+        linear in the length of the conversation. It is called once more if it rewrites a text.
 
         Args:
             messages: The turns of the conversation.
@@ -291,8 +300,8 @@ class Encoder:
 
         Raises:
             RecordError: A turn's text (its parts joined as the template joins them) contains a
-                vision token.
-            ValueError: The template rewrites the assistant's text or earlier turns.
+                vision token, or the template rewrites a text of the assistant, but not others.
+            ValueError: The template rewrites every text of the assistant, or earlier turns.
         """
         for turn in messages:
             self._refuse_vision_tokens(turn)
@@ -307,6 +316,10 @@ class Encoder:
         response = self._answer_text(turns[-1])
         rendered = apply_template(self.tokenizer, turns)
         if not rendered.startswith(text_before + response):
+            other_answer = ANSWERED[1]
+            with_other_answer = apply_template(self.tokenizer, [*turns[:-1], other_answer])
+            if with_other_answer.startswith(text_before + joined_text(other_answer)):
+                raise RecordError(rewritten_answer_message(response))
             raise ValueError(rewriting_template_message(rendered))
         end_of_turn = rendered[len(text_before) + len(response) :].rstrip("\n")
         return (
@@ -366,7 +379,8 @@ class Encoder:
         (To render every beginning of the conversation would take quadratic time.)
 
         Raises:
-            ValueError: The template changes the text of an assistant turn.
+            RecordError: The template changes the text of an assistant turn, but not of others.
+            ValueError: The template changes every text of an assistant turn.
         """
         rendered = apply_template(self.tokenizer, turns, open_turn=True)
         answers = [self._answer_text(turn) for turn in turns if turn["role"] == "assistant"]
@@ -390,7 +404,9 @@ class Encoder:
             answer_span = Span(answer, response=True)
             spans += [answer_span, Span(self.end_of_turn_text), Span(next_opening)]
         if "".join(span.text for span in spans) != rendered:
-            raise ValueError(rewriting_template_message(rendered))
+            # The template does not rewrite the markers, which stood in the same places.
+            longest = max(answers, key=len)
+            raise RecordError(rewritten_answer_message(longest))
         return tuple(spans)
 
     def refuse_control_tokens(self, record: Preference) -> None:
