@@ -196,11 +196,10 @@ class _Row:
                 batch_first=True,
                 padding_value=self.num_tokens,
             )
-            first_outputs = self.num_outputs + torch.arange(len(segments)) * batch.shape[1]
-            for segment, first_output in zip(segments, first_outputs.tolist(), strict=True):
+            for segment in segments:
                 positions = self.positions[segment]
-                self.output_index[positions] = first_output + torch.arange(len(positions))
-            self.num_outputs += batch.numel()
+                self.output_index[positions] = self.num_outputs + torch.arange(len(positions))
+                self.num_outputs += batch.shape[1]
             batches.append(batch.to(self.device))
             ordered += segments
 

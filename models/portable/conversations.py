@@ -197,7 +197,9 @@ def apply_template(
 def trims_answers(tokenizer: Any) -> bool:
     """Return True if the chat template removes white space around the text of an answer."""
     answer = "  answer  "
-    turns = [{"role": "user", "content": "-"}, {"role": "assistant", "content": answer}]
+    turns = []
+    for role, text in (("user", "-"), ("assistant", answer)):
+        turns.append({"role": role, "content": [{"type": "text", "text": text}]})
     return answer not in apply_template(tokenizer, turns)
 
 

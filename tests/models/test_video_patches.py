@@ -27,7 +27,8 @@ from tests.models.exactness import float64
 from tests.models.families.arrangements import WORDS, packed, reward_model
 
 av = pytest.importorskip("av")
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+WITH_TIMESTAMPS = ("qwen3_vl", "qwen3_5")
 RATE = 10
 """Frames a second of the videos."""
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -164,7 +165,7 @@ def stock_inputs(conversation: Conversation, family: str) -> dict[str, Tensor]:
         seen.append(("<|video_pad|>", video.grid, video.step))
         frames, rows, columns = video.grid
         pads = "<|video_pad|>" * (rows * columns // 4)
-        if family == "qwen3_vl":
+        if family in WITH_TIMESTAMPS:
             for time in video.times:
                 written += f"<{time:.1f} seconds><|vision_start|>{pads}<|vision_end|>"
         else:
@@ -179,7 +180,7 @@ def stock_inputs(conversation: Conversation, family: str) -> dict[str, Tensor]:
         inputs["video_grid_thw"] = torch.tensor(video_grids)
     image_id, video_id = tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|video_pad|>"])
     inputs["mm_token_type_ids"] = (ids == image_id).int() + 2 * (ids == video_id).int()
-    if family != "qwen3_vl":
+    if family not in WITH_TIMESTAMPS:
         inputs["position_ids"] = reference_positions(ids[0].tolist(), (image_id, video_id), seen)
     return inputs
 
