@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from mmrm.data.errors import CheckpointError, RecordError
 from mmrm.data.preference import text
 from mmrm.models import compatibility
 from mmrm.models.backbone import load_critic, load_language_model, load_scalar
 from mmrm.models.config import BackboneConfig, SamplingConfig
-from mmrm.models.encoder import Encoder
+from mmrm.models.encoder import Encoder, Span
 from mmrm.models.families import qwen3_5
 from mmrm.models.families.qwen3_5_layers import PackedGatedDeltaNet
 from mmrm.models.families.registry import family_of
@@ -23,7 +24,11 @@ from mmrm.models.generation import WritingCost
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.packing.attention import AttentionPlan
 from mmrm.models.portable.conversations import apply_template
+from mmrm.train.recipe.sections import LoraConfig
+from mmrm.train.runs.model import add_adapters
 from tests.models import stock, tiny
+from tests.models.exactness import assert_exact
+from tests.models.families.arrangements import reward_model
 
 FAMILY = "qwen3_5"
 QUESTION = text("user", " What is it? ")
@@ -176,6 +181,69 @@ def test_a_padded_batch_scores_alike_on_either_side(tmp_path: Path, encoder: Enc
             scores.append(model(**padded).logits)
 
     torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-4)
+
+
+def scored(model: Any, encoder: Encoder) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the scores of a row with images in prompt and response, and gradients by name."""
+    image = "<|vision_start|><|image_pad|><|vision_end|>"
+    prompt = f"<|im_start|>user\n{image}What?<|im_end|>\n<|im_start|>assistant\n"
+    turns = []
+    for answer in ("Red", f"A blue {image} circle", "A blue square"):
+        turns.append((Span(prompt), Span(answer, response=True), Span("<|im_end|>")))
+    pictures = [tiny.picture(80, 56), tiny.picture(60, 60, seed=1)]
+    trees = [
+        encoder.encode(pictures[:1], [turns[0], turns[2]], "end_of_turn"),
+        encoder.encode(pictures, [turns[1]], "end_of_turn"),
+    ]
+    model.zero_grad()
+    scores = model(**encoder.pack(trees).score_inputs())
+    torch.autograd.backward((scores * torch.tensor([1.0, -2.0, 0.5])).sum())
+    found = {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return scores.detach(), found
+
+
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
+def test_activation_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
+    encoder = tiny.encoder(FAMILY)
+    model = reward_model(tmp_path, FAMILY).train()
+    scores, expected = scored(model, encoder)
+
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    scores_again, found = scored(model, encoder)
+    assert_exact(scores_again, scores)
+    assert len(found) == len(list(model.parameters()))
+    assert_exact(found, expected)
+
+
+@pytest.mark.numerics
+@pytest.mark.usefixtures("float64")
+def test_merged_adapters_compute_what_they_compute_beside_the_weights(tmp_path: Path) -> None:
+    encoder = tiny.encoder(FAMILY)
+    model = reward_model(tmp_path, FAMILY)
+    plain_scores, _ = scored(model, encoder)
+    settings = LoraConfig(rank=2, alpha=4)
+    adapted: Any = add_adapters(model, settings, has_head=True, has_master_weights=False).eval()
+    adapters = {
+        name: parameter for name, parameter in adapted.named_parameters() if ".lora_" in name
+    }
+    for parameter in adapters.values():
+        tiny.stir(nn.ParameterList([parameter]), 0.3)
+    scores, gradients = scored(adapted, encoder)
+    assert float((scores - plain_scores).abs().max()) > 0.01
+    for name in adapters:
+        assert float(gradients[name].abs().max()) > 0, name
+
+    merged = adapted.merge_and_unload()
+
+    merged.requires_grad_(True)
+    merged_scores, _ = scored(merged, encoder)
+    assert_exact(merged_scores, scores)
 
 
 def test_a_text_costs_the_states_of_its_recurrent_layers() -> None:
