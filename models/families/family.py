@@ -259,6 +259,9 @@ class Parts(NamedTuple):
         [Sequence[int], int, Sequence[Grid], int, Sequence[float]], tuple[Tensor, int]
     ]
     """`VisionTokens.positions`: a function of models/packing/positions.py."""
+    plan_classes: Mapping[type, type] = {}
+    """Stock classes of the language model that cannot take the plan of a packed row, and classes
+    derived from them that can. The modules of a loaded model take the latter on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +291,11 @@ class Family:
     """Turns `vision_config` and grids (I, 3) into the plan of the tower; runs in loader workers."""
     head_size: Callable[[Any], int] = lambda text: int(text.hidden_size // text.num_attention_heads)
     """Turns `text_config` into the size of an attention head."""
+    attention_layers: Callable[[Any], int] = lambda text: int(text.num_hidden_layers)
+    """Turns `text_config` into the number of layers that keep keys and values of every token."""
+    state_numbers: Callable[[Any], int] = lambda text: 0
+    """Turns `text_config` into the count of 16-bit numbers that all recurrent layers keep for a
+    text, however long it is."""
     tower: str = "visual"
     """Name of the vision tower in the backbone."""
     projector: tuple[str, ...] = ("visual.merger",)

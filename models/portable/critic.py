@@ -17,6 +17,7 @@ from .language_model import (
     LabelModel,
     LanguageModel,
     Qwen2VLLanguageModel,
+    Qwen3_5LanguageModel,
     Qwen3VLLanguageModel,
     Qwen3VLMoeLanguageModel,
     VideoLlama3LanguageModel,
@@ -96,6 +97,10 @@ class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
 
 class Qwen3VLMoeCriticRewardModel(Critic, Qwen3VLMoeLanguageModel):
     """The critic on Qwen3-VL with experts."""
+
+
+class Qwen3_5CriticRewardModel(Critic, Qwen3_5LanguageModel):
+    """The critic on Qwen3.5, dense."""
 
 
 class InternVLCriticRewardModel(Critic, InternVLLanguageModel):

@@ -35,6 +35,8 @@ from transformers import (
     Qwen2_5_VLPreTrainedModel,
     Qwen2VLModel,
     Qwen2VLPreTrainedModel,
+    Qwen3_5Model,
+    Qwen3_5PreTrainedModel,
     Qwen3VLModel,
     Qwen3VLMoeModel,
     Qwen3VLMoePreTrainedModel,
@@ -71,6 +73,10 @@ RELEASED_CURRENT = {r"^score\.": "head.0."}
 """The same for families that were released with the current names."""
 EXPERT_WEIGHTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """Ends of the names of the weights of experts in Qwen3-VL."""
+
+MULTI_TOKEN_PREDICTION = r"^mtp\."
+"""Names of the tensors in released Qwen3.5 checkpoints that predict several tokens at once.
+Transformers has no classes for them and does not load them. Neither scores nor texts need them."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -593,6 +599,17 @@ class Qwen3VLMoeScalarRewardModel(ScalarReward, Qwen3VLMoePreTrainedModel):  # t
     stock = Qwen3VLMoeModel
     released_layout = RELEASED_CURRENT
     expert_weights = EXPERT_WEIGHTS
+
+
+class Qwen3_5ScalarRewardModel(ScalarReward, Qwen3_5PreTrainedModel):  # type: ignore[misc]
+    """The scalar model on Qwen3.5, dense."""
+
+    stock = Qwen3_5Model
+    released_layout = RELEASED_CURRENT
+    _keys_to_ignore_on_load_unexpected = (
+        *ScalarReward._keys_to_ignore_on_load_unexpected,
+        MULTI_TOKEN_PREDICTION,
+    )
 
 
 class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  # type: ignore[misc]

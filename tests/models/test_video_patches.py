@@ -28,9 +28,9 @@ from tests.models.exactness import float64
 from tests.models.families.arrangements import WORDS, packed, reward_model
 
 av = pytest.importorskip("av")
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 FAMILIES_OF_IMAGES = ("internvl", "video_llama_3")
-WITH_TIMESTAMPS = ("qwen3_vl", "qwen3_vl_moe")
+WITH_TIMESTAMPS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 RATE = 10
 """Frames a second of the videos."""
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
