@@ -88,7 +88,7 @@ HEAVY = {"torch", "transformers", "datasets", "deepspeed", "accelerate", "trl", 
 
 OPTIONAL = {
     *("bitsandbytes", "vllm", "wandb", "huggingface_hub", "pyarrow", "matplotlib", "PIL", "av"),
-    "uvicorn",
+    *("uvicorn", "fla"),
 }
 """Packages that are not always installed, or that few commands need."""
 

@@ -160,6 +160,15 @@ class Shape(ABC):
         return self.vocab_size * self.hidden_size  # the embedding
 
     @property
+    def recomputed_for_backward(self) -> int:
+        """The count of numbers that the largest layer of the language model keeps for a token.
+
+        Under activation checkpointing, one layer at a time is computed again and keeps them.
+        """
+        per_layer, _ = self.kept_for_backward
+        return per_layer
+
+    @property
     def head_size(self) -> int:
         """Size of an attention head of the language model."""
         return self.hidden_size // self.num_attention_heads

@@ -49,7 +49,7 @@ key size, value size), and returns the outputs and the final states."""
 
 
 @dataclass(frozen=True)
-class Level:
+class TreeLevel:
     """The segments of one depth, in the order of their batches."""
 
     batches: tuple[Tensor, ...]
@@ -94,7 +94,7 @@ class RecurrentPlan:
     last_inputs: Tensor
     """(S, K) int64: the row positions of the last K inputs of the conversation that each segment
     ends; T stands for zeros."""
-    levels: tuple[Level, ...]
+    levels: tuple[TreeLevel, ...]
     output_index: Tensor
     """(T,) int64: where each token is in the flattened outputs of all batches."""
     token_index: Tensor
@@ -161,7 +161,7 @@ class _Row:
         self.window_ends: list[Tensor] = []
         self.last_inputs: list[Tensor] = []
 
-        self.levels: list[Level] = []
+        self.levels: list[TreeLevel] = []
         self.output_index = torch.empty(self.num_tokens, dtype=torch.int64)
         self.token_index = torch.empty(self.num_tokens, dtype=torch.int64)
         self.state_index = torch.empty(len(lengths), dtype=torch.int64)
@@ -213,7 +213,7 @@ class _Row:
         self.num_indexed += len(tokens)
         ends = torch.tensor([0, *(self.lengths[segment] for segment in ordered)]).cumsum(0)
         self.levels.append(
-            Level(
+            TreeLevel(
                 batches=tuple(batches),
                 parents=self._parents_of(ordered),
                 tokens=tokens.to(self.device),
@@ -222,7 +222,7 @@ class _Row:
         )
 
     def _parents_of(self, segments: Sequence[int]) -> Tensor | None:
-        """Return `Level.parents` for the segments of one depth."""
+        """Return `TreeLevel.parents` for the segments of one depth."""
         numbers: list[int] = []
         for segment in segments:
             parent = self.parents[segment]

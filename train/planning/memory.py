@@ -86,7 +86,7 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     num_blocks = shape.vision_config.depth
     patch_width = shape.vision_config.width
     if recipe.optim.activation_checkpointing:
-        recomputed = per_layer + shape.gradients_of_layer
+        recomputed = shape.recomputed_for_backward + shape.gradients_of_layer
         per_token = shape.num_hidden_layers * shape.hidden_size + recomputed
         per_patch = num_blocks * patch_width
     else:

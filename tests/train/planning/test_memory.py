@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,31 @@ def test_adapters_of_experts_are_counted_and_keep_sums() -> None:
     assert activations(whole, shape, 0, 0) == 2 * counts.experts
     quantised = read_recipe(A3B, ["deepspeed=zero2", "optim.lora={rank: 4, quantise: nf4}"])
     assert per_rank(quantised, shape, "zero2", 1).weights > 2 * counts.experts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_of_recurrent_layers_are_those_of_long_segments(
+    checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, with eight layers and 10 % of tolerance: padding depends on the lengths of segments."""
+    shape = replace(PUBLISHED["Qwen/Qwen3.5-0.8B"], num_hidden_layers=8)
+    monkeypatch.setitem(PUBLISHED, "eight layers", shape)
+    family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
+    recipe = read_recipe(
+        BASEREWARD, [f"optim.activation_checkpointing={str(checkpointing).lower()}"]
+    )
+    shapes = shapes_of(family.parts().scalar, "eight layers", checkpointing=checkpointing)
+    vision = vision_tokens(shapes.model.config)
+    trees = [pair_tree(PairSize(64, 64, 1000, (200, 200)), vision, seed) for seed in range(4)]
+
+    counted = peak(shapes, trees, training=True, later=True) * GIB
+    counted -= 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
+
+    num_tokens = sum(tree.tokens for tree in trees)
+    num_patches = sum(tree.patches for tree in trees)
+    expected = activations(recipe, shape, num_tokens, num_patches)
+    assert expected == pytest.approx(counted, rel=0.1)
 
 
 def test_what_is_frozen_keeps_no_activations() -> None:
