@@ -288,12 +288,20 @@ def _refuse_unknown_head(config: BackboneConfig, stored_head: dict[str, Any]) ->
 
 
 def _assistant_turn(config: BackboneConfig, model_config: Any) -> dict[str, Any]:
-    """Return the token ids that begin and end an assistant's turn, as `begin` and `end`."""
+    """Return the tokens around an assistant's turn, as `mmrm.models.encoder.assistant_turn` does.
+
+    Raises: CheckpointError for a folder without a tokenizer, if config.json names several tokens at
+    which a text may end.
+    """
     try:
-        return assistant_turn(load_encoder(config).tokenizer)
+        encoder = load_encoder(config)
     except CheckpointError:
         # A folder without a tokenizer. config.json has the end of a turn, but not its beginning.
-        return {"begin": [], "end": model_config.text_config.eos_token_id}
+        end = model_config.text_config.eos_token_id
+        if isinstance(end, list):
+            raise
+        return {"begin": [], "end": end}
+    return assistant_turn(encoder.tokenizer, encoder.turn_rules)
 
 
 def _read_value_head(config: BackboneConfig) -> torch.Tensor | None:

@@ -19,6 +19,7 @@ from pydantic import Field
 from mmrm.data.images import ImageTokens
 from mmrm.models.config import BackboneConfig
 from mmrm.models.families.image_rules import PATCHES, ImageLayout
+from mmrm.models.portable.turns import ENDED_BY_TEMPLATE, TurnRules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,7 +148,9 @@ class Shape(ABC):
         merge_size, _ = self.images.sizes(self.vision_config)
         return merge_size**2
 
-    def count_language_model(self, *, bias: bool, head_norms: bool) -> tuple[int, int]:
+    def count_language_model(
+        self, *, bias: bool, head_norms: bool, num_norms: int = 2, has_fused_mlp: bool = False
+    ) -> tuple[int, int]:
         """Return the numbers of parameters of the language model and of LoRA adapters of rank 1.
 
         The LM head is not counted.
@@ -155,6 +158,8 @@ class Shape(ABC):
         Args:
             bias: The projections to queries, keys and values have a bias.
             head_norms: Queries and keys have norms.
+            num_norms: Number of norms of a layer, without those of queries and keys.
+            has_fused_mlp: The gate and up projections of an MLP are one layer.
         """
         hidden = self.hidden_size
         query = self.num_attention_heads * self.head_size
@@ -164,12 +169,14 @@ class Shape(ABC):
             (hidden, query),  # output
             (hidden, key),  # k
             (hidden, key),  # v
-            (hidden, self.intermediate_size),  # gate
-            (hidden, self.intermediate_size),  # up
             (hidden, self.intermediate_size),  # down
         ]
+        if has_fused_mlp:
+            linear_layers += [(hidden, 2 * self.intermediate_size)]  # gate and up
+        else:
+            linear_layers += [(hidden, self.intermediate_size)] * 2  # gate, up
         layer = sum(rows * columns for rows, columns in linear_layers)
-        layer += 2 * hidden  # two norms
+        layer += num_norms * hidden
         if bias:
             layer += query + 2 * key
         if head_norms:
@@ -244,6 +251,9 @@ class Family:
     none."""
     reserved: tuple[str, ...] = ()
     """Further special tokens of vision, such as a video's, which no text may contain."""
+    turn_rules: TurnRules = ENDED_BY_TEMPLATE
+    """The rules of the chat template that differ from those of other families, such as a token that
+    has to be added at the end of an answer. Saved checkpoints carry them in config.json."""
     videos: VideoLayout | None = None
     """The way in which a video is shown; None if the family takes images only. A family with videos
     has tokens before and after an image."""

@@ -31,6 +31,7 @@ from .conversations import (
 )
 from .decoding import upright_rgb
 from .images import images_of
+from .turns import TurnRules, apply_template
 
 BROKEN = (
     OSError,
@@ -339,8 +340,9 @@ def _tokenise(
     """
     image_lengths = [image.num_tokens for image in images]
     response = joined_text(answer["content"])
-    opening = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    rendered = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
+    rules = TurnRules.of(config)
+    opening = apply_template(tokenizer, turns, rules, open_turn=True)
+    rendered = apply_template(tokenizer, [*turns, answer], rules, open_turn=False)
     if not rendered.startswith(opening + response):
         raise ConversationError(
             "the chat template rewrites earlier turns or the response, so its tokens cannot be "
