@@ -1,7 +1,7 @@
 """The families of backbones that work, and model types that are known not to work."""
 
 from mmrm.data.errors import CheckpointError
-from mmrm.models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
+from mmrm.models.families import glm4v, internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
 from mmrm.models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
@@ -10,6 +10,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl": qwen3_vl.FAMILY,
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
+    "glm4v": glm4v.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
@@ -28,14 +29,12 @@ BETWEEN_TILES = (
     "there is text between an image's tiles, and its chat template writes white space before an "
     "answer that its generation prompt does not"
 )
-NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
     **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
     "llava_onevision": ANYRES,
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
-    "glm4v": NO_END,
     "videollama3_qwen2": (
         "it has the format of its authors' own code; the checkpoints whose names end with "
         "-Image-HF work"

@@ -116,9 +116,9 @@ def token_wise_modules(backbone: Any) -> Iterator[nn.Module]:
     These are the modules of the language model, then those of the vision tower.
     """
     for layer in backbone.language_model.layers:
-        yield layer.mlp
-        yield layer.input_layernorm
-        yield layer.post_attention_layernorm
+        for name, module in layer.named_children():
+            if name != "self_attn":
+                yield module
     yield backbone.language_model.norm
     path_of_blocks, module_names = family_of(backbone.config.model_type).blocks
     for block in backbone.get_submodule(path_of_blocks):
