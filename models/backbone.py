@@ -373,6 +373,22 @@ def embed_patches(model: Any, layer_class: type[nn.Conv3d] = PatchProjection) ->
         tower.set_submodule(name, projection)
 
 
+def copy_grids(model: Any) -> None:
+    """Let the modules of a loaded model that index grids by tensors take grids from the host.
+
+    A row's grids are on the host, so that no forward pass waits for the device. To index them by a
+    tensor of the device, they have to be there as well.
+    """
+    for name in family_of(model.config.model_type).takes_grids:
+        model.model.get_submodule(name).register_forward_pre_hook(_with_one_device)
+
+
+def _with_one_device(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the arguments of a module on the device of the first one; torch calls it as a hook."""
+    device = args[0].device
+    return tuple(argument.to(device) for argument in args)
+
+
 def compute_in_half(model: Any, device: torch.device) -> None:
     """Let a model with fp32 weights compute in bf16 on `device`, by autocast.
 
@@ -472,6 +488,7 @@ def _prepare_for_packed_rows(model: Any, config: BackboneConfig) -> None:
     """Let a loaded model compute packed rows, and freeze the parts that the recipe names."""
     set_attention(model, config.attention)
     place_images(model.model)
+    copy_grids(model)
     embed_patches(model)
     freeze(model, config.freeze)
 

@@ -265,6 +265,9 @@ class Family:
     """Name of the vision tower in the backbone."""
     projector: tuple[str, ...] = ("visual.merger",)
     """Names of the modules that map patches to tokens, inside or outside of the tower."""
+    takes_grids: tuple[str, ...] = ()
+    """Names of modules that index grids by tensors. Grids are on the host, and are copied to the
+    device for these modules alone."""
     blocks: tuple[str, tuple[str, str, str]] = ("visual.blocks", ("mlp", "norm1", "norm2"))
     """Name of the tower's blocks, and names in a block of the modules that compute each patch by
     itself."""

@@ -116,7 +116,7 @@ class Glm4vShape(Shape):
 
         The factors were counted on released models, as train/planning/memory.py says.
         """
-        layer = 4 * self.intermediate_size + 14 * self.hidden_size
+        layer = 4 * self.intermediate_size + 17 * self.hidden_size
         layer += 8 * self.head_size * self.num_key_value_heads
         block = 4 * self.vision_config.out_hidden_size + 14 * self.vision_config.width
         return layer, block
@@ -183,8 +183,6 @@ def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
             "spatial_merge_size": config.spatial_merge_size,
             "patch_size": config.patch_size,
         },
-        # The tower looks the sizes of each patch's image up in the grids, by a tensor of indices.
-        has_grids_on_device=True,
     )
 
 
@@ -198,6 +196,8 @@ FAMILY = Family(
     turn_rules=TurnRules(added_end="<|user|>", text_roles=("system", "assistant")),
     tower_plan=tower_plan,
     projector=("visual.downsample", "visual.merger"),
+    # It looks up the size of each patch's image, by a tensor of indices.
+    takes_grids=("visual.embeddings",),
     # The vision tower's MLP has a layer of the same name, so the pattern begins with the language
     # model's.
     lora_targets=r".*language_model\..*\.(q|k|v|o|gate_up|down)_proj",

@@ -151,10 +151,6 @@ class VisionPlan:
     per_image: Mapping[str, int] = field(default_factory=dict)
     """Numbers by the tower's keyword, which the tower takes once for each image, as (I,) int64 on
     the host like the grids."""
-    has_grids_on_device: bool = False
-    """True for a tower that indexes the grids by tensors of its device, so that they have to be
-    there. Transformers then waits for the device once in a forward pass, to divide the features by
-    image. The other towers take the grids on the host."""
     tile: tuple[int, int, int] | None = None
     """Channels, height and width of a tile, for a tower that takes tiles as a batch and computes
     nothing from grids; None for a tower that takes patches."""
@@ -173,8 +169,7 @@ class VisionPlan:
         """
         if self.tile is not None:
             return {"pixel_values": pixels.view(-1, *self.tile)}
-        tower_grids = grids.to(pixels.device) if self.has_grids_on_device else grids
-        inputs: dict[str, Any] = {"pixel_values": pixels, "image_grid_thw": tower_grids}
+        inputs: dict[str, Any] = {"pixel_values": pixels, "image_grid_thw": grids}
         for name, tensor in self.tensors.items():
             inputs[f"image_{name}"] = tensor
         for name, number in self.per_image.items():
