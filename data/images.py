@@ -356,6 +356,9 @@ class PatchTokens:
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
     side: int = TOKEN_SIDE
     """Side of the square of one token in pixels."""
+    enlarges_short_sides: bool = False
+    """Images with a side below `side` are first enlarged until it is `side`, as by GLM-4.1V's
+    processor."""
     videos: VideoConfig = DEFAULT_VIDEOS
     """The frames that are sampled from videos."""
     description: ClassVar[str] = ""
@@ -373,6 +376,8 @@ class PatchTokens:
 
         `sizes` has a row (height, width) for each image, (images, 2).
         """
+        if self.enlarges_short_sides:
+            sizes = with_long_sides(sizes, self.side)
         sides = resized(sizes, self.min_pixels, self.max_pixels, self.side) // self.side
         return np.asarray(sides[:, 0] * sides[:, 1])
 
@@ -544,7 +549,10 @@ def image_tokens_of(
     # and 1 for the towers with `num_channels`.
     default_patches_per_side = 1 if "num_channels" in vision else 2
     patches_per_side = vision.get("spatial_merge_size", default_patches_per_side)
-    return PatchTokens(min_pixels, max_pixels, patch_side * patches_per_side, videos)
+    # Only models whose image processor enlarges short sides, such as GLM-4.1V, have this key.
+    enlarges_short_sides = "image_start_token_id" in config
+    token_side = patch_side * patches_per_side
+    return PatchTokens(min_pixels, max_pixels, token_side, enlarges_short_sides, videos)
 
 
 def _side(size: int | Sequence[int]) -> int:
@@ -638,6 +646,20 @@ def resized(
     num_squares = np.where(rounded_area < min_pixels, scaled_up, rounded)
     num_squares = np.where(rounded_area > max_pixels, scaled_down, num_squares)
     return num_squares.astype(np.int64) * side
+
+
+def with_long_sides(sizes: npt.NDArray[np.uint32], side: int) -> npt.NDArray[np.uint32]:
+    """Return sizes of which those with a shorter side than `side` are enlarged, (images, 2).
+
+    The aspect ratio stays nearly the same. GLM-4.1V's processor does so before it scales an image.
+
+    Args:
+        sizes: (height, width) of each image in pixels, (images, 2).
+        side: The smallest side in pixels.
+    """
+    scales = (side / sizes.astype(np.float64)).max(axis=1, keepdims=True)
+    enlarged = (sizes * scales).astype(np.uint32)
+    return np.where(scales > 1, enlarged, sizes)
 
 
 @contextmanager

@@ -295,12 +295,20 @@ def _refuse_unknown_head(config: BackboneConfig, stored_head: dict[str, Any]) ->
 
 
 def _assistant_turn(config: BackboneConfig, model_config: Any) -> dict[str, Any]:
-    """Return the token ids that begin and end an assistant's turn, as `begin` and `end`."""
+    """Return the tokens around an assistant's turn, as `mmrm.models.encoder.assistant_turn` does.
+
+    Raises: CheckpointError for a folder without a tokenizer, if config.json names several tokens at
+    which a text may end.
+    """
     try:
-        return assistant_turn(load_encoder(config).tokenizer)
+        encoder = load_encoder(config)
     except CheckpointError:
         # A folder without a tokenizer. config.json has the end of a turn, but not its beginning.
-        return {"begin": [], "end": model_config.text_config.eos_token_id}
+        end = model_config.text_config.eos_token_id
+        if isinstance(end, list):
+            raise
+        return {"begin": [], "end": end}
+    return assistant_turn(encoder.tokenizer, encoder.turn_rules)
 
 
 def _read_value_head(config: BackboneConfig) -> torch.Tensor | None:
@@ -371,6 +379,22 @@ def embed_patches(model: Any, layer_class: type[nn.Conv3d] = PatchProjection) ->
         projection.weight = module.weight
         projection.bias = module.bias
         tower.set_submodule(name, projection)
+
+
+def copy_grids(model: Any) -> None:
+    """Let the modules of a loaded model that index grids by tensors take grids from the host.
+
+    A row's grids are on the host, so that no forward pass waits for the device. To index them by a
+    tensor of the device, they have to be there as well.
+    """
+    for name in family_of(model.config.model_type).takes_grids:
+        model.model.get_submodule(name).register_forward_pre_hook(_with_one_device)
+
+
+def _with_one_device(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the arguments of a module on the device of the first one; torch calls it as a hook."""
+    device = args[0].device
+    return tuple(argument.to(device) for argument in args)
 
 
 def compute_in_half(model: Any, device: torch.device) -> None:
@@ -472,6 +496,7 @@ def _prepare_for_packed_rows(model: Any, config: BackboneConfig) -> None:
     """Let a loaded model compute packed rows, and freeze the parts that the recipe names."""
     set_attention(model, config.attention)
     place_images(model.model)
+    copy_grids(model)
     embed_patches(model)
     freeze(model, config.freeze)
 

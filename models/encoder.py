@@ -45,11 +45,12 @@ from mmrm.models.packing.segments import (
     prefix_tree,
 )
 from mmrm.models.patch_cache import PatchCache
-from mmrm.models.portable.conversations import (
+from mmrm.models.portable.conversations import text_of_image, with_written_images
+from mmrm.models.portable.turns import (
+    ENDED_BY_TEMPLATE,
+    TurnRules,
     apply_template,
-    text_of_image,
     trims_answers,
-    with_written_images,
 )
 from mmrm.models.video_patches import FrameCache, ProcessedVideo, VideoCache
 
@@ -130,34 +131,65 @@ class SpansOfImages:
     """Where the videos are, with their marks and times, in characters of the joined spans."""
 
 
-def assistant_turn(tokenizer: Any) -> dict[str, Any]:
-    """Return the tokens that the chat template writes around an assistant's turn.
+def assistant_turn(tokenizer: Any, rules: TurnRules) -> dict[str, Any]:
+    """Return the tokens around an assistant's turn, as they are saved in config.json.
 
-    `begin` is the list of ids that begin the turn, and `end` the id that ends it.
+    `begin` is the list of ids that begin the turn, and `end` the id that ends it. If the rules of
+    the family's template differ from those of other families, the two rules are added, under their
+    names in `TurnRules`.
+
+    Args:
+        tokenizer: The tokenizer, with its chat template.
+        rules: The rules of the family's template.
 
     Raises:
-        UserError: The template writes nothing after an answer.
+        UserError: Nothing is written after an answer, no single token ends it, or the template
+            writes it behind another text than the one that a generated answer follows.
     """
     user_turn = ANSWERED[:1]
-    before_opening = apply_template(tokenizer, user_turn)
-    opened = apply_template(tokenizer, user_turn, open_turn=True)
+    before_opening = apply_template(tokenizer, user_turn, rules, open_turn=False)
+    opened = apply_template(tokenizer, user_turn, rules, open_turn=True)
     begin = opened[len(before_opening) :].rstrip()
     begin_ids = tokenizer(begin, add_special_tokens=False)["input_ids"]
-    end_ids = tokenizer(_written_after_answer(tokenizer), add_special_tokens=False)["input_ids"]
+    end = _written_after_answer(tokenizer, rules)
+    end_ids = tokenizer(end, add_special_tokens=False)["input_ids"]
     if not end_ids:
         raise UserError(
             "The chat template writes no token after an assistant's answer. Such a token is "
             "required, because scores are read there and answers end with it. Use tokenizer files "
             "whose template ends each turn with a token of its own."
         )
-    return {"begin": begin_ids, "end": end_ids[0]}
+    turn = {"begin": begin_ids, "end": end_ids[0]}
+    if rules == ENDED_BY_TEMPLATE:
+        return turn
+    if rules.added_end and len(end_ids) > 1:
+        raise UserError(
+            f"After an assistant's answer comes {end!r}, which is {len(end_ids)} tokens of this "
+            f"tokenizer. The backbone's family ends an answer with the one token "
+            f"{rules.added_end!r}. Use the tokenizer files of a model of this family, with their "
+            "own chat template."
+        )
+    return turn | {"added_end": rules.added_end, "text_roles": list(rules.text_roles)}
 
 
-def _written_after_answer(tokenizer: Any) -> str:
-    """Return the text that the chat template writes after an assistant's answer."""
-    opened = apply_template(tokenizer, ANSWERED[:1], open_turn=True)
-    closed = apply_template(tokenizer, ANSWERED)
-    return closed[len(opened) + len(joined_text(ANSWERED[1])) :]
+def _written_after_answer(tokenizer: Any, rules: TurnRules) -> str:
+    """Return the text that comes after an assistant's answer.
+
+    Raises: UserError if the template writes the answer behind another text than the one that a
+    generated answer follows.
+    """
+    opened = apply_template(tokenizer, ANSWERED[:1], rules, open_turn=True)
+    closed = apply_template(tokenizer, ANSWERED, rules, open_turn=False)
+    answered = opened + joined_text(ANSWERED[1])
+    if not closed.startswith(answered):
+        raise UserError(
+            f"The chat template ends a conversation with {closed[-80:]!r}, but the model begins to "
+            f"write an answer behind {opened[-80:]!r}. Both have to be the same up to the answer, "
+            "because tokens are scored as they are generated. Templates differ here that write "
+            "thoughts or white space in front of a given answer. Use a template that writes given "
+            "answers unchanged behind its generation prompt."
+        )
+    return closed[len(answered) :]
 
 
 def joined_text(turn: Message) -> str:
@@ -218,12 +250,13 @@ class Encoder:
         vocabulary = tokenizer.get_vocab()
         self.vision_text = tuple(token for token in family.vision_text if token in vocabulary)
         self.vision_ids: list[int] = tokenizer.convert_tokens_to_ids(list(self.vision_text))
-        self.end_of_turn: int = assistant_turn(tokenizer)["end"]
-        self.end_of_turn_text = _written_after_answer(tokenizer).rstrip("\n")
+        self.turn_rules = family.turn_rules
+        self.end_of_turn: int = assistant_turn(tokenizer, self.turn_rules)["end"]
+        self.end_of_turn_text = _written_after_answer(tokenizer, self.turn_rules).rstrip("\n")
         family.images.refuse(image_processor, vision_config)
         self.image_tokens = family.images.tokens(vision_config, config)
 
-        rendered_image = apply_template(tokenizer, WITH_IMAGE)
+        rendered_image = apply_template(tokenizer, WITH_IMAGE, self.turn_rules, open_turn=False)
         start_mark, image_mark, _ = family.marks
         num_image_marks = rendered_image.count(image_mark)
         if num_image_marks != 1:
@@ -235,7 +268,7 @@ class Encoder:
             )
         self.template_writes_start_mark = start_mark is not None and start_mark in rendered_image
         self.image_text = text_of_image(tokenizer)
-        self.trims_answers = trims_answers(tokenizer)
+        self.trims_answers = trims_answers(tokenizer, self.turn_rules)
         self.patches = PatchCache(image_processor, self.vision)
         self.family_title = family.title
         self.image_mark = image_mark
@@ -288,7 +321,8 @@ class Encoder:
         """Return a conversation as the tokenizer's own chat template renders it, in spans.
 
         If the last turn is the assistant's, it is the response. The text then ends with the token
-        that ends this turn, without the newline that some templates write after it. If the last
+        that ends this turn, without the newline that some templates write after it. If the family's
+        template writes no such token, it is added (`TurnRules.added_end`). If the last
         turn is the user's, the text ends where the assistant would begin to write. A conversation
         without a system turn gets the recipe's system prompt, if there is one.
 
@@ -316,10 +350,11 @@ class Encoder:
         spans_before = self._spans_before_response(turns[:-1])
         text_before = "".join(span.text for span in spans_before)
         response = self._answer_text(turns[-1])
-        rendered = apply_template(self.tokenizer, turns)
+        rendered = self._apply_template(turns, open_turn=False)
         if not rendered.startswith(text_before + response):
             other_answer = ANSWERED[1]
-            with_other_answer = apply_template(self.tokenizer, [*turns[:-1], other_answer])
+            turns_with_other = [*turns[:-1], other_answer]
+            with_other_answer = self._apply_template(turns_with_other, open_turn=False)
             if with_other_answer.startswith(text_before + joined_text(other_answer)):
                 raise RecordError(rewritten_answer_message(response))
             raise ValueError(rewriting_template_message(rendered))
@@ -337,6 +372,10 @@ class Encoder:
         """
         answer = joined_text(turn)
         return answer.strip() if self.trims_answers else answer
+
+    def _apply_template(self, turns: Sequence[Message], open_turn: bool) -> str:
+        """Return turns as the chat template renders them; see `apply_template`."""
+        return apply_template(self.tokenizer, turns, self.turn_rules, open_turn=open_turn)
 
     def _with_written_images(self, turn: Message) -> Message:
         """Return a turn of the assistant with images as one text, in which these are written out.
@@ -384,7 +423,7 @@ class Encoder:
             RecordError: The template changes the text of an assistant turn, but not of others.
             ValueError: The template changes every text of an assistant turn.
         """
-        rendered = apply_template(self.tokenizer, turns, open_turn=True)
+        rendered = self._apply_template(turns, open_turn=True)
         answers = [self._answer_text(turn) for turn in turns if turn["role"] == "assistant"]
         if not answers:
             return (Span(rendered),)
@@ -394,7 +433,7 @@ class Encoder:
         marked_turns = [
             text("assistant", marker) if turn["role"] == "assistant" else turn for turn in turns
         ]
-        marked = apply_template(self.tokenizer, marked_turns, open_turn=True)
+        marked = self._apply_template(marked_turns, open_turn=True)
         first_piece, *pieces = marked.split(marker)
         if len(pieces) != len(answers):
             raise ValueError(rewriting_template_message(rendered))
@@ -742,7 +781,7 @@ class Encoder:
 
         Most templates write one. `render` drops it.
         """
-        closed = apply_template(self.tokenizer, ANSWERED)
+        closed = self._apply_template(ANSWERED, open_turn=False)
         return closed[len(closed.rstrip("\n")) :]
 
 

@@ -19,6 +19,7 @@ from pydantic import Field
 from mmrm.data.images import ImageTokens
 from mmrm.models.config import BackboneConfig
 from mmrm.models.families.image_rules import PATCHES, ImageLayout
+from mmrm.models.portable.turns import ENDED_BY_TEMPLATE, TurnRules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -191,7 +192,13 @@ class Shape(ABC):
         return merge_size**2
 
     def count_language_model(
-        self, *, bias: bool, head_norms: bool, mlp: bool = True
+        self,
+        *,
+        bias: bool,
+        head_norms: bool,
+        mlp: bool = True,
+        num_norms: int = 2,
+        has_fused_mlp: bool = False,
     ) -> tuple[int, int]:
         """Return the numbers of parameters of the language model and of LoRA adapters of rank 1.
 
@@ -202,6 +209,8 @@ class Shape(ABC):
             head_norms: Queries and keys have norms.
             mlp: Each layer has an MLP of `intermediate_size`. False for layers with experts, which
                 the family counts itself.
+            num_norms: Number of norms of a layer, without those of queries and keys.
+            has_fused_mlp: The gate and up projections of an MLP are one layer.
         """
         hidden = self.hidden_size
         query = self.num_attention_heads * self.head_size
@@ -212,10 +221,13 @@ class Shape(ABC):
             (hidden, key),  # k
             (hidden, key),  # v
         ]
-        if mlp:
+        if mlp and has_fused_mlp:
+            linear_layers += [(hidden, 2 * self.intermediate_size)]  # gate and up
+            linear_layers += [(hidden, self.intermediate_size)]  # down
+        elif mlp:
             linear_layers += [(hidden, self.intermediate_size)] * 3  # gate, up and down
         layer = sum(rows * columns for rows, columns in linear_layers)
-        layer += 2 * hidden  # two norms
+        layer += num_norms * hidden
         if bias:
             layer += query + 2 * key
         if head_norms:
@@ -293,6 +305,9 @@ class Family:
     none."""
     reserved: tuple[str, ...] = ()
     """Further special tokens of vision, such as a video's, which no text may contain."""
+    turn_rules: TurnRules = ENDED_BY_TEMPLATE
+    """The rules of the chat template that differ from those of other families, such as a token that
+    has to be added at the end of an answer. Saved checkpoints carry them in config.json."""
     videos: VideoLayout | None = None
     """The way in which a video is shown; None if the family takes images only. A family with videos
     has tokens before and after an image."""
@@ -309,6 +324,9 @@ class Family:
     """Name of the vision tower in the backbone."""
     projector: tuple[str, ...] = ("visual.merger",)
     """Names of the modules that map patches to tokens, inside or outside of the tower."""
+    takes_grids: tuple[str, ...] = ()
+    """Names of modules that index grids by tensors. Grids are on the host, and are copied to the
+    device for these modules alone."""
     blocks: tuple[str, tuple[str, str, str]] = ("visual.blocks", ("mlp", "norm1", "norm2"))
     """Name of the tower's blocks, and names in a block of the modules that compute each patch by
     itself."""

@@ -30,7 +30,6 @@ REFUSED_CHECKPOINTS: dict[str, str] = {
     ),
     "HuggingFaceM4/Idefics3-8B-Llama3": "idefics3",
     "HuggingFaceTB/SmolVLM2-2.2B-Instruct": "smolvlm",
-    "zai-org/GLM-4.1V-9B-Thinking": "glm4v",
     **dict.fromkeys(
         ("DAMO-NLP-SG/VideoLLaMA3-2B", "DAMO-NLP-SG/VideoLLaMA3-7B"), "videollama3_qwen2"
     ),

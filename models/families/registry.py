@@ -2,6 +2,7 @@
 
 from mmrm.data.errors import CheckpointError
 from mmrm.models.families import (
+    glm4v,
     internvl,
     qwen2_5_vl,
     qwen2_vl,
@@ -20,6 +21,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5": qwen3_5.FAMILY,
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
+    "glm4v": glm4v.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
@@ -38,14 +40,12 @@ BETWEEN_TILES = (
     "there is text between an image's tiles, and its chat template writes white space before an "
     "answer that its generation prompt does not"
 )
-NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
     "qwen3_omni_moe": OMNI,
     "qwen3_5_moe": MIXED,
     "llava_onevision": ANYRES,
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
-    "glm4v": NO_END,
     "videollama3_qwen2": (
         "it has the format of its authors' own code; the checkpoints whose names end with "
         "-Image-HF work"

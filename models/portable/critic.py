@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from .language_model import (
+    Glm4vLanguageModel,
     InternVLLanguageModel,
     LabelModel,
     LanguageModel,
@@ -109,3 +110,7 @@ class InternVLCriticRewardModel(Critic, InternVLLanguageModel):
 
 class VideoLlama3CriticRewardModel(Critic, VideoLlama3LanguageModel):
     """The critic on VideoLLaMA3."""
+
+
+class Glm4vCriticRewardModel(Critic, Glm4vLanguageModel):
+    """The critic on GLM-4.1V."""

@@ -1,6 +1,6 @@
 """The form in which a model takes images: as grids of patches, or as tiles.
 
-Qwen2-VL to Qwen3.5 and VideoLLaMA3 take grids of patches, InternVL takes tiles. `images_of`
+Qwen2-VL to Qwen3.5, VideoLLaMA3 and GLM-4.1V take grids of patches, InternVL takes tiles. `images_of`
 returns the class with the rules for a model. The classes are not instantiated.
 
 This file is saved with every checkpoint that has a reward head, so it imports torch and
@@ -15,6 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import (
+    Glm4vImageProcessorPil,
     GotOcr2ImageProcessorPil,
     Qwen2VLImageProcessorPil,
     VideoLlama3ImageProcessorPil,
@@ -126,6 +127,12 @@ class UnmergedGrids(PatchGrids):
         return {}
 
 
+class Glm4vGrids(PatchGrids):
+    """The rules of GLM-4.1V, which has its own image processor."""
+
+    processor = Glm4vImageProcessorPil
+
+
 class Tiles:
     """The rules of models that take images cut into tiles, which have equally many tokens.
 
@@ -189,6 +196,7 @@ class Tiles:
 OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {
     "internvl": Tiles,
     "video_llama_3": UnmergedGrids,
+    "glm4v": Glm4vGrids,
 }
 """`model_type` to the class with its rules; all other models have `PatchGrids`."""
 

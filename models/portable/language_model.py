@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
+    Glm4vForConditionalGeneration,
     InternVLForConditionalGeneration,
     PreTrainedModel,
     Qwen2_5_VLForConditionalGeneration,
@@ -217,6 +218,13 @@ class VideoLlama3LanguageModel(
     released_layout = RELEASED_CURRENT
 
 
+class Glm4vLanguageModel(LabelModel, Glm4vForConditionalGeneration):  # type: ignore[misc]
+    """The language model on GLM-4.1V."""
+
+    forward = forward_of(Glm4vForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+
+
 # config.json of a saved model names its class. Other projects load the stock class.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
@@ -225,3 +233,4 @@ Qwen3VLMoeLanguageModel.__name__ = Qwen3VLMoeForConditionalGeneration.__name__
 Qwen3_5LanguageModel.__name__ = Qwen3_5ForConditionalGeneration.__name__
 InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__
 VideoLlama3LanguageModel.__name__ = VideoLlama3ForConditionalGeneration.__name__
+Glm4vLanguageModel.__name__ = Glm4vForConditionalGeneration.__name__

@@ -23,16 +23,15 @@ from .conversations import (
     ConversationError,
     Picture,
     Response,
-    apply_template,
     joined_text,
     read_conversation,
     read_response,
     text_of_image,
-    trims_answers,
     with_written_images,
 )
 from .decoding import upright_rgb
 from .images import images_of
+from .turns import TurnRules, apply_template, trims_answers
 
 BROKEN = (
     OSError,
@@ -341,10 +340,11 @@ def _tokenise(
     """
     image_lengths = [image.num_tokens for image in images]
     response = joined_text(answer["content"])
-    if trims_answers(tokenizer):
+    rules = TurnRules.of(config)
+    if trims_answers(tokenizer, rules):
         response = response.strip()
-    opening = apply_template(tokenizer, turns, open_turn=True)
-    rendered = apply_template(tokenizer, [*turns, answer])
+    opening = apply_template(tokenizer, turns, rules, open_turn=True)
+    rendered = apply_template(tokenizer, [*turns, answer], rules, open_turn=False)
     if not rendered.startswith(opening + response):
         raise ConversationError(
             "the chat template rewrites earlier turns or the response, so its tokens cannot be "

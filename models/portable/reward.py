@@ -28,6 +28,8 @@ from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
+    Glm4vModel,
+    Glm4vPreTrainedModel,
     InternVLModel,
     InternVLPreTrainedModel,
     PreTrainedModel,
@@ -54,6 +56,7 @@ from .images import images_of, refuse_wrong_images
 from .markers import MarkerError
 from .orders import rotations
 from .processor import joint_batch, padded_batch  # relative, because these files travel too
+from .turns import TurnRules
 
 RELEASED_LAYOUT = {
     r"^visual": "model.visual",
@@ -619,6 +622,13 @@ class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  #
     released_layout = RELEASED_CURRENT
 
 
+class Glm4vScalarRewardModel(ScalarReward, Glm4vPreTrainedModel):  # type: ignore[misc]
+    """The scalar model on GLM-4.1V."""
+
+    stock = Glm4vModel
+    released_layout = RELEASED_CURRENT
+
+
 class InternVLScalarRewardModel(ScalarReward, InternVLPreTrainedModel):  # type: ignore[misc]
     """The scalar model on InternVL."""
 
@@ -694,6 +704,10 @@ def read_mask(
 def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tensor:
     """Return the index of the last end-of-turn token in every row, (B, 1) int64.
 
+    In some families, the token that ends an answer also begins the user's next turn
+    (`TurnRules.added_end`). There it has to be the last token of the row: behind any other such
+    token, an unfinished turn follows.
+
     Args:
         config: The model's configuration, with `assistant_turn`.
         input_ids: (B, T).
@@ -718,13 +732,19 @@ def _last_end_of_turn(config: Any, input_ids: Tensor, is_token: Tensor) -> Tenso
     last_begin = _last_index(is_begin & is_before_last_end)
     previous_end = _last_index(is_end & is_before_last_end)
     is_invalid = (last_begin <= previous_end)[:, 0]
+    added_end = TurnRules.of(config).added_end
+    advice = ""
+    if added_end:
+        is_invalid |= (last_end < _last_index(is_token))[:, 0]
+        advice = f". The template does not write {added_end!r} behind the last answer: append it"
     invalid_rows = is_invalid.nonzero()[:, 0].tolist()
     if invalid_rows:
         raise ValueError(
             f"rows {invalid_rows} hold no whole answer. The last turn must be the assistant's and "
             f"end with the token {end_id}, but a row has no such token or ends another turn with "
             "it. A score that is read elsewhere means nothing: write the conversation with the "
-            "tokenizer's chat template, with the answer as its last turn, and do not truncate it"
+            "tokenizer's chat template, with the answer as its last turn, and do not truncate "
+            f"it{advice}"
         )
     return last_end
 

@@ -45,15 +45,25 @@ class Host(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute with values; where they are sizes of a tensor without, take the numbers."""
+        """Compute with values; where they are sizes of a tensor without, take the numbers.
+
+        Grids that are indexed by a tensor without values have been copied to its device, and are
+        without values there.
+        """
         given = args, kwargs or {}
         if any(isinstance(one, FakeTensor) for one in tree_leaves(given)):
             positional, named = tree_map(
-                lambda one: one.item() if isinstance(one, Host) else one, given
+                lambda one: one._for_fake() if isinstance(one, Host) else one, given
             )
             return func(*positional, **named)
         with unset_fake_temporarily():
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    def _for_fake(self) -> Any:
+        """Return a number, or an empty tensor in place of several numbers."""
+        if self.numel() == 1:
+            return self.item()
+        return torch.empty(tuple(self.shape), dtype=self.dtype)
 
 
 class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -37,7 +37,7 @@ def padded_inputs(
                 else:
                     merge = FAMILIES[family].images.sizes(tiny.config(family).vision_config)[0]
                     count = int(images[-1]["image_grid_thw"].prod()) // merge**2
-                    text = text.replace("<|image_pad|>", "<|placeholder|>" * count, 1)
+                    text = text.replace(FAMILIES[family].marks[1], "<|placeholder|>" * count, 1)
             texts.append(text.replace("<|placeholder|>", FAMILIES[family].marks[1]))
     rows = tokenizer(
         texts, padding=True, padding_side=side, return_tensors="pt", add_special_tokens=False

@@ -25,6 +25,7 @@ from mmrm.models.packing.segments import (
     TokenisedConversation,
     merge,
 )
+from mmrm.models.portable.turns import ENDED_BY_TEMPLATE
 from tests.models import tiny
 
 MARKS = {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"}
@@ -476,4 +477,4 @@ def test_a_template_that_ends_no_turn_is_refused() -> None:
         turns + "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
     )
     with pytest.raises(UserError, match="writes no token after an assistant's answer"):
-        assistant_turn(tokenizer)
+        assistant_turn(tokenizer, ENDED_BY_TEMPLATE)

@@ -60,14 +60,21 @@ def render_every_beginning(
 ) -> tuple[Span, ...]:
     """Return the spans by rendering the conversation up to every assistant turn and after it.
 
-    It is the definition of `Encoder.render`, and quadratic in turns.
+    It is the definition of `Encoder.render`, and quadratic in turns. In conversations whose turns
+    alternate, an answer is the last turn or a turn of the user follows.
     """
 
     def rendered(turns: Sequence[Message], open_turn: bool) -> str:
+        given: list[Any] = []
+        for turn in turns:
+            is_text = turn["role"] in encoder.turn_rules.text_roles
+            given.append({**turn, "content": "".join(texts([turn]))} if is_text else turn)
         whole: str = encoder.tokenizer.apply_chat_template(
-            list(turns), tokenize=False, add_generation_prompt=open_turn
+            given, tokenize=False, add_generation_prompt=open_turn
         )
-        return whole
+        if open_turn or turns[-1]["role"] != "assistant":
+            return whole
+        return whole + encoder.turn_rules.added_end
 
     turns = list(messages)
     if encoder.config.system_prompt is not None and turns[0]["role"] != "system":

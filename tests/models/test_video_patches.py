@@ -284,9 +284,10 @@ def test_positions_are_those_of_transformers_while_frames_take_fewer_than_a_side
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("family", ["internvl", "video_llama_3"])
+@pytest.mark.parametrize("family", ["internvl", "video_llama_3", "glm4v"])
 def test_families_without_videos_refuse_them_by_name(family: str) -> None:
-    title = {"internvl": "InternVL", "video_llama_3": "VideoLLaMA3"}[family]
+    titles = {"internvl": "InternVL", "video_llama_3": "VideoLLaMA3", "glm4v": r"GLM-4\.1V"}
+    title = titles[family]
     conversation = video_conversation(Video(clip(3, 56, 56)))
     with pytest.raises(RecordError, match=f"a record: .*{title} has no tokens of videos here"):
         tiny.encoder(family).encode_conversations([conversation], "end_of_turn", "a record")

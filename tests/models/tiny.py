@@ -21,6 +21,7 @@ from transformers import Qwen2Tokenizer
 from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Encoder, Span
 from mmrm.models.families.registry import FAMILIES
+from mmrm.models.portable.conversations import text_of_image
 
 SPECIAL = [
     "<|endoftext|>",
@@ -80,9 +81,35 @@ TEMPLATES = {"qwen3_5": THINKING_TEMPLATE}
 UNMARKED_TEMPLATE = TILES_TEMPLATE.replace("<IMG_CONTEXT>", "<|image_pad|>").replace(
     "<video>", "<|video_pad|>"
 )
+# GLM-4.1V's, as SGLang's tests of chat templates have it. It takes texts of the assistant and the system, and ends no turn.
+OPEN_TEMPLATE = (
+    "[gMASK]<sop>{%- for msg in messages %}{%- if msg.role == 'system' %}<|system|>\n{{ msg.content }}"
+    "{%- elif msg.role == 'user' %}<|user|>{{ '\n' }}{%- if msg.content is string %}{{ msg.content }}"
+    "{%- else %}{%- for item in msg.content %}{%- if item.type == 'video' or 'video' in item %}"
+    "<|begin_of_video|><|video|><|end_of_video|>{%- elif item.type == 'image' or 'image' in item %}"
+    "<|begin_of_image|><|image|><|end_of_image|>{%- elif item.type == 'text' %}{{ item.text }}{%- endif %}"
+    "{%- endfor %}{%- endif %}{%- elif msg.role == 'assistant' %}{%- if msg.metadata %}"
+    "<|assistant|>{{ msg.metadata }}\n{{ msg.content }}{%- else %}<|assistant|>\n{{ msg.content }}{%- endif %}"
+    "{%- endif %}{%- endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+OPEN_SPECIAL = [
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
+    "<|begin_of_image|>",
+    "<|end_of_image|>",
+    "<|begin_of_video|>",
+    "<|end_of_video|>",
+    "<|image|>",
+    "<|video|>",
+]
 OWN = {
     "internvl": (["<img>", "</img>", "<IMG_CONTEXT>", "<video>"], TILES_TEMPLATE),
     "video_llama_3": ([], UNMARKED_TEMPLATE),
+    "glm4v": (OPEN_SPECIAL, OPEN_TEMPLATE),
 }
 """Special tokens of families beside Qwen's, at the end of the vocabulary, and their chat template."""
 
@@ -166,6 +193,14 @@ VISION: dict[str, dict[str, Any]] = {
         "num_attention_heads": 2,
         "patch_size": 28,
     },
+    "glm4v": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "depth": 2,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "image_size": 112,
+    },
 }
 """Sizes of the vision towers."""
 TEXT: dict[str, dict[str, Any]] = {
@@ -211,6 +246,16 @@ TEXT: dict[str, dict[str, Any]] = {
         "model_type": "qwen2",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     },
+    "glm4v": {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [1, 1, 2],
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10000.0,
+        },
+    },
 }
 """What a language model has besides the common sizes."""
 
@@ -236,7 +281,7 @@ def written_for(family: str, conversations: list[tuple[Span, ...]]) -> list[tupl
     """Return conversations that were rendered for Qwen2.5-VL as the family's template writes their images."""
     if family not in OWN:
         return conversations
-    own = f"{FAMILIES[family].marks[1]}\n"
+    own = text_of_image(tokenizer(family))
     return [
         tuple(replace(span, text=span.text.replace(QWEN_IMAGE, own)) for span in one)
         for one in conversations
@@ -273,6 +318,11 @@ def config(family: str = FAMILY, **changes: Any) -> Any:
         marks = {"image_token_id": own.convert_tokens_to_ids(FAMILIES[family].marks[1])}
     if family == "video_llama_3":
         marks["video_token_id"] = ids["<|video_pad|>"]
+    if family == "glm4v":
+        names = ("begin_of_image", "end_of_image", "begin_of_video", "end_of_video", "video")
+        keys = ("image_start", "image_end", "video_start", "video_end", "video")
+        for key, name in zip(keys, names, strict=True):
+            marks[f"{key}_token_id"] = own.convert_tokens_to_ids(f"<|{name}|>")
     kind, changes = FAMILIES[family].parts().config, {"tie_word_embeddings": False} | changes
     return kind(
         text_config=text | TEXT.get(family, {}),

@@ -118,10 +118,11 @@ def token_wise_modules(backbone: Any) -> Iterator[nn.Module]:
     """
     family = family_of(backbone.config.model_type)
     for layer in backbone.language_model.layers:
-        if family.experts is None:
-            yield layer.mlp
-        yield layer.input_layernorm
-        yield layer.post_attention_layernorm
+        for name, module in layer.named_children():
+            is_attention = name in ("self_attn", "linear_attn")
+            is_routed = family.experts is not None and name == family.experts.block
+            if not is_attention and not is_routed:
+                yield module
     yield backbone.language_model.norm
     path_of_blocks, module_names = family.blocks
     for block in backbone.get_submodule(path_of_blocks):

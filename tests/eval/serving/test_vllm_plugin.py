@@ -117,6 +117,7 @@ def test_every_architecture_of_a_family_is_registered(monkeypatch: pytest.Monkey
         "Qwen3VLScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedQwen3VL",
         "InternVLScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedInternVL",
         "VideoLlama3ScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
+        "Glm4vScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
     }
 
 

@@ -14,7 +14,7 @@ import torch
 
 from mmrm.models.families.registry import FAMILIES
 from tests.models import stock, tiny
-from tests.models.test_generation import CASES, END, LIMIT
+from tests.models.test_generation import CASES, LIMIT
 
 FACTORS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.75)
 SEEDS = range(20)
@@ -22,12 +22,14 @@ SEEDS = range(20)
 
 def main(family: str) -> None:
     """Print every pair that is found until one gives four lengths."""
-    forbidden = tiny.encoder(family).vision_ids
+    encoder = tiny.encoder(family)
+    forbidden = encoder.vision_ids
+    end = encoder.end_of_turn
     options: dict[str, Any] = {
         "max_new_tokens": LIMIT,
         "do_sample": False,
-        "eos_token_id": END,
-        "pad_token_id": END,
+        "eos_token_id": end,
+        "pad_token_id": end,
     }
     inputs = [
         stock.padded_inputs([(images, [spans])], family=family)
@@ -38,13 +40,13 @@ def main(family: str) -> None:
         model = tiny.language_model(seed, family)
         lengths = []
         with torch.no_grad():
-            model.lm_head.weight[END] *= factor
+            model.lm_head.weight[end] *= factor
             for one in inputs:
                 kinds = stock.kinds(model.config, one["input_ids"])
                 ids = model.generate(**one, **kinds, suppress_tokens=forbidden, **options)[
                     0, one["input_ids"].shape[1] :
                 ].tolist()
-                lengths.append(ids.index(END) if END in ids else len(ids))
+                lengths.append(ids.index(end) if end in ids else len(ids))
         if len(set(lengths)) > 2:
             print(f'"{family}": ({seed}, {factor}),  # lengths {lengths}', flush=True)
         if len(set(lengths)) > 3:

@@ -15,7 +15,7 @@ from mmrm.models.generation import WritingCost, generate
 from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.parameters import every_family
-from tests.models.test_generation import CASES, END, LIMIT, NAMES
+from tests.models.test_generation import CASES, LIMIT, NAMES
 
 LIKELY = {
     "qwen2_5_vl": (7, 4.75),
@@ -25,6 +25,7 @@ LIKELY = {
     "qwen3_5": (3, 3.0),
     "internvl": (0, 3.5),
     "video_llama_3": (13, 2.5),
+    "glm4v": (10, 3.0),
 }
 """A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
 
@@ -34,7 +35,7 @@ def backbone(folder: Path, family: str) -> Any:
     seed, factor = LIKELY[family]
     model = tiny.language_model(seed, family)
     with torch.no_grad():
-        model.lm_head.weight[END] *= factor
+        model.lm_head.weight[tiny.encoder(family).end_of_turn] *= factor
     model.save_pretrained(folder)
     tiny.encoder(family).save_pretrained(folder)
     return model
@@ -47,6 +48,7 @@ def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
     tmp_path: Path, family: str
 ) -> None:
     plain, encoder = backbone(tmp_path, family), tiny.encoder(family)
+    end = encoder.end_of_turn
     critic = load_critic(BackboneConfig(path=str(tmp_path), dtype="float32")).eval()
     batch, sampling = (
         encoder.pack(
@@ -59,15 +61,15 @@ def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
     )
     found = iter(
         generate(
-            critic, batch, end=END, forbidden=encoder.vision_ids, sampling=sampling, seeds=NAMES
+            critic, batch, end=end, forbidden=encoder.vision_ids, sampling=sampling, seeds=NAMES
         )
     )
     lengths = []
     options: dict[str, Any] = {
         "max_new_tokens": LIMIT,
         "do_sample": False,
-        "eos_token_id": END,
-        "pad_token_id": END,
+        "eos_token_id": end,
+        "pad_token_id": end,
     }
     for images, conversations in CASES:
         for spans in conversations:
@@ -75,10 +77,10 @@ def test_greedy_tokens_and_the_state_at_their_end_are_the_stock_models(
             kinds = stock.kinds(plain.config, inputs["input_ids"])
             ids = plain.generate(**inputs, **kinds, suppress_tokens=encoder.vision_ids, **options)
             new = ids[0, inputs["input_ids"].shape[1] :].tolist()
-            wanted = new[: new.index(END)] if END in new else new
+            wanted = new[: new.index(end)] if end in new else new
             assert list(one.ids) == wanted
             lengths.append(len(wanted))
-            whole = torch.cat([inputs["input_ids"], torch.tensor([[*wanted, END]])], dim=1)
+            whole = torch.cat([inputs["input_ids"], torch.tensor([[*wanted, end]])], dim=1)
             inputs |= {"input_ids": whole, "attention_mask": torch.ones_like(whole)}
             with torch.no_grad():
                 last = stock.hidden_states(stock.backbone(critic.model), inputs)[0, -1]

@@ -13,8 +13,10 @@ from tests.test_structure import CLONE, MODULES
 
 MARKERS = {"<img>", "<video>"}
 """Tokens that data sets write too, for the place of an image."""
+WORDS = {"<|image|>", "<|video|>"}
+"""Tokens that without their marks are words of ordinary code."""
 TOKENS = {
-    token.strip("<|>") if "|" in token else token
+    token if token in WORDS or "|" not in token else token.strip("<|>")
     for family in FAMILIES.values()
     for token in family.vision_text
 } - MARKERS
@@ -33,6 +35,7 @@ MAY = (
 """The families themselves, the classes that travel with checkpoints, the embedded checkpoint's builder, vLLM's classes and
 what other people's programs write."""
 KNOWN = {
+    "data/markers.py": {"image_soft_token|start_of_image|end_of_image"},
     "data/images.py": {" high, and Qwen2.5-VL takes at most "},
     "data/preference.py": {
         "im_start",

@@ -23,7 +23,7 @@ from mmrm.models.families.registry import family_of
 from mmrm.models.generation import WritingCost
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.packing.attention import AttentionPlan
-from mmrm.models.portable.conversations import apply_template
+from mmrm.models.portable.turns import apply_template
 from mmrm.train.recipe.sections import LoraConfig
 from mmrm.train.runs.model import add_adapters
 from tests.models import stock, tiny
@@ -69,7 +69,9 @@ def test_a_conversation_is_what_the_template_writes(
 def test_a_conversation_begins_with_its_own_generation_prompt(encoder: Encoder) -> None:
     prompt = rendered(encoder, QUESTION)
 
-    assert prompt == apply_template(encoder.tokenizer, [QUESTION], open_turn=True)
+    assert prompt == apply_template(
+        encoder.tokenizer, [QUESTION], encoder.turn_rules, open_turn=True
+    )
     assert prompt.endswith("<think>\n\n</think>\n\n")
     assert rendered(encoder, QUESTION, text("assistant", "Red")).startswith(prompt)
 

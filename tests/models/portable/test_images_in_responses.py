@@ -30,7 +30,12 @@ from mmrm.models.encoder import Conversation, Encoder, Span
 from mmrm.models.families.registry import FAMILIES
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.packing.segments import SegmentTree
-from mmrm.models.portable.conversations import ConversationError, read_conversation, read_response
+from mmrm.models.portable.conversations import (
+    ConversationError,
+    read_conversation,
+    read_response,
+    text_of_image,
+)
 from tests.models import exactness, stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.parameters import every_family
@@ -82,6 +87,8 @@ class Reference:
     inputs: dict[str, Tensor]
     responses: list[list[int]]
     """The indices of the tokens of each response, from the first on."""
+    last: int
+    """The number of tokens after a response, up to the one that `last_token` reads."""
 
     @property
     def ends(self) -> list[int]:
@@ -95,7 +102,7 @@ class Reference:
             end = self.ends[row]
             indices = {
                 "end_of_turn": [end],
-                "last_token": [end + 1],
+                "last_token": [response[-1] + self.last],
                 "mean": response,
                 "last_response_token": [response[-1]],
             }[read]
@@ -106,7 +113,8 @@ class Reference:
 def reference(family: str, side: str = "right", read: StoredRead = "end_of_turn") -> Reference:
     """Return the conversations as the stock model takes them, padded on one side."""
     tokenizer = tiny.tokenizer(family)
-    image_text = f"{FAMILIES[family].marks[1]}\n" if family in tiny.OWN else tiny.QWEN_IMAGE
+    image_text = text_of_image(tokenizer)
+    added_end = FAMILIES[family].turn_rules.added_end
     cases: list[stock.Case] = []
     num_tokens_before: list[int] = []
     for parts, pictures in RESPONSES:
@@ -125,14 +133,16 @@ def reference(family: str, side: str = "right", read: StoredRead = "end_of_turn"
         whole = tokenizer.apply_chat_template(turns, tokenize=False)
         if read != "last_token":
             whole = whole.rstrip("\n")
+        whole += added_end
         cases.append(([*PROMPT_PICTURES, *pictures], [(Span(whole),)]))
     inputs = stock.padded_inputs(cases, side, family)
-    num_after = 2 if read == "last_token" else 1  # the end of the turn, and a newline
+    # The end of the turn, and a newline if the template writes the end.
+    num_after = 2 if read == "last_token" and not added_end else 1
     responses: list[list[int]] = []
     for row, num_before in enumerate(num_tokens_before):
         indices = inputs["attention_mask"][row].nonzero()[:, 0].tolist()
         responses.append(indices[num_before:-num_after])
-    return Reference(inputs, responses)
+    return Reference(inputs, responses, num_after)
 
 
 def scalar_model(folder: Path, family: str, read: StoredRead = "end_of_turn") -> Any:

@@ -370,6 +370,7 @@ KEPT = {
     "processor.py",
     "images.py",
     "head_columns.py",
+    "turns.py",
     "orders.py",
     "decoding.py",
     "markers.py",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmrm.models.backbone import embed_patches, set_attention
+from mmrm.models.backbone import copy_grids, embed_patches, set_attention
 from mmrm.models.build_embedded import SPECIAL, architecture
 from mmrm.models.families.registry import PUBLISHED, family_of
 from mmrm.models.heads.score_head import ScoreHeadConfig
@@ -91,6 +91,7 @@ def build(kind: Any, name: str, device: torch.device, dtype: torch.dtype) -> Any
     # The attention of packed rows and the faster embedding of patches, as in training.
     set_attention(model)
     place_images(model.model)
+    copy_grids(model)
     embed_patches(model)
     return model
 
