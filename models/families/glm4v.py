@@ -42,6 +42,7 @@ class Glm4vImages(PatchLayout):
             limits.max_pixels,
             patch.patch_size * patch.merge_size,
             enlarges_short_sides=True,
+            videos=limits.videos,
         )
 
     def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class PatchLayout(ImageLayout):
         """Return the object that computes how many tokens an image becomes."""
         patch = self.patch(vision_config)
         token_side = patch.patch_size * patch.merge_size
-        return PatchTokens(limits.min_pixels, limits.max_pixels, token_side, limits.videos)
+        return PatchTokens(limits.min_pixels, limits.max_pixels, token_side, videos=limits.videos)
 
     def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the arguments with which an image processor keeps the recipe's limits."""
