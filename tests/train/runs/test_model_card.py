@@ -371,6 +371,7 @@ KEPT = {
     "images.py",
     "head_columns.py",
     "orders.py",
+    "expert_layout.py",
     "decoding.py",
     "markers.py",
     "judge.json",
