@@ -50,7 +50,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import Response
 from .decoding import upright_rgb
-from .expert_layout import register_expert_layout
 from .head_columns import HeadColumns, columns_of, hidden_widths
 from .images import images_of, refuse_wrong_images
 from .markers import MarkerError
@@ -290,6 +289,9 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         """
         kwargs.setdefault("key_mapping", cls.released_layout)
         if cls.expert_weights:
+            # Imported only where it is needed: it uses parts of transformers that may change.
+            from .expert_layout import register_expert_layout
+
             register_expert_layout(cls.config_class.model_type, cls.expert_weights)
         # Tensors of another shape are then reported below, together with the missing ones.
         kwargs["ignore_mismatched_sizes"] = True

@@ -115,6 +115,7 @@ def test_every_architecture_of_a_family_is_registered(monkeypatch: pytest.Monkey
         "ScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedQwen2_5VL",
         "Qwen2VLScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedQwen2VL",
         "Qwen3VLScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedQwen3VL",
+        "Qwen3VLMoeScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
         "InternVLScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedInternVL",
         "VideoLlama3ScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
         "Glm4vScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",

@@ -372,6 +372,7 @@ KEPT = {
     "head_columns.py",
     "turns.py",
     "orders.py",
+    "expert_layout.py",
     "decoding.py",
     "markers.py",
     "judge.json",
