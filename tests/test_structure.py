@@ -44,6 +44,7 @@ LAYERS = {
             "encoder",
             "generation",
             "packed_generation",
+            "packed_alternatives",
             "lora",
             "backbone",
         ),
