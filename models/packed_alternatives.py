@@ -5,8 +5,11 @@ that place a probability, which says more than the one alternative that was writ
 given, so one forward pass reads all places. A prompt with its images is computed once, whatever the
 number of texts that follow it, and so is a text for all of its alternatives (if it is longer than a
 few tokens, see `prefix_tree`).
+
+`choice_in_text` and `choice_after_text` make the alternatives' tokens from a generated text.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,3 +150,104 @@ def _with_alternatives(
         labels = tuple(range(len(beginning), len(ids)))
         conversations.append(TokenisedConversation(ids, prompt.images, labels=labels))
     return conversations
+
+
+def choice_in_text(
+    tokenizer: Any, ids: Sequence[int], start: int, end: int, alternatives: Sequence[str]
+) -> Choice:
+    """Return the choice between texts that may replace a part of a generated text.
+
+    A token that holds the beginning of the part may also hold characters before it, such as the
+    blank of " 1", and the last token may hold characters after it. These characters belong to every
+    alternative then.
+
+    Args:
+        tokenizer: The tokenizer that decodes `ids`.
+        ids: Token ids of the generated text.
+        start: Index of the part's first character in the text.
+        end: Index after its last character.
+        alternatives: The texts that may stand there; none is the beginning of another one.
+    """
+    text = tokenizer.decode(ids)
+    first_token, token_start = _boundary_before(tokenizer, ids, start)
+    last_token_end = _boundary_after(tokenizer, ids, end)
+    before = text[token_start:start]
+    after = text[end:last_token_end]
+    texts = [before + alternative + after for alternative in alternatives]
+    return _choice_of_texts(tokenizer, ids[:first_token], texts)
+
+
+def choice_after_text(
+    tokenizer: Any, ids: Sequence[int], end: int, added: str, alternatives: Sequence[str]
+) -> Choice:
+    """Return the choice between texts that follow a generated text, or its beginning.
+
+    Args:
+        tokenizer: The tokenizer that decodes `ids`.
+        ids: Token ids of the generated text; possibly none.
+        end: Number of characters of the generated text that are kept.
+        added: A text that is added to them, before the alternatives.
+        alternatives: The texts that may follow; none is the beginning of another one.
+    """
+    first_token, token_start = _boundary_before(tokenizer, ids, end)
+    before = tokenizer.decode(ids)[token_start:end] + added
+    texts = [before + alternative for alternative in alternatives]
+    return _choice_of_texts(tokenizer, ids[:first_token], texts)
+
+
+def _choice_of_texts(tokenizer: Any, ids: Sequence[int], texts: Sequence[str]) -> Choice:
+    """Return the choice between texts after some tokens.
+
+    Tokens with which all texts begin are written before the choice.
+    """
+    encoded = [tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+    num_common = 0
+    most_common = min(len(tokens) for tokens in encoded) - 1  # a token is left to each
+    first = encoded[0]
+    while num_common < most_common:
+        if any(tokens[num_common] != first[num_common] for tokens in encoded):
+            break
+        num_common += 1
+    return Choice(
+        written=(*ids, *first[:num_common]),
+        alternatives=tuple(tokens[num_common:] for tokens in encoded),
+    )
+
+
+def _boundary_before(tokenizer: Any, ids: Sequence[int], position: int) -> tuple[int, int]:
+    """Return the last boundary between tokens that is not after a character of the decoded text.
+
+    A boundary inside a character, whose bytes may be in several tokens, is none.
+
+    Args:
+        tokenizer: The tokenizer that decodes `ids`.
+        ids: Token ids.
+        position: Index of the character, or the length of the text.
+
+    Returns:
+        The number of tokens before the boundary, and the number of characters.
+    """
+    text = tokenizer.decode(ids)
+
+    def length(num_tokens: int) -> int:
+        return len(tokenizer.decode(ids[:num_tokens]))
+
+    num_tokens = bisect_right(range(len(ids) + 1), position, key=length) - 1
+    while not text.startswith(tokenizer.decode(ids[:num_tokens])):
+        num_tokens -= 1
+    return num_tokens, length(num_tokens)
+
+
+def _boundary_after(tokenizer: Any, ids: Sequence[int], position: int) -> int:
+    """Return the number of characters before the first boundary that is not before `position`.
+
+    The arguments are those of `_boundary_before`.
+    """
+    text = tokenizer.decode(ids)
+    num_tokens, num_characters = _boundary_before(tokenizer, ids, position)
+    while num_characters < position:
+        num_tokens += 1
+        beginning = tokenizer.decode(ids[:num_tokens])
+        if text.startswith(beginning):
+            num_characters = len(beginning)
+    return num_characters

@@ -15,7 +15,12 @@ from mmrm.models import packed_alternatives
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Encoder
-from mmrm.models.packed_alternatives import Choice, log_probabilities_of_alternatives
+from mmrm.models.packed_alternatives import (
+    Choice,
+    choice_after_text,
+    choice_in_text,
+    log_probabilities_of_alternatives,
+)
 from mmrm.models.packing.packed_batch import PackedBatch, unpack
 from mmrm.models.packing.segments import SegmentTree, merge
 from tests.models import tiny
@@ -154,3 +159,72 @@ def test_a_rank_without_prompts_runs_as_many_rows_as_the_others(
     tree, choice = CASES[0]
     log_probabilities_of_alternatives(ours, tiny.encoder(), [tree], [[choice]], BUDGET)
     assert num_labels == [0, 0, 2, 0]
+
+
+class WordTokenizer:
+    """A tokenizer whose tokens are the entries of a list; it takes the longest that fits."""
+
+    def __init__(self, *tokens: bytes) -> None:
+        self.tokens = tokens
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some tokens."""
+        return b"".join(self.tokens[index] for index in ids).decode(errors="replace")
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Return the tokens of a text."""
+        assert not add_special_tokens
+        ids: list[int] = []
+        rest = text.encode()
+        while rest:
+            fitting = [token for token in self.tokens if rest.startswith(token)]
+            longest = max(fitting, key=len)
+            ids.append(self.tokens.index(longest))
+            rest = rest[len(longest) :]
+        return ids
+
+
+WORDS = WordTokenizer(
+    b"Answer", b" 1", b" 2", b" ", b"1", b"2", b"<answer>", b" is", b"1]", b"2", b"]"
+)
+"""Blanks belong to the digits after them, and one digit has a token with the bracket after it."""
+
+
+def test_the_alternatives_are_tokenised_with_what_their_token_holds() -> None:
+    def words(*texts: str) -> list[int]:
+        return [WORDS.tokens.index(text.encode()) for text in texts]
+
+    ids = words("Answer", " 1", " is")
+    found = choice_in_text(WORDS, ids, 7, 8, ("1", "2"))
+    assert found == Choice(tuple(words("Answer")), (tuple(words(" 1")), tuple(words(" 2"))))
+    # The token of the written verdict holds the bracket too, and the other verdict needs two tokens.
+    ids = words("<answer>", "1]", " is")
+    found = choice_in_text(WORDS, ids, 8, 9, ("1", "2"))
+    assert found == Choice(tuple(words("<answer>")), (tuple(words("1]")), tuple(words("2", "]"))))
+    found = choice_after_text(WORDS, words(" is"), 3, "<answer>Answer ", ("1", "2"))
+    before = words(" is", "<answer>", "Answer")
+    assert found == Choice(tuple(before), (tuple(words(" 1")), tuple(words(" 2"))))
+    assert choice_after_text(WORDS, [], 0, "<answer>", ("1", "2")).written == tuple(
+        words("<answer>")
+    )
+    # A text is cut inside a token.
+    cut = choice_after_text(WORDS, words(" is", "1]", " is"), 4, "<answer>", ("1", "2"))
+    assert cut.written == tuple(words(" is", "1", "<answer>"))
+
+
+def test_a_character_of_several_tokens_is_not_divided() -> None:
+    tokenizer = WordTokenizer(b"a", "é".encode()[:1], "é".encode()[1:], "é".encode(), b"1", b"2")
+    ids = [0, 1, 2, 4, 1, 2]
+    assert tokenizer.decode(ids) == "aé1é"
+    assert choice_in_text(tokenizer, ids, 2, 3, ("1", "2")) == Choice((0, 1, 2), ((4,), (5,)))
+    # The character is not written again: it is the end of the text that is kept.
+    assert choice_after_text(tokenizer, ids, 2, "", ("1", "2")).written == (0, 1, 2)
+    # What replaces the character is tokenised from its first token on.
+    assert choice_in_text(tokenizer, ids, 1, 2, ("1", "2")) == Choice((0,), ((4,), (5,)))
+
+
+def test_tokens_with_which_all_alternatives_begin_are_written_once() -> None:
+    tokenizer = WordTokenizer(b"x", b"y", b"z")
+    assert choice_after_text(tokenizer, [], 0, "x", ("yx", "yz")) == Choice((0, 1), ((0,), (2,)))
+    # One alternative is the beginning of the other one: each keeps a token.
+    assert choice_after_text(tokenizer, [], 0, "x", ("y", "yz")) == Choice((0,), ((1,), (1, 2)))
