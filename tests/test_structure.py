@@ -50,7 +50,8 @@ LAYERS = {
         ),
     ],
     "eval": [
-        *("journal", "candidates", "protocol", "verifiers", "adapters", "benchmarks", "results"),
+        *("journal", "candidates", "protocol", "verdict_form", "verifiers", "adapters"),
+        *("benchmarks", "results"),
         *("judges", "suite", "selection", "policies", "annotation", "contamination", "reporting"),
         *("serving", "cli", "studies"),
     ],
