@@ -136,6 +136,11 @@ class ProtocolConfig(Section):
         return 2 * self.votes if self.order == "both" else self.votes
 
     @property
+    def with_hard_verdicts(self) -> ProtocolConfig:
+        """The same protocol with hard verdicts, which are read from the texts of the judgements."""
+        return self.model_copy(update={"verdicts": "hard", "rationale": "written"})
+
+    @property
     def _soft_words(self) -> str:
         """The reading of verdicts for a description; empty for hard verdicts."""
         if self.verdicts == "hard":
