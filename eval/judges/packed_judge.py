@@ -72,10 +72,10 @@ class UnitResult:
     attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Further numbers by name, one for each response that is shown."""
     texts: tuple[str, ...] = ()
-    verdicts: tuple[SoftVerdict, ...] = ()
-    """The soft verdict of each text; empty if verdicts are read from the texts."""
     usage: Usage = NO_USAGE
     """The cost of judging the unit."""
+    verdicts: tuple[SoftVerdict, ...] = ()
+    """The soft verdict of each text; empty if verdicts are read from the texts."""
 
 
 Layout = Callable[[Unit], tuple[list[Conversation], StoredRead | None]]

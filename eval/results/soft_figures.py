@@ -167,7 +167,7 @@ def _preferred_of_two(vote: Vote) -> int:
 
 def _confidence(better: Floats) -> Floats:
     """Return the probability of the response that the judge prefers, from 0.5 to 1."""
-    return np.maximum(better, 1 - better)
+    return np.asarray(np.maximum(better, 1 - better))
 
 
 def _credit(better: Floats) -> Floats:

@@ -178,7 +178,8 @@ def headline_figures(results: Mapping[str, Result]) -> dict[str, float]:
     Each benchmark has the figures `BENCHMARK/accuracy`, `BENCHMARK/macro`, `BENCHMARK/ties` and
     `BENCHMARK/unparsable`, and each of its groups `BENCHMARK/GROUP/accuracy`. A benchmark of
     rankings also has `BENCHMARK/best_of_n`. All are fractions of 1. Accuracies without rows are left
-    out.
+    out. A judge with soft verdicts also has `BENCHMARK/auc`, `BENCHMARK/brier`, and
+    `BENCHMARK/hard_accuracy`, the accuracy of the words that it wrote.
     """
     figures: dict[str, float | None] = {}
     for benchmark, result in results.items():
@@ -190,6 +191,10 @@ def headline_figures(results: Mapping[str, Result]) -> dict[str, float]:
         figures[f"{benchmark}/unparsable"] = overall.unparsable / num_rows
         if result.ranking is not None:
             figures[f"{benchmark}/best_of_n"] = result.ranking.best.accuracy
+        if result.soft is not None:
+            figures[f"{benchmark}/auc"] = result.soft.auc
+            figures[f"{benchmark}/brier"] = result.soft.brier
+            figures[f"{benchmark}/hard_accuracy"] = result.soft.hard.accuracy
         for group, accuracy in result.groups.items():
             figures[f"{benchmark}/{group}/accuracy"] = accuracy.accuracy
     return {name: value for name, value in figures.items() if value is not None}

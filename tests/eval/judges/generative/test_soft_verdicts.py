@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from mmrm.data.preference import Message, text_pair
 from mmrm.data.prompts import write_judgement
-from mmrm.eval.candidates import Candidates, Example, SoftVerdict, Vote
+from mmrm.eval.candidates import Candidates, Example, SoftVerdict, Vote, won_shares
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.eval.judges.generative.soft_verdicts import soft_verdict
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.packed_judge import Unit
 from mmrm.eval.judges.tournament import comparisons
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.verdict_form import TAGGED, VerdictForm
+from mmrm.eval.verdict_form import VerdictForm
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.generation import Generation
@@ -194,7 +194,7 @@ def test_verdicts_without_a_rationale_are_read_after_the_prompt(checkpoint: str)
             logits = stock_logits(judging, pair, vote.shown, "<think></think><answer>")
             assert_exact([vote.soft.first, vote.soft.mass], stock_verdict(logits))
             # The text that stands for the verdict names the likelier response.
-            likelier = 1 if vote.soft.first >= 0.5 else 2
+            likelier: Literal[1, 2] = 1 if vote.soft.first >= 0.5 else 2
             assert vote.text == write_judgement("", likelier)
             assert vote.named == vote.shown[likelier - 1]
             assert not vote.soft.is_opened
@@ -303,11 +303,8 @@ def test_extreme_logits_give_a_probability() -> None:
 
 
 def test_a_soft_vote_counts_for_both_responses() -> None:
-    from mmrm.eval.candidates import won_shares
-
     votes = [
         Vote((0, 1), 0, "", SoftVerdict(0.9, 1.0)),
         Vote((1, 0), 1, "", SoftVerdict(0.7, 1.0)),
     ]
     assert won_shares(2, votes) == pytest.approx((0.6, 0.4))
-    assert TAGGED.words == ("1", "2")
