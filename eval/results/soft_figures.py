@@ -12,7 +12,7 @@ import numpy as np
 from mmrm.data.arrays import Floats, Ints
 from mmrm.eval.candidates import BenchmarkRow, RankedExample, Scores, Vote
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.results.intervals import mean_interval
+from mmrm.eval.results.intervals import mean_interval, share_interval
 from mmrm.eval.results.result import SoftFigures, figure, outcomes
 from mmrm.eval.results.statistics import (
     Calibration,
@@ -96,7 +96,7 @@ def soft_figures(
         return None
     better = pairs.better[is_finite]
     clusters = pairs.items[is_finite]
-    brier = mean_interval((1 - better) ** 2, clusters)
+    brier = share_interval((1 - better) ** 2, clusters)
     auc = area_under_curve(2 * better - 1, clusters)
     overconfidence = mean_interval(_confidence(better) - _credit(better), clusters)
     votes = [vote for row_scores in scores for vote in row_scores.votes]

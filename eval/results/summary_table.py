@@ -233,15 +233,11 @@ def results_table(
     for benchmark, result in results.items():
         if result.uncertainty is not None:
             notes.append(f"{benchmark}: {uncertainty_sentence(result.uncertainty)}")
-        if result.soft is not None:
-            notes.append(f"{benchmark}: {soft_sentence(result.soft)}")
-        if result.votes is not None and order_sentence(result.votes):
-            notes.append(f"{benchmark}: {order_sentence(result.votes)}")
     return Table(
         title,
         tuple(columns),
         tuple(rows),
-        notes=(*notes, *_ranking_notes(results)),
+        notes=(*notes, *_ranking_notes(results), *_verdict_notes(results)),
         section_ends=tuple(section_ends),
         row_styles=tuple(row_styles),
     )
@@ -292,6 +288,17 @@ def _ranking_notes(results: Mapping[str, Result]) -> list[str]:
         if official.get("macro") is not None:
             facts.append(f"official score (mean of the subsets) {percent(official['macro'])} %")
         notes.append("; ".join(facts))
+    return notes
+
+
+def _verdict_notes(results: Mapping[str, Result]) -> list[str]:
+    """Return notes on the verdicts of judges that compare: soft ones, and both orders' agreement."""
+    notes = []
+    for benchmark, result in results.items():
+        if result.soft is not None:
+            notes.append(f"{benchmark}: {soft_sentence(result.soft)}")
+        if result.votes is not None and order_sentence(result.votes):
+            notes.append(f"{benchmark}: {order_sentence(result.votes)}")
     return notes
 
 
