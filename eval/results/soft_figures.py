@@ -172,7 +172,7 @@ def _confidence(better: Floats) -> Floats:
 
 def _credit(better: Floats) -> Floats:
     """Return 1 for pairs in which the judge prefers the better response, else 0; ties half."""
-    return (np.sign(better - 0.5) + 1) / 2
+    return np.asarray((np.sign(better - 0.5) + 1) / 2)
 
 
 def _mean_of_finite(values: Sequence[float]) -> float:
