@@ -22,15 +22,22 @@ def contents_between(text: str, opening: re.Pattern[str], closing: re.Pattern[st
     The result is that of `re.findall(opening + "(.*?)" + closing, text, re.DOTALL)`, but the time
     is linear in the length of the text, if each of the two patterns alone takes linear time.
     """
-    contents = []
+    return [text[start:end] for start, end in spans_between(text, opening, closing)]
+
+
+def spans_between(
+    text: str, opening: re.Pattern[str], closing: re.Pattern[str]
+) -> list[tuple[int, int]]:
+    """Return where the texts of `contents_between` begin and end, in order."""
+    spans = []
     position = 0
     while opened := opening.search(text, position):
         closed = closing.search(text, opened.end())
         if closed is None:
             break  # no later opening can be closed either
-        contents.append(text[opened.end() : closed.start()])
+        spans.append((opened.end(), closed.start()))
         position = closed.end()
-    return contents
+    return spans
 
 
 def compatibility_form(text: str) -> str:

@@ -156,6 +156,21 @@ def is_tied(row: BenchmarkRow) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class SoftVerdict:
+    """The probabilities that a judge gives to the two verdicts at the place where one stands."""
+
+    first: float
+    """The probability that the response shown first is better, if the judge has to write one of the
+    two verdicts there: the probabilities of both are divided by their sum."""
+    mass: float
+    """The probability that the judge writes one of the two verdicts there: their sum. If it is
+    small, `first` says little about the judge."""
+    is_opened: bool = False
+    """True if the judgement names no response. The place of the verdict was then added to it, as
+    the judge's template writes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vote:
     """A judge's verdict in one comparison of responses, with its text."""
 
@@ -165,6 +180,8 @@ class Vote:
     """Index of the response that is named as the better one; None if the text names none."""
     text: str
     """The text of the judgement."""
+    soft: SoftVerdict | None = None
+    """The probabilities of both verdicts; None if verdicts are read from texts alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +221,8 @@ class Scores:
 
     values: tuple[float, ...] = ()
     """One number for each response; higher is better. If there are votes, the share of its
-    comparisons that a response won. NaN if a judge writes its score and the text holds none."""
+    comparisons that a response won, and with soft verdicts the mean probability to win one. NaN if
+    a judge writes its score and the text holds none."""
     attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Further numbers by name, one for each response, such as the scores of several heads or a
     standard deviation."""
@@ -217,6 +235,11 @@ class Scores:
     usage: Usage = NO_USAGE
     members: tuple[Scores, ...] = ()
     """The scores of each member of an ensemble; empty for other judges."""
+
+    @property
+    def is_soft(self) -> bool:
+        """True if the scores are probabilities of verdicts."""
+        return any(vote.soft is not None for vote in self.votes)
 
     @property
     def order(self) -> list[int]:
@@ -235,7 +258,9 @@ class Scores:
 def won_shares(num_responses: int, votes: Sequence[Vote]) -> tuple[float, ...]:
     """Return the share of its comparisons that each response won.
 
-    A vote that cannot be read names no response, so both responses get half a point.
+    A vote that cannot be read names no response, so both responses get half a point. A soft vote
+    gives each response its probability, so that the result is the mean of the probabilities over
+    all votes: both orders, and the rationales of all rounds.
 
     Args:
         num_responses: The number of responses.
@@ -243,7 +268,11 @@ def won_shares(num_responses: int, votes: Sequence[Vote]) -> tuple[float, ...]:
     """
     points = [0.0] * num_responses
     for vote in votes:
-        if vote.named is None:
+        if vote.soft is not None:
+            first, second = vote.shown
+            points[first] += vote.soft.first
+            points[second] += 1 - vote.soft.first
+        elif vote.named is None:
             for index in vote.shown:
                 points[index] += 0.5
         else:

@@ -156,8 +156,8 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
         type=setting,
         default=[],
         metavar="KEY=VALUE",
-        help="Settings of the protocol: order, votes, ties and seed. The default is the recipe's "
-        "protocol.",
+        help="Settings of the protocol: order, votes, ties, verdicts, rationale and seed. The default "
+        "is the recipe's protocol.",
     )
     parser.add_argument(
         "--images",

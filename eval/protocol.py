@@ -19,6 +19,12 @@ The default protocol:
   responses are equally good, the row is right if they all score equally, else wrong. A pairwise
   judge holds K tournaments, in which every two responses meet in both orders, whatever the order of
   the protocol is. The score of a response is the share of its comparisons that it won.
+- With soft verdicts, a vote of a pairwise judge is not the word that it wrote but the probability
+  that the response shown first is better, read where the verdict stands in the judgement. The score
+  of a response is the mean of its probabilities over all votes: over both orders, and over the
+  rationales of all rounds. A row is right if the better response scores higher. A judgement without
+  a readable verdict is continued by the words with which the judge's template begins a verdict, and
+  counted. The rules of published scripts read the words that were written.
 - Every random draw depends on the seed, the row's content and the round, not on the order in which
   rows are judged.
 """
@@ -29,9 +35,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from mmrm.data.config.section import Section
 from mmrm.data.storage.content import shown_key
@@ -42,6 +48,10 @@ Order = Literal["both", "official", "winner_first"]
 Images = Literal["real", "none", "grey", "shuffled"]
 
 Ties = Literal["wrong", "half", "right"]
+
+Verdicts = Literal["hard", "soft"]
+
+Rationale = Literal["written", "none"]
 
 LISTED: tuple[Side, Side] = (0, 1)
 """The judge sees the responses in the order in which the example lists them."""
@@ -79,6 +89,42 @@ class ProtocolConfig(Section):
     """The number that a tie adds to the headline: 0 (wrong), 0.5 (half) or 1 (right)."""
     seed: int = 0
     """Seed of all random draws: orders, shuffled images, votes."""
+    verdicts: Verdicts = "hard"
+    """How a verdict is read from a judge that compares two responses in writing: the response that
+    its text names (`hard`), or the probability of each of the two verdicts at the place where the
+    verdict stands (`soft`). A soft verdict has a margin and no ties."""
+    rationale: Rationale = "written"
+    """`none` reads a soft verdict at once, in place of the judgement that the judge would write
+    first."""
+
+    @model_validator(mode="after")
+    def _rationale_can_be_left_out(self) -> ProtocolConfig:
+        if self.rationale == "written":
+            return self
+        if self.verdicts == "hard":
+            raise ValueError(
+                "`rationale` is none, and a hard verdict is read from the text that the judge "
+                "writes. Set `verdicts` to soft, or remove `rationale`."
+            )
+        if self.votes > 1:
+            raise ValueError(
+                f"`votes` is {self.votes}, and verdicts without a rationale are all alike. Set "
+                "`votes` to 1, or remove `rationale`."
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unused_keys(self, plain_values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the settings as plain values, without `verdicts` and `rationale` by default.
+
+        Results and fingerprints of hard verdicts are then equal to those of earlier versions.
+        """
+        values: dict[str, Any] = plain_values(self)
+        if self.verdicts == "hard":
+            values.pop("verdicts", None)
+        if self.rationale == "written":
+            values.pop("rationale", None)
+        return values
 
     @property
     def label(self) -> str:
@@ -89,6 +135,20 @@ class ProtocolConfig(Section):
     def judgements(self) -> int:
         """The number of judgements that a pairwise judge makes on each row."""
         return 2 * self.votes if self.order == "both" else self.votes
+
+    @property
+    def with_hard_verdicts(self) -> ProtocolConfig:
+        """The same protocol with hard verdicts, which are read from the texts of the judgements."""
+        return self.model_copy(update={"verdicts": "hard", "rationale": "written"})
+
+    @property
+    def _soft_words(self) -> str:
+        """The reading of verdicts for a description; empty for hard verdicts."""
+        if self.verdicts == "hard":
+            return ""
+        if self.rationale == "none":
+            return ", soft verdicts without a rationale"
+        return ", soft verdicts"
 
     def in_words(self, rows: str, pairwise: bool, *, joint: bool = False) -> str:
         """Return a description of an evaluation, which is printed with its figures.
@@ -108,7 +168,7 @@ class ProtocolConfig(Section):
         images = "" if self.images == "real" else f", images: {self.images}"
         judgement = "each response scored by itself"
         if pairwise:
-            judgement = f"{order}, {rounds}"
+            judgement = f"{order}, {rounds}{self._soft_words}"
         elif joint:
             judgement = f"all responses scored together (two responses: {order})"
         return f"{judgement}, ties {self.ties}, {rows}{images}, seed {self.seed}"

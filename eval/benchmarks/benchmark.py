@@ -21,6 +21,7 @@ from mmrm.data.preference import Message
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.candidates import BenchmarkRow, Example, Scores, Side
 from mmrm.eval.protocol import draw_side
+from mmrm.eval.verdict_form import VerdictForm
 
 Record = dict[str, Any]
 """One line of an official predictions file."""
@@ -119,6 +120,8 @@ class PairwisePrompt:
     read: Callable[[str], Side | None]
     """Returns the position (0 first, 1 second) that a judgement names; None if it cannot be
     read."""
+    form: VerdictForm
+    """The place of the verdict in a judgement."""
     temperature: float | None
     """None: the official script keeps the API's default."""
     top_p: float | None

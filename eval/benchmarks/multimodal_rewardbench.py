@@ -46,6 +46,7 @@ from mmrm.eval.benchmarks.rows import (
     user_turn,
 )
 from mmrm.eval.candidates import Example, Scores, Side
+from mmrm.eval.verdict_form import VerdictForm
 
 NAME = "multimodal_rewardbench"
 HUB = "syhuggingface/multimodal_rewardbench"
@@ -202,6 +203,18 @@ def read(judgement: str) -> Side | None:
     if letter is None:
         return None
     return 0 if letter == "A" else 1
+
+
+def find_letter(judgement: str) -> int | None:
+    """Return the index of the letter that `read` reads."""
+    letter = named_letter(judgement)
+    return None if letter is None else judgement.index(f"[[{letter}]]") + len("[[")
+
+
+FORM = VerdictForm(
+    words=("A", "B"), find=find_letter, opening="[[", closing="]]", mark="[[", separator="\n\n"
+)
+"""The verdict of the official prompt."""
 
 
 # Predictions files
@@ -415,10 +428,10 @@ MULTIMODAL_REWARDBENCH = Benchmark(
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,
-    prompt=PairwisePrompt(ask, read, temperature=None, top_p=None, max_new_tokens=1024),
+    prompt=PairwisePrompt(ask, read, FORM, temperature=None, top_p=None, max_new_tokens=1024),
 )
 GENERAL_PROMPT = PairwisePrompt(
-    ask_general, read, temperature=None, top_p=None, max_new_tokens=1024
+    ask_general, read, FORM, temperature=None, top_p=None, max_new_tokens=1024
 )
 """The prompt for benchmarks that publish none: Multimodal RewardBench's words around any
 conversation."""

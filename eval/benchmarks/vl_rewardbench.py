@@ -36,10 +36,12 @@ from mmrm.eval.benchmarks.vl_rewardbench_scoring import (
     RULES,
     agreement,
     dataset,
+    find_answer_number,
     named_answer,
     official_group,
 )
 from mmrm.eval.candidates import Example, Scores, Side, Vote
+from mmrm.eval.verdict_form import VerdictForm
 
 NAME = "vl_rewardbench"
 HUB = "MMInstruction/VL-RewardBench"
@@ -176,6 +178,17 @@ def read(judgement: str) -> Side | None:
     return None
 
 
+FORM = VerdictForm(
+    words=("1", "2"),
+    find=find_answer_number,
+    opening="Overall Judgment: Answer ",
+    closing=" is better.",
+    mark="Overall Judgment",
+    separator="\n\n",
+)
+"""The verdict of the official prompt."""
+
+
 # Predictions files
 
 
@@ -275,5 +288,5 @@ VL_REWARDBENCH = Benchmark(
     formats={"official": official_records, "rewards": reward_records},
     rules=RULES,
     known=KNOWN,
-    prompt=PairwisePrompt(ask, read, temperature=0.2, top_p=0.2, max_new_tokens=2048),
+    prompt=PairwisePrompt(ask, read, FORM, temperature=0.2, top_p=0.2, max_new_tokens=2048),
 )

@@ -131,6 +131,17 @@ def named_answer(judgement: str) -> int | None:
     return int(numbers[-1][:MOST_DIGITS]) if numbers else None
 
 
+def find_answer_number(judgement: str) -> int | None:
+    """Return the index of the last digit of the number that `named_answer` reads, or None."""
+    kept_indices = [index for index, letter in enumerate(judgement) if letter not in "\n*"]
+    line = "".join(judgement[index] for index in kept_indices)
+    conclusion = CONCLUSION.search(line)
+    if conclusion is None:
+        return None
+    verdicts = list(VERDICT.finditer(line, conclusion.end()))
+    return kept_indices[verdicts[-1].end(1) - 1] if verdicts else None
+
+
 def agreement(number: int | None, rejected: int) -> str:
     """Return cal.py's outcome of a vote, one of VOTE_OUTCOMES.
 

@@ -24,7 +24,7 @@ from mmrm.data.errors import NonFiniteError, RecordError
 from mmrm.data.images import ImageTokens, image_size
 from mmrm.data.preference import Response, control_token, texts
 from mmrm.eval.benchmarks.benchmark import Benchmark
-from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, Usage
+from mmrm.eval.candidates import NO_USAGE, Candidates, Scores, SoftVerdict, Usage
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.messages import candidates_of
@@ -75,6 +75,8 @@ class UnitResult:
     texts: tuple[str, ...] = ()
     usage: Usage = NO_USAGE
     """The cost of judging the unit."""
+    verdicts: tuple[SoftVerdict, ...] = ()
+    """The soft verdict of each text; empty if verdicts are read from the texts."""
 
 
 Layout = Callable[[Unit], tuple[list[Conversation], StoredRead | None]]

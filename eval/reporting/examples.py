@@ -31,7 +31,7 @@ BYTES = 8 * 2**20
 THUMBNAIL = 448
 """Longest side in pixels of an image on the page."""
 
-KEPT = "key identity group source better ranks scores margin votes critiques"
+KEPT = "key identity group source better ranks scores margin votes critiques probabilities"
 """Keys of a line of predictions.jsonl that the page's script reads. A line of a pair has `better`,
 and a line of a row with a ranking has `ranks`."""
 

@@ -97,10 +97,12 @@ function response(item, side) {
   const drawn = item.response_images[side] ?? [];
   const named = item.votes.filter((vote) => vote.names === side).length;
   const others = shownSides(item).filter((other) => other !== side);
-  const preferred = item.scores ? others.every((other) => item.scores[side] > item.scores[other]) : named * 2 > item.votes.length;
+  const values = item.scores ?? item.probabilities;
+  const preferred = values ? others.every((other) => values[side] > values[other]) : named * 2 > item.votes.length;
   const label = item.ranks ? `rank ${item.ranks[side] + 1} by the label` : rankOf(item, side) === 0 ? "better by the label" : "worse by the label";
   const facts = [label];
   if (item.scores) facts.push(`score ${item.scores[side] === null ? "not finite" : number(item.scores[side])}`);
+  if (item.probabilities) facts.push(`P(better) ${item.probabilities[side] === null ? "not finite" : number(item.probabilities[side])}`);
   const votes = item.ranks ? item.votes.filter((vote) => vote.shown.includes(side)) : item.votes;
   if (votes.length) facts.push(`${named} of ${votes.length} votes`);
   if (preferred) facts.push("preferred by the judge");
@@ -116,8 +118,9 @@ function vote(item, one, number) {
   const shown = one.shown ?? [one.first, 1 - one.first];
   const best = Math.min(...shown.map((side) => rankOf(item, side)));
   const verdict = one.names === null ? "cannot be read" : `names ${nameOf(one.names)}: ${rankOf(item, one.names) === best ? "right" : "wrong"}`;
+  const soft = typeof one.probability_first === "number" ? `; P(shown first is better) ${number(one.probability_first)}` : "";
   const second = item.ranks ? ` before ${nameOf(shown[1])}` : " first";
-  return make("details", {}, make("summary", { textContent: `Judgement ${number + 1}, ${nameOf(shown[0])} shown${second}: ${verdict}` }),
+  return make("details", {}, make("summary", { textContent: `Judgement ${number + 1}, ${nameOf(shown[0])} shown${second}: ${verdict}${soft}` }),
     scrolling(one.text, `Judgement ${number + 1}`));
 }
 

@@ -38,7 +38,7 @@ from mmrm.eval.results.result import (
 )
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.eval.results.statistics import Bin, Calibration, Histogram, LengthBias
-from mmrm.eval.results.summary_table import uncertainty_sentence
+from mmrm.eval.results.summary_table import soft_sentence, uncertainty_sentence
 from mmrm.eval.results.uncertainty import (
     ShareWithin,
     TrueScoreCoverage,
@@ -484,7 +484,10 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
     charts = []
     sentences = []
     if result.calibration:
-        charts.append(_calibration_chart(result.calibration))
+        confidence = "sigmoid(|margin|)"
+        if result.soft:
+            confidence = "P(better) of the preferred response"
+        charts.append(_calibration_chart(result.calibration, confidence))
     if result.margins:
         charts.append(_margin_histogram(result.margins))
     if result.uncertainty:
@@ -493,6 +496,8 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
         sentences.append(uncertainty_sentence(result.uncertainty))
     if result.ranking:
         sentences.append(_ranking_sentence(result.ranking))
+    if result.soft:
+        sentences.append(soft_sentence(result.soft))
     if result.votes:
         sentences.append(_votes_sentence(result.votes))
         if len(result.votes.accuracy_at) > 1:
@@ -502,8 +507,11 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
     return charts, sentences
 
 
-def _calibration_chart(calibration: Calibration) -> Chart:
-    """Return the chart of accuracy by confidence, with the calibration error next to its title."""
+def _calibration_chart(calibration: Calibration, confidence: str) -> Chart:
+    """Return the chart of accuracy by confidence, with the calibration error next to its title.
+
+    `confidence` says in words what the confidence is.
+    """
     caption = (
         "Expected calibration error: the mean distance from the dashed line, "
         "where confidence is what it claims."
@@ -517,7 +525,7 @@ def _calibration_chart(calibration: Calibration) -> Chart:
     diagonal = Series("level", line=((0.5, 0.5), (1.0, 1.0)))
     return Chart(
         "Calibration",
-        Axis.shares((0.5, 1.0), "confidence: sigmoid(|margin|)"),
+        Axis.shares((0.5, 1.0), f"confidence: {confidence}"),
         Axis.shares(),
         (diagonal, _accuracy_dots(accuracies, whole_percent)),
         caption=caption,
@@ -630,7 +638,7 @@ def _accuracy_by_votes(result: Result, accuracy_at: Mapping[int, Accuracy]) -> C
     In a round of votes the judge sees a pair once in each order of the protocol. The other line is
     the accuracy of tossing a coin for each judgement. It depends on the number of coins, because an
     even number of them may tie. For rows with a ranking the other line is the accuracy of a random
-    order.
+    order, and for soft verdicts, which do not tie, it is one half.
 
     Args:
         result: The result, for its protocol.
@@ -640,6 +648,9 @@ def _accuracy_by_votes(result: Result, accuracy_at: Mapping[int, Accuracy]) -> C
     dots = _accuracy_dots(accuracy_at.items(), short_number)
     if result.ranking is not None:
         chance_line = level(x, result.chance, "chance: a random order")
+        return Chart("Accuracy by votes", x, Axis.shares(), (dots, chance_line))
+    if result.soft is not None:
+        chance_line = level(x, result.chance, "chance: a random probability")
         return Chart("Accuracy by votes", x, Axis.shares(), (dots, chance_line))
     protocol = ProtocolConfig.model_validate(result.protocol)
     judgements_per_round = protocol.judgements // protocol.votes

@@ -95,8 +95,10 @@ def _own_records(
 def _verdict_columns(example: BenchmarkRow, scores: Scores) -> Record:
     """Return the label of a row, and the judge's scores and votes, as `predictions.jsonl` has them.
 
-    The scores of a row of two responses are None if the judge voted. A row with a ranking always
-    has scores: for a judge that votes, the share of its comparisons that each response won.
+    The scores of a row of two responses are None if the judge voted. With soft verdicts, the row
+    has the mean probability that each response is better. A row with a ranking always has scores:
+    for a judge that votes, the share of its comparisons that each response won, or with soft
+    verdicts its mean probability to win one.
     """
     if isinstance(example, RankedExample):
         return {
@@ -104,14 +106,15 @@ def _verdict_columns(example: BenchmarkRow, scores: Scores) -> Record:
             "scores": [_finite_or_none(value) for value in scores.values],
             "votes": [_ranked_vote_record(vote) for vote in scores.votes],
         }
-    response_scores = None
-    if not scores.votes:
-        response_scores = [_finite_or_none(value) for value in scores.values]
-    return {
+    values = [_finite_or_none(value) for value in scores.values]
+    record: Record = {
         "better": example.better,
-        "scores": response_scores,
+        "scores": None if scores.votes else values,
         "votes": [_vote_record(vote) for vote in scores.votes],
     }
+    if scores.is_soft:
+        record["probabilities"] = values
+    return record
 
 
 def _ranked_vote_record(vote: Vote) -> Record:
@@ -120,7 +123,8 @@ def _ranked_vote_record(vote: Vote) -> Record:
     It has the judge's text, the two responses in the order in which they were shown, and the
     response that the text names.
     """
-    return {"text": vote.text, "shown": list(vote.shown), "names": vote.named}
+    record = {"text": vote.text, "shown": list(vote.shown), "names": vote.named}
+    return record | _soft_columns(vote)
 
 
 def _vote_record(vote: Vote) -> Record:
@@ -129,7 +133,23 @@ def _vote_record(vote: Vote) -> Record:
     It has the judge's text, the response that was shown first, and the response that the text
     names.
     """
-    return {"text": vote.text, "first": vote.shown[0], "names": vote.named}
+    record = {"text": vote.text, "first": vote.shown[0], "names": vote.named}
+    return record | _soft_columns(vote)
+
+
+def _soft_columns(vote: Vote) -> Record:
+    """Return the columns of a soft vote in the form of `predictions.jsonl`; none for a hard vote.
+
+    They are the probability that the response shown first is better, the probability that the judge
+    writes one of the two verdicts, and whether the text has no readable verdict.
+    """
+    if vote.soft is None:
+        return {}
+    return {
+        "probability_first": _finite_or_none(vote.soft.first),
+        "mass": _finite_or_none(vote.soft.mass),
+        "opened": vote.soft.is_opened,
+    }
 
 
 def _critiques(scores: Scores) -> tuple[str, ...] | None:

@@ -67,8 +67,11 @@ def ranking_figures(
 
 
 def _readable_values(scores: Scores) -> Sequence[float]:
-    """Return the scores of a row, which are all NaN if it has votes and none can be read."""
-    if scores.votes and all(vote.named is None for vote in scores.votes):
+    """Return the scores of a row, which are all NaN if it has votes and none can be read.
+
+    A soft vote can always be read.
+    """
+    if scores.votes and not scores.is_soft and all(vote.named is None for vote in scores.votes):
         return [math.nan] * len(scores.values)
     return scores.values
 

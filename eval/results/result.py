@@ -6,7 +6,7 @@ written as JSON for each checkpoint and benchmark, and read by sweep and report.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,15 @@ def _outcome_of_row(
         )
     num_votes = len(required_orders) // protocol.votes * num_rounds
     votes = scores.votes[:num_votes]
+    if protocol.verdicts == "soft":
+        if any(vote.soft is None for vote in votes):
+            raise UserError(
+                f"{example.identity}: the protocol ({protocol.label}) requires the probabilities of "
+                "verdicts, and the judge's votes have none. Set `verdicts` to hard, or evaluate a "
+                "judge that writes in this process."
+            )
+        return _outcome_of_values(example, won_shares(len(example.responses), votes))
+    votes = tuple(replace(vote, soft=None) for vote in votes)
     named_responses = [vote.named for vote in votes]
     num_unread = named_responses.count(None)
     if isinstance(example, RankedExample):
@@ -272,6 +281,49 @@ class Votes(Frozen):
     """The accuracy from the first 1 to K rounds, by the number of rounds."""
 
 
+class SoftFigures(Frozen):
+    """Figures of soft verdicts, next to those of the words that the same judgements name.
+
+    P(better) is the mean probability, over all votes on a pair, that its better response is better.
+    All intervals are at 95 %.
+    """
+
+    judgements: int
+    opened: int
+    """Number of judgements without a readable verdict, which were continued up to its place."""
+    mass: float
+    """Mean probability that the judge writes one of the two verdicts at the verdict's place."""
+    first: float
+    """Mean probability that the response shown first is better; 0.5 without position bias."""
+    order: OrderConsistency | None
+    """Pairs of judgements in both orders that give the same response a probability above 0.5; None
+    unless the protocol shows both orders."""
+    pairs: int
+    """Number of pairs of a better and another response. A row of two responses is one pair."""
+    left_out: int
+    """Number of pairs whose probabilities are no finite numbers, which are in none of the figures
+    below."""
+    brier: float
+    """Mean of (1 - P(better))²: 0 for a judge that is sure and right, 0.25 for one that always says
+    one half."""
+    brier_low: float | None
+    brier_high: float | None
+    auc: float
+    """The area under the ROC curve of the margins, see `statistics.area_under_curve`."""
+    auc_low: float | None
+    auc_high: float | None
+    overconfidence: float
+    """Mean of confidence minus credit, in which confidence is the larger one of P(better) and 1 -
+    P(better). The judge is right less often than it states if this is positive."""
+    overconfidence_low: float | None
+    overconfidence_high: float | None
+    hard: Accuracy
+    """The accuracy of the verdicts that the texts of the judgements name."""
+    hard_auc: float
+    """The same area for the share of votes that name the better response minus the share that
+    names the other one."""
+
+
 class Ranking(Frozen):
     """Further figures of rows with a ranking of several responses."""
 
@@ -351,16 +403,18 @@ class Result(Frozen):
     of every row are equally good."""
     joint: bool = False
     """True for a judge that scores all responses of a row in one conversation."""
+    soft: SoftFigures | None = None
+    """Figures of soft verdicts; None if verdicts are hard, or the judge does not compare."""
 
     @model_serializer(mode="wrap")
     def _without_unused_keys(self, plain_values: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Return the fields as plain values, without those that earlier versions did not have.
 
-        `uncertainty` and `ranking` are left out if they are None, and `joint` if it is False. Files
-        of results without them are then equal to those of earlier versions.
+        `uncertainty`, `ranking` and `soft` are left out if they are None, and `joint` if it is
+        False. Files of results without them are then equal to those of earlier versions.
         """
         values: dict[str, Any] = plain_values(self)
-        for name in ("uncertainty", "ranking", "joint"):
+        for name in ("uncertainty", "ranking", "joint", "soft"):
             if not values[name]:
                 del values[name]
         return values
@@ -373,7 +427,7 @@ class Result(Frozen):
         """
         if self.ranking is not None:
             return self.ranking.chance
-        if not self.votes:
+        if not self.votes or self.soft:
             return 0.5
         protocol = ProtocolConfig.model_validate(self.protocol)
         return chance_of_votes(protocol.judgements, protocol.ties)

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmrm.data.arrays import Floats, Ints
-from mmrm.eval.results.intervals import Z95, accuracy_interval, student_quantile, sum_of_squares
+from mmrm.eval.results.intervals import (
+    Z95,
+    Estimate,
+    accuracy_interval,
+    mean_interval,
+    student_quantile,
+    sum_of_squares,
+)
 
 NUM_DRAWS = 2000
 """Number of draws of a simulated distribution, with a fixed seed."""
@@ -99,7 +106,7 @@ class Calibration:
     The accuracy is the share of rows in which the better response has the higher score. The
     confidence in a row is the probability with which the judge expects this: sigmoid(|margin|), or
     for a judge that states standard deviations the probability that follows from them
-    (`mmrm.eval.results.uncertainty`).
+    (`mmrm.eval.results.uncertainty`), or for soft verdicts the probability itself.
     """
 
     ece: float
@@ -253,6 +260,36 @@ def ece_interval(
     variance = max(0.0, float(signs @ covariance @ signs))
     reach_up = student_quantile(num_clusters - 1) * math.sqrt(variance)
     return max(0.0, ece - reach_down), min(1.0, ece + reach_up)
+
+
+def area_under_curve(margins: Floats, clusters: Ints | None = None) -> Estimate:
+    """Return the area under the ROC curve of margins (AUC), with its 95 % interval over clusters.
+
+    Each pair is two cases: its margin, which the better response should have, and the negative of
+    it, which the other response has. The area is the probability that the margin of a pair drawn at
+    random is above the negative margin of another such draw (half of it if they are equal). It does
+    not change if all margins are multiplied by a positive number, so that judges whose scores have
+    different units can be compared. Unlike the accuracy, it is higher if wrong margins are smaller
+    than right ones. It is 0.5 by chance.
+
+    The interval is that of the mean of each pair's own share (the first-order term of the
+    U-statistic).
+
+    Args:
+        margins: score(better response) - score(other response), finite, shape (pairs,), at least
+            one.
+        clusters: Index of each pair's cluster; None if every pair is independent.
+    """
+    negative = np.sort(-margins)
+    num_below = np.searchsorted(negative, margins, side="left")
+    num_not_above = np.searchsorted(negative, margins, side="right")
+    # Of each pair: the share of negative margins that are below its margin, ties half.
+    shares = (num_below + num_not_above) / 2 / len(margins)
+    area = float(shares.mean())
+    estimate = mean_interval(2 * shares - area, clusters)
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return Estimate(area, max(0.0, estimate.low), min(1.0, estimate.high))
 
 
 def margin_histogram(margins: Floats, bins: int = 40) -> Histogram | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from mmrm.data.display.format import MISSING, interval, percent, signed_points, with_minus_signs
 from mmrm.data.display.table import Column, Table
 from mmrm.data.errors import PredictionsError
@@ -14,7 +16,8 @@ from mmrm.data.storage.files import write_whole
 from mmrm.eval.protocol import Images
 from mmrm.eval.results.predictions import difference, predictions_in, read_predictions
 from mmrm.eval.results.predictions_protocol import protocol_of, result_of_predictions
-from mmrm.eval.results.result import Accuracy, Result
+from mmrm.eval.results.result import Accuracy, Result, SoftFigures, Votes
+from mmrm.eval.results.statistics import area_under_curve
 from mmrm.eval.results.uncertainty import Uncertainty
 
 ABLATIONS: dict[Images, str] = {
@@ -84,6 +87,51 @@ def uncertainty_sentence(uncertainty: Uncertainty) -> str:
     return sentence
 
 
+def order_sentence(votes: Votes) -> str:
+    """Return a sentence on the agreement of both orders in the words of the judge.
+
+    The text is empty if the judge did not see the pairs in both orders, or if no pair can be read.
+    """
+    if votes.order is None or votes.order.rate is None:
+        return ""
+    return (
+        f"Both orders name the same response in {percent(votes.order.rate)} % of "
+        f"{votes.order.pairs:,} pairs of judgements."
+    )
+
+
+def soft_sentence(soft: SoftFigures) -> str:
+    """Return a sentence on soft verdicts, and on the hard verdicts of the same judgements."""
+    brier = interval(soft.brier, soft.brier_low, soft.brier_high, three_decimals)
+    auc = interval(soft.auc, soft.auc_low, soft.auc_high, three_decimals)
+    overconfidence = interval(
+        soft.overconfidence, soft.overconfidence_low, soft.overconfidence_high, signed_points
+    )
+    facts = [
+        f"AUC {auc}, of the words that were written {soft.hard_auc:.3f}",
+        f"Brier score {brier} (one half for every pair: 0.250)",
+        f"confidence minus accuracy {with_minus_signs(overconfidence)} points",
+        f"mean probability of the response shown first {soft.first:.3f}",
+    ]
+    if soft.order is not None and soft.order.rate is not None:
+        agreement = f"both orders prefer the same response in {percent(soft.order.rate)} %"
+        facts.insert(0, f"{agreement} of {soft.order.pairs:,} pairs of judgements")
+    hard = f"accuracy of the words {accuracy_text(soft.hard)}, with half {percent(soft.hard.half)}"
+    reading = (
+        f"{soft.judgements:,} judgements, {soft.opened:,} without a readable verdict (read where the "
+        f"template begins one); both verdicts together have a probability of {soft.mass:.3f}"
+    )
+    sentence = f"Soft verdicts: {'; '.join([*facts, hard, reading])}."
+    if soft.left_out:
+        sentence += f" {soft.left_out:,} pairs without finite probabilities are left out."
+    return sentence
+
+
+def three_decimals(value: float) -> str:
+    """Return a number with three decimals."""
+    return f"{value:.3f}"
+
+
 def _overconfidence_text(uncertainty: Uncertainty) -> str:
     """Return predicted P(better) minus accuracy in points, with its interval."""
     text = interval(
@@ -102,7 +150,7 @@ def _ece_text(uncertainty: Uncertainty) -> str:
         reliability.ece,
         reliability.low,
         reliability.high,
-        format_number=lambda share: f"{share:.3f}",
+        format_number=three_decimals,
     )
 
 
@@ -189,7 +237,7 @@ def results_table(
         title,
         tuple(columns),
         tuple(rows),
-        notes=(*notes, *_ranking_notes(results)),
+        notes=(*notes, *_ranking_notes(results), *_verdict_notes(results)),
         section_ends=tuple(section_ends),
         row_styles=tuple(row_styles),
     )
@@ -243,6 +291,17 @@ def _ranking_notes(results: Mapping[str, Result]) -> list[str]:
     return notes
 
 
+def _verdict_notes(results: Mapping[str, Result]) -> list[str]:
+    """Return notes on the verdicts of judges that compare: soft ones, and both orders' agreement."""
+    notes = []
+    for benchmark, result in results.items():
+        if result.soft is not None:
+            notes.append(f"{benchmark}: {soft_sentence(result.soft)}")
+        if result.votes is not None and order_sentence(result.votes):
+            notes.append(f"{benchmark}: {order_sentence(result.votes)}")
+    return notes
+
+
 def comparison_table(first: Path, second: Path) -> Table:
     """Return a table of the differences between two judges' accuracies, a row for each benchmark.
 
@@ -283,6 +342,7 @@ def comparison_table(first: Path, second: Path) -> Table:
     rows = []
     for name, (first_file, second_file) in files_by_benchmark.items():
         rows.append(_comparison_cells(name, first_file, second_file, num_benchmarks))
+        notes += _auc_notes(name, first_file, second_file)
         # A run is represented by one of its checkpoints, which the table names.
         if first_file != first:
             notes.append(f"{first}: {first_file}")
@@ -295,6 +355,28 @@ def comparison_table(first: Path, second: Path) -> Table:
         Column(""),
     )
     return Table(f"{first}  minus  {second}", columns, tuple(rows), tuple(notes))
+
+
+def _auc_notes(name: str, first: Path, second: Path) -> list[str]:
+    """Return a note on the AUC of two judges' margins; none if neither has soft verdicts.
+
+    Args:
+        name: Name of the benchmark.
+        first: The predictions.jsonl of the first judge.
+        second: The predictions.jsonl of the second judge.
+    """
+    records_by_judge = [read_predictions(file) for file in (first, second)]
+    if not any("probabilities" in row for records in records_by_judge for row in records):
+        return []
+    texts = []
+    for records in records_by_judge:
+        margins = [row["margin"] for row in records if row.get("margin") is not None]
+        if margins:
+            area = area_under_curve(np.array(margins, dtype=np.float64)).mean
+            texts.append(f"{area:.3f} ({len(margins):,} rows)")
+        else:
+            texts.append(f"{MISSING} (no margins)")
+    return [f"{name}: AUC of the margins {texts[0]} and {texts[1]}"]
 
 
 def _comparison_cells(name: str, first: Path, second: Path, comparisons: int) -> tuple[str, ...]:

@@ -300,6 +300,13 @@ class GroupScores(BaseModel):
     votes: list[WrittenVote] = Field(
         default=[], description="With `texts`: the comparisons of a model that compares."
     )
+    verdicts: Literal["hard", "soft"] = Field(
+        default="hard",
+        description=(
+            "Present if the model compares: how its verdicts were read. `hard` is the response that "
+            "its text names, and `soft` the probability of each verdict."
+        ),
+    )
 
 
 class GroupFailure(BaseModel):

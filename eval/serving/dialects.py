@@ -156,6 +156,8 @@ def _group_scores(served: ServedCheckpoint, with_texts: bool, result: ScoredGrou
     if scores.attributes:
         # Set only then: the answer leaves out what is not set.
         entry.attributes = {name: list(values) for name, values in scores.attributes.items()}
+    if scores.votes:
+        entry.verdicts = "soft" if scores.is_soft else "hard"
     if with_texts:
         entry.critiques = _critiques(scores)
         entry.votes = [

@@ -43,6 +43,7 @@ from mmrm.eval.results.result import (
     outcomes,
     worst_mistakes,
 )
+from mmrm.eval.results.soft_figures import soft_calibration, soft_figures
 from mmrm.eval.results.statistics import (
     agreement,
     calibration,
@@ -177,7 +178,8 @@ def headline_figures(results: Mapping[str, Result]) -> dict[str, float]:
     Each benchmark has the figures `BENCHMARK/accuracy`, `BENCHMARK/macro`, `BENCHMARK/ties` and
     `BENCHMARK/unparsable`, and each of its groups `BENCHMARK/GROUP/accuracy`. A benchmark of
     rankings also has `BENCHMARK/best_of_n`. All are fractions of 1. Accuracies without rows are left
-    out.
+    out. A judge with soft verdicts also has `BENCHMARK/auc`, `BENCHMARK/brier`, and
+    `BENCHMARK/hard_accuracy`, the accuracy of the words that it wrote.
     """
     figures: dict[str, float | None] = {}
     for benchmark, result in results.items():
@@ -189,6 +191,10 @@ def headline_figures(results: Mapping[str, Result]) -> dict[str, float]:
         figures[f"{benchmark}/unparsable"] = overall.unparsable / num_rows
         if result.ranking is not None:
             figures[f"{benchmark}/best_of_n"] = result.ranking.best.accuracy
+        if result.soft is not None:
+            figures[f"{benchmark}/auc"] = result.soft.auc
+            figures[f"{benchmark}/brier"] = result.soft.brier
+            figures[f"{benchmark}/hard_accuracy"] = result.soft.hard.accuracy
         for group, accuracy in result.groups.items():
             figures[f"{benchmark}/{group}/accuracy"] = accuracy.accuracy
     return {name: value for name, value in figures.items() if value is not None}
@@ -226,15 +232,21 @@ def evaluate(
 
     votes = None
     if any(row_scores.votes for row_scores in scores):
-        votes = _votes(examples, scores, outcome, benchmark, protocol, items)
+        votes = _votes(examples, scores, benchmark, protocol, items)
 
     ranking = None
     if benchmark.ranked and not all(map(is_tied, examples)):
         ranking = ranking_figures(examples, scores, protocol.ties, items)
 
-    # Judges that only vote have no margins.
+    # Judges that only vote, by hard verdicts, have no margins.
     has_margin = np.isfinite(outcome.margin)
     margins = outcome.margin[has_margin]
+    # The logistic function of a margin is the probability of an order of two responses only.
+    confidence = None if benchmark.ranked else calibration(margins, items[has_margin])
+    soft = None
+    if any(row_scores.is_soft for row_scores in scores):
+        soft = soft_figures(examples, scores, protocol, items)
+        confidence = soft_calibration(examples, scores, items)
 
     # Only rows with a better and another response show whether the judge prefers longer ones.
     is_ranked = np.array([not is_tied(example) for example in examples], dtype=np.bool_)
@@ -261,14 +273,14 @@ def evaluate(
         cluster_groups=item_accuracy_by_group,
         baselines=baselines,
         votes=votes,
-        # The logistic function of a margin is the probability of an order of two responses only.
-        calibration=None if benchmark.ranked else calibration(margins, items[has_margin]),
+        calibration=confidence,
         margins=margin_histogram(margins),
         length=bias,
         worst=tuple(examples[row].key for row in worst_mistakes(outcome)),
         published=published_figures(examples, scores, benchmark),
         uncertainty=uncertainty(examples, scores, items),
         ranking=ranking,
+        soft=soft,
     )
 
 
@@ -365,12 +377,16 @@ def _item_accuracies(
 def _votes(
     examples: Sequence[BenchmarkRow],
     scores: Sequence[Scores],
-    outcome: Outcomes,
     benchmark: Benchmark,
     protocol: ProtocolConfig,
     items: Ints,
 ) -> Votes:
-    """Return the statistics of the votes of a judge that compares two responses."""
+    """Return the statistics of the votes of a judge that compares two responses.
+
+    They are about the verdicts that the texts name, except `accuracy_at`, which is the accuracy of
+    the protocol's verdicts.
+    """
+    named_outcome = outcomes(examples, scores, protocol.with_hard_verdicts)
     votes: list[Vote] = []
     for row_scores in scores:
         votes += row_scores.votes
@@ -390,7 +406,9 @@ def _votes(
         votes=len(votes),
         unparsable=len(votes) - len(readable_votes),
         # The votes on a row with a ranking are about different pairs, so they have no majority.
-        agreement=None if benchmark.ranked else agreement(outcome.right, outcome.wrong),
+        agreement=(
+            None if benchmark.ranked else agreement(named_outcome.right, named_outcome.wrong)
+        ),
         names_first=_share_named_first(readable_votes),
         order=order,
         accuracy_at=accuracy_by_rounds,
@@ -436,6 +454,11 @@ def _notes(
         notes.append(
             f"The responses of {num_tied} of {len(examples)} rows are equally good. A judge is right "
             "on such a row if it scores them equally, without a threshold."
+        )
+    if protocol.verdicts == "soft":
+        notes.append(
+            "Verdicts are soft for a judge that compares in writing. Published rules that count its "
+            "votes read the words that it wrote."
         )
     if benchmark.official_note and protocol.order == "official":
         notes.append(benchmark.official_note)

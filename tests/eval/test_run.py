@@ -236,6 +236,48 @@ def test_a_generative_judge_goes_the_same_way(
     assert found.votes.order.rate == 0.0
 
 
+def test_soft_verdicts_are_a_setting_of_the_protocol(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folders.vl_rewardbench(tmp_path / "vl", rows=3)
+    checkpoint = tiny.checkpoint(tmp_path / "checkpoint")
+    judge = tmp_path / "judge.yaml"
+    judge.write_text(
+        f"type: generative\ncheckpoint: {checkpoint}\nmax_new_tokens: 3\ntemplate: short\n"
+    )
+    options = [str(judge), "--benchmarks", f"vl_rewardbench={tmp_path / 'vl'}", "--protocol"]
+    for name, settings in {
+        "hard": ["verdicts=hard"],
+        "soft": ["verdicts=soft"],
+        "none": ["verdicts=soft", "rationale=none"],
+    }.items():
+        main([*options, *settings, "--output", str(tmp_path / name)])
+    shown = capsys.readouterr().out
+    assert "soft verdicts without a rationale" in shown
+    assert "Soft verdicts: both orders prefer the same response in" in shown.replace("\n", " ")
+    hard, soft, none = (result(tmp_path / name) for name in ("hard", "soft", "none"))
+    assert hard.soft is None
+    # A random model writes no verdict: the words have none, and the probabilities do.
+    assert hard.micro.unparsable == 3
+    assert soft.micro.unparsable == 0
+    assert soft.soft is not None
+    assert soft.soft.hard == hard.micro
+    assert soft.soft.opened == 6
+    assert none.soft is not None
+    assert (none.soft.opened, none.soft.hard.unparsable) == (0, 0)
+    # Without a rationale, the words that stand for a verdict name the likelier response.
+    assert none.votes is not None
+    assert none.votes.order == none.soft.order
+    texts = {
+        name: [
+            [vote["text"] for vote in row["votes"]]
+            for row in run_folders.lines(tmp_path / name / "vl_rewardbench" / "predictions.jsonl")
+        ]
+        for name in ("hard", "soft")
+    }
+    assert texts["soft"] == texts["hard"]
+
+
 def test_several_judges_get_folders_of_their_own_and_compare_says_whether_they_differ(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

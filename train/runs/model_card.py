@@ -26,7 +26,12 @@ from mmrm.eval.results.predictions import predictions_in, read_predictions
 from mmrm.eval.results.result import Result
 from mmrm.eval.results.run_folder import CARD as JUDGE_CARD
 from mmrm.eval.results.run_folder import HELD_OUT
-from mmrm.eval.results.summary_table import accuracy_cells, uncertainty_cells
+from mmrm.eval.results.summary_table import (
+    accuracy_cells,
+    order_sentence,
+    soft_sentence,
+    uncertainty_cells,
+)
 from mmrm.train.checkpoints.rotation import chosen_checkpoint
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.runs.provenance import (
@@ -265,9 +270,19 @@ def figures(results: Mapping[str, Result]) -> list[str]:
         accuracy_by_name = {f"**{result.benchmark}**": result.micro, **result.groups}
         for name, accuracy in accuracy_by_name.items():
             lines.append(f"| {name} | {' | '.join(accuracy_cells(accuracy))} |")
-        conditions = "; ".join((result.description, *result.notes))
+        conditions = "; ".join((result.description, *result.notes, *_sentences(result)))
         notes.append(f"- {result.benchmark} ({result.origin}): {conditions}")
     return ["\n".join(lines), "\n".join(notes), *uncertainty_figures(results)]
+
+
+def _sentences(result: Result) -> list[str]:
+    """Return sentences on the agreement of both orders, and on soft verdicts."""
+    sentences = []
+    if result.soft is not None:
+        sentences.append(soft_sentence(result.soft))
+    if result.votes is not None:
+        sentences.append(order_sentence(result.votes))
+    return [sentence for sentence in sentences if sentence]
 
 
 def uncertainty_figures(results: Mapping[str, Result]) -> list[str]:

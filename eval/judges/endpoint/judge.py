@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.errors import EndpointError
+from mmrm.data.errors import CheckpointError, EndpointError
 from mmrm.eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from mmrm.eval.candidates import Candidates, Scores, Vote, images_as_shown, videos_as_shown
@@ -59,7 +59,15 @@ class EndpointJudge:
         """Return a copy of this judge that follows a benchmark's protocol.
 
         The copy asks with the benchmark's own prompt if its authors published one.
+
+        Raises: CheckpointError for soft verdicts, because an endpoint returns texts alone.
         """
+        if protocol.verdicts == "soft":
+            raise CheckpointError(
+                f"{self.config.url}: verdicts is soft, and an endpoint returns texts without the "
+                "probabilities of their verdicts. Set verdicts=hard, or evaluate a checkpoint in "
+                "this process."
+            )
         if benchmark.prompt is not None:
             return EndpointJudge(self.config, benchmark.prompt, protocol)
         note = (

@@ -1,14 +1,15 @@
 """Generative judges: both responses in one prompt, and a judgement that names the better one.
 
 All votes on two responses in one order are texts after one prompt, so prompt and image are
-computed once for them.
+computed once for them. With soft verdicts, one more forward pass over the judgements of a row reads
+the probabilities of both verdicts where the verdicts stand (see soft_verdicts.py).
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
 from mmrm.data.errors import CheckpointError
@@ -20,6 +21,7 @@ from mmrm.eval.candidates import (
     Candidates,
     Scores,
     Side,
+    SoftVerdict,
     Usage,
     Vote,
     images_as_shown,
@@ -27,7 +29,13 @@ from mmrm.eval.candidates import (
 )
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
+from mmrm.eval.judges.generative.soft_verdicts import (
+    WrittenJudgement,
+    soft_note,
+    soft_verdicts,
+)
 from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.packed_inference import Cost
 from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.judges.tournament import (
     Ask,
@@ -38,9 +46,11 @@ from mmrm.eval.judges.tournament import (
 )
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
 from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.verdict_form import TAGGED, VerdictForm
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.encoder import Conversation
+from mmrm.models.generation import Generation
 from mmrm.models.packing.packed_batch import PackedBatch
 from mmrm.models.portable.language_model import LabelModel
 
@@ -103,8 +113,25 @@ class GenerativeJudge(WritingJudge):
     read: Callable[[str], Side | None] = position
     """Returns the position of the response that a judgement names, 0 for the first shown and 1 for
     the second; None if the judgement cannot be read."""
+    form: VerdictForm = TAGGED
+    """The place of the verdict in a judgement that `read` can read."""
     takes_benchmark_prompt: bool = False
     """True asks with the prompt of the benchmark that is judged, and reads with its parser."""
+
+    @property
+    def reads_softly(self) -> bool:
+        """True if verdicts are probabilities. People's own responses get hard verdicts."""
+        return self.protocol is not None and self.protocol.verdicts == "soft"
+
+    @property
+    def writes_rationales(self) -> bool:
+        """False if soft verdicts are read at once, so that no text is generated."""
+        return self.protocol is None or self.protocol.rationale == "written"
+
+    @property
+    def row_cost(self) -> Cost:
+        """A function that returns the cost of a tree; texts count only if they are generated."""
+        return super().row_cost if self.writes_rationales else attrgetter("cost")
 
     @property
     def info(self) -> JudgeInfo:
@@ -125,7 +152,7 @@ class GenerativeJudge(WritingJudge):
         if not self.takes_benchmark_prompt:
             return replace(self, protocol=protocol)
         prompt = benchmark.prompt or GENERAL_PROMPT
-        return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read)
+        return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read, form=prompt.form)
 
     def units(self, candidates: Candidates) -> list[Unit]:
         """Return one unit for every ordered pair of responses that has to be judged.
@@ -162,17 +189,48 @@ class GenerativeJudge(WritingJudge):
     def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
         """Generate the judgements on a packed row, and return one result for each unit in the row.
 
-        A unit is an ordered pair of responses. A result has a text for each seed of the unit.
+        A unit is an ordered pair of responses. A result has a text for each seed of the unit, and
+        with soft verdicts the probabilities of both verdicts for each text.
         """
         encoder = self.packed.encoder
         seeds = [seed for unit in units for seed in unit.seeds]
-        all_judgements = iter(self.write(batch, [encoder.vision.image], seeds))
+        generations: list[Generation] = []
+        texts: list[str] = []
+        if self.writes_rationales:
+            generations = self.write(batch, [encoder.vision.image], seeds)
+            texts = [encoder.tokenizer.decode(generation.ids) for generation in generations]
+        verdicts: list[SoftVerdict] = []
+        if self.reads_softly:
+            judgements = [WrittenJudgement((), "")] * len(seeds)
+            if self.writes_rationales:
+                judgements = [
+                    WrittenJudgement(generation.ids, text, self.read(text) is None)
+                    for generation, text in zip(generations, texts, strict=True)
+                ]
+            verdicts = soft_verdicts(self.model, self.packed, batch, judgements, self.form)
+        if not self.writes_rationales:
+            texts = [self._likelier_judgement(verdict) for verdict in verdicts]
+
         results: list[UnitResult] = []
+        start = 0
         for unit in units:
-            judgements = list(islice(all_judgements, len(unit.seeds)))
-            texts = tuple(encoder.tokenizer.decode(judgement.ids) for judgement in judgements)
-            results.append(UnitResult(texts=texts, usage=usage_of_texts(judgements)))
+            end = start + len(unit.seeds)
+            results.append(
+                UnitResult(
+                    texts=tuple(texts[start:end]),
+                    verdicts=tuple(verdicts[start:end]),
+                    usage=usage_of_texts(generations[start:end]),
+                )
+            )
+            start = end
         return results
+
+    def _likelier_judgement(self, verdict: SoftVerdict) -> str:
+        """Return the judgement without a rationale that has the higher probability.
+
+        It stands for the text of a verdict that was read at once, in files and by official rules.
+        """
+        return self.form.judgement_at_once(0 if verdict.first >= 0.5 else 1)
 
     def merge(
         self, candidates: Candidates, units: Sequence[Unit], results: Sequence[UnitResult]
@@ -182,23 +240,33 @@ class GenerativeJudge(WritingJudge):
         There is a vote for each of the `comparisons` of the candidates, in the same order. The
         arguments are those of `PackedJudge.merge`.
         """
-        texts_by_identity: dict[tuple[object, ...], tuple[str, ...]] = {}
+        result_by_identity: dict[tuple[object, ...], UnitResult] = {}
         for unit, result in zip(units, results, strict=True):
-            texts_by_identity[self._identity(candidates, unit.shown)] = result.texts
+            result_by_identity[self._identity(candidates, unit.shown)] = result
         votes: list[Vote] = []
         num_votes: Counter[tuple[object, ...]] = Counter()
         for comparison in comparisons(candidates):
             identity = self._identity(candidates, comparison.shown)
-            texts = texts_by_identity[identity]
+            result = result_by_identity[identity]
             # There is one text for each vote on a pair in one order. A greedy judge's only text on
             # two responses is its vote on all pairs of the same texts.
-            text = texts[num_votes[identity] % len(texts)]
+            index = num_votes[identity] % len(result.texts)
             num_votes[identity] += 1
+            text = result.texts[index]
             named_position = self.read(text)
             named_response = None if named_position is None else comparison.shown[named_position]
-            votes.append(Vote(comparison.shown, named_response, text))
+            verdict = result.verdicts[index] if result.verdicts else None
+            votes.append(Vote(comparison.shown, named_response, text, verdict))
         usage = sum((result.usage for result in results), Usage())
         return scores_from_votes(candidates, votes, usage)
+
+    def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return notes to print with figures that are computed from these scores.
+
+        With soft verdicts, one of them says where the verdicts were read.
+        """
+        notes = super().notes(scores)
+        return (*notes, soft_note(scores)) if self.reads_softly else notes
 
 
 def _pair_then_order(comparison: Comparison) -> tuple[list[int], tuple[int, ...]]:
@@ -252,15 +320,18 @@ def load_generative_judge(
         # A general prompt for people's own responses. `under` sets the benchmark's prompt.
         ask_pair: Ask = GENERAL_PROMPT.ask
         read_position = GENERAL_PROMPT.read
+        form = GENERAL_PROMPT.form
     else:
         ask_pair = by_template(template)
         read_position = position
+        form = TAGGED
     return GenerativeJudge(
         model=checkpoint.model,
         packed=checkpoint.packed,
         sampling=config,
         ask=ask_pair,
         read=read_position,
+        form=form,
         takes_benchmark_prompt=template == "benchmark",
         about=notes,
     )

@@ -33,6 +33,7 @@ from mmrm.eval.judges.released.picture_judge import PictureJudge
 from mmrm.eval.judges.released.picture_model import PictureReward, load_picture_model
 from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
 from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.verdict_form import TAGGED
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import HeadConfig, SamplingConfig
 from mmrm.models.heads.score_head import ScoreHeadConfig
@@ -75,30 +76,37 @@ EDIT_REWARD = PictureReward(
 RELEASED: dict[ReleasedModel, Released] = {
     "r1_reward": Released(
         family="qwen2_5_vl",
-        prompt_or_head=PairTemplate(R1_REWARD, templates.answer_tag),
+        prompt_or_head=PairTemplate(R1_REWARD, templates.answer_tag, TAGGED),
         # yfzhang114/r1_reward 3693413, all three scripts in inference/
         backbone_settings={"max_pixels": 1003520 // 2},
     ),
     "unified_reward": Released(
-        family="qwen2_5_vl", prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+        family="qwen2_5_vl",
+        prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER, templates.BETTER_SENTENCE),
     ),
     "unified_reward_points": Released(
         family="qwen2_5_vl",
         prompt_or_head=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score),
     ),
     "unified_reward_think": Released(
-        family="qwen2_5_vl", prompt_or_head=PairTemplate(templates.UNIFIED_REWARD_THINK, BETTER)
+        family="qwen2_5_vl",
+        prompt_or_head=PairTemplate(
+            templates.UNIFIED_REWARD_THINK, BETTER, templates.BETTER_SENTENCE_IN_TAG
+        ),
     ),
     "unified_reward_qwen3vl": Released(
-        family="qwen3_vl", prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER)
+        family="qwen3_vl",
+        prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER, templates.BETTER_SENTENCE),
     ),
     "unified_reward_think_qwen3vl": Released(
         family="qwen3_vl",
-        prompt_or_head=PairTemplate(templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER),
+        prompt_or_head=PairTemplate(
+            templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER, templates.BETTER_SENTENCE_IN_TAG
+        ),
     ),
     "llava_critic_r1": Released(
         family="qwen2_5_vl",
-        prompt_or_head=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed),
+        prompt_or_head=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed, templates.BOXED),
         backbone_settings={"system_prompt": QWEN2_5_SYSTEM_PROMPT},
         uses_repetition_penalty=False,
     ),
@@ -184,6 +192,7 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         penalty=penalty,
         ask=prompt_or_head.ask,
         read=prompt_or_head.read,
+        form=prompt_or_head.form,
         about=notes,
     )
 

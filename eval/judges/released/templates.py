@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Message, Response, media_parts
 from mmrm.data.prompts import filled, question
-from mmrm.data.scanning import contents_between
+from mmrm.data.scanning import contents_between, spans_between
 from mmrm.eval.candidates import Candidates, Side
+from mmrm.eval.verdict_form import VerdictForm
 
 OPENING_TAG = re.compile("<answer>")
 CLOSING_TAG = re.compile("</answer>")
@@ -36,6 +37,8 @@ class PairTemplate:
     read: Callable[[str], Side | None]
     """Returns the position of the response that a judgement names, 0 for the first shown and 1 for
     the second; None if it names none."""
+    form: VerdictForm
+    """The place of the verdict in a judgement."""
 
     def ask(self, pair: Candidates, first: Side) -> tuple[Message, ...]:
         """Return the conversation that shows two responses, the one with index `first` first."""
@@ -130,6 +133,53 @@ def _single_position(numbers: set[str]) -> Side | None:
     if numbers == {"2"}:
         return 1
     return None
+
+
+def find_better_answer(judgement: str) -> int | None:
+    """Return the index of the number that `answer_is_better` reads."""
+    spans = spans_between(judgement, OPENING_TAG, CLOSING_TAG)
+    start, end = spans[-1] if spans else (0, len(judgement))
+    match = IS_BETTER.search(judgement, start, end)
+    return None if match is None else match.start(1)
+
+
+def find_boxed(judgement: str) -> int | None:
+    """Return the index of the number that `boxed` reads."""
+    last_box = judgement.rfind("\\boxed{")
+    if last_box >= 0:
+        match = POSITION.search(judgement, last_box)
+        return None if match is None else match.start()
+    verdicts = list(OVERALL.finditer(judgement))
+    return verdicts[-1].start(1) if verdicts else None
+
+
+BETTER_SENTENCE = VerdictForm(
+    words=("1", "2"),
+    find=find_better_answer,
+    opening="Answer ",
+    closing=" is better",
+    separator="\n",
+)
+"""The verdict of UnifiedReward's models without reasoning: "Answer 1 is better", in no tag."""
+BETTER_SENTENCE_IN_TAG = VerdictForm(
+    words=("1", "2"),
+    find=find_better_answer,
+    opening="<answer>Answer ",
+    closing=" is better</answer>",
+    mark="<answer>",
+    separator="\n",
+    without_rationale="<think>\n</think>\n",
+)
+"""The verdict of UnifiedReward-Think's models."""
+BOXED = VerdictForm(
+    words=("1", "2"),
+    find=find_boxed,
+    opening="\\boxed{",
+    closing="}",
+    mark="\\boxed{",
+    without_rationale="<think></think>",
+)
+"""The verdict of LLaVA-Critic-R1."""
 
 
 def final_score(judgement: str) -> float:

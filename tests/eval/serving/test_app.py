@@ -156,6 +156,7 @@ def test_a_judge_that_compares_says_how_often(judges: dict[str, JudgeToServe]) -
     )
     first, second, third = answer["groups"]
     assert first["judgements"] == 6
+    assert first["verdicts"] == "hard"
     assert "allows 3 of a judge" in second["error"]["message"]
     assert "takes two at least" in third["error"]["message"]
 

@@ -1,0 +1,81 @@
+"""The place of the verdict in the judgements of a template, for verdicts that are read softly.
+
+A hard verdict is the word that a judge wrote. A soft verdict is the probability of each of the two
+words at the place where the verdict stands. Each template has its own words, and its own text in
+front of them: `VerdictForm` holds them next to the template's prompt and reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmrm.eval.candidates import Side
+
+ANSWER = re.compile(r"<answer>\s*+([12])\s*+</answer>")
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictForm:
+    """The words between which a judgement decides, and the text of the template around them."""
+
+    words: tuple[str, str]
+    """The verdict for the response that is shown first, and the verdict for the other one. They are
+    different words of equal length."""
+    find: Callable[[str], int | None]
+    """Returns the index of the verdict's first character in a judgement that the template's reader
+    can read. It may return None, or any index, for other texts."""
+    opening: str
+    """The text directly before the verdict, such as "<answer>"."""
+    closing: str
+    """The text after the verdict, such as "</answer>"."""
+    mark: str = ""
+    """The text with which the part that holds the verdict begins, and that occurs nowhere else in a
+    judgement. Empty if there is no such text."""
+    separator: str = ""
+    """The text between a rationale and `opening`."""
+    without_rationale: str = ""
+    """The text before `opening` in a judgement without a rationale."""
+
+    def kept_and_added(self, judgement: str) -> tuple[int, str]:
+        """Return how a judgement without a readable verdict continues up to the verdict's place.
+
+        If it has a part for the verdict, such as an answer tag with another word in it, this part
+        is cut off. If its reasoning is still open, because the judgement was cut off at the limit,
+        the reasoning is closed.
+
+        Returns:
+            The number of characters of the judgement that are kept, and the text that follows them,
+            which ends with `opening`.
+        """
+        if not judgement:
+            return 0, self.without_rationale + self.opening
+        num_kept = len(judgement)
+        if self.mark and self.mark in judgement:
+            num_kept = judgement.index(self.mark)
+        kept = judgement[:num_kept]
+        is_reasoning_open = kept.count("<think>") > kept.count("</think>")
+        end_of_reasoning = "</think>" if is_reasoning_open else ""
+        return num_kept, end_of_reasoning + self.separator + self.opening
+
+    def judgement_at_once(self, side: Side) -> str:
+        """Return the judgement without a rationale that names the response shown at `side`."""
+        return self.without_rationale + self.opening + self.words[side] + self.closing
+
+
+def find_answer(judgement: str) -> int | None:
+    """Return the index of the number in the first answer tag that holds 1 or 2 alone."""
+    match = ANSWER.search(judgement)
+    return None if match is None else match.start(1)
+
+
+TAGGED = VerdictForm(
+    words=("1", "2"),
+    find=find_answer,
+    opening="<answer>",
+    closing="</answer>",
+    mark="<answer>",
+    without_rationale="<think></think>",
+)
+"""R1-Reward's form, which `data.prompts.write_judgement` writes for all templates of training."""
