@@ -38,7 +38,8 @@ WINGS = {
     "judges that write": [
         *("eval.judges.generative", "eval.judges.released", "eval.judges.endpoint"),
         *("eval.judges.server", "eval.judges.ensemble", "eval.judges.writing"),
-        *("eval.judges.tournament", "eval.judges.pointwise"),
+        *("eval.judges.tournament", "eval.judges.pointwise", "eval.judges.strengths"),
+        *("eval.judges.pair_schedule", "eval.judges.pair_ranking"),
     ],
     "reinforcement learning": ["train.reinforce"],
     "policies": ["eval.policies", "eval.selection", "eval.verifiers"],

@@ -17,10 +17,13 @@ from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from mmrm.eval.candidates import Candidates, Scores, Side, Usage, Vote, images_as_shown
+from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.judging_config import EVERY_PAIR, ComparisonsConfig
 from mmrm.eval.judges.packed_judge import Unit, UnitResult
+from mmrm.eval.judges.pair_ranking import PairRanking, ranked_batch
 from mmrm.eval.judges.tournament import (
     Ask,
     Comparison,
@@ -93,11 +96,14 @@ class GenerativeJudge(WritingJudge):
     the second; None if the judgement cannot be read."""
     takes_benchmark_prompt: bool = False
     """True asks with the prompt of the benchmark that is judged, and reads with its parser."""
+    comparisons: ComparisonsConfig = EVERY_PAIR
+    """The comparisons by which people's own responses are ranked. Those of a benchmark are in its
+    protocol."""
 
     @property
     def info(self) -> JudgeInfo:
         """Properties of the judge: it compares two responses by writing text."""
-        return JudgeInfo(compares=True, writes=True)
+        return JudgeInfo(compares=True, writes=True, compares_all=self.comparisons.asks_all)
 
     @property
     def layout(self) -> PairLayout:
@@ -114,6 +120,28 @@ class GenerativeJudge(WritingJudge):
             return replace(self, protocol=protocol)
         prompt = benchmark.prompt or GENERAL_PROMPT
         return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read)
+
+    def ranking(self, candidates: Candidates) -> PairRanking | None:
+        """Return a new ranking of people's own responses; None if every two are compared.
+
+        Raises: RecordError for a single response.
+        """
+        if self.comparisons.asks_all or self.protocol is not None:
+            return None
+        return PairRanking(candidates, self.comparisons)
+
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the scores of each prompt's responses, in the order of `batch`, on every rank.
+
+        They are shares of comparisons won, or strengths (see `ComparisonsConfig`). All ranks must
+        call together. The journal shows the progress, and keeps the results.
+
+        Raises:
+            RecordError: A text or an image cannot be encoded, or a prompt has a single response.
+        """
+        if self.comparisons.asks_all or self.protocol is not None:
+            return super().score_batch(batch, journal)
+        return ranked_batch(batch, self.comparisons, super().score_batch, journal)
 
     def units(self, candidates: Candidates) -> list[Unit]:
         """Return one unit for every ordered pair of responses that has to be judged.
@@ -250,5 +278,6 @@ def load_generative_judge(
         ask=ask_pair,
         read=read_position,
         takes_benchmark_prompt=template == "benchmark",
+        comparisons=config,
         about=notes,
     )

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from mmrm.data.config.section import Temperature, Tokens
-from mmrm.eval.judges.judging_config import JudgeConfig
+from mmrm.eval.judges.judging_config import ComparisonsConfig, JudgeConfig
 
 ReleasedModel = Literal[
     "r1_reward",
@@ -40,7 +40,7 @@ GIVE_SCORES: frozenset[ReleasedModel] = frozenset(
 """The models that score each response. The others name the better one of two."""
 
 
-class ReleasedJudgeConfig(JudgeConfig):
+class ReleasedJudgeConfig(JudgeConfig, ComparisonsConfig):
     """A reward model that others released, run as in its authors' code.
 
     eval/judges/released/models.py lists the models with their prompts and readers.

@@ -139,9 +139,15 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
     `path` is the YAML file of the judge, for messages.
 
     Raises:
-        CheckpointError: The checkpoint is of another family, or sampling is set for a scalar model.
+        CheckpointError: The checkpoint is of another family, or the file has settings that this
+            kind of model does not use.
     """
     released = RELEASED[config.model]
+    if not config.compares and not config.asks_all:
+        raise CheckpointError(
+            f"{path}: comparisons: {config.comparisons} is set, and {config.model} compares no "
+            "responses: it scores each one. Remove the key."
+        )
     note = f"Asked and read as the row {config.model} of eval/judges/released/models.py says."
     prompt_or_head = released.prompt_or_head
     if isinstance(prompt_or_head, PictureReward):
@@ -184,6 +190,7 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         penalty=penalty,
         ask=prompt_or_head.ask,
         read=prompt_or_head.read,
+        comparisons=config,
         about=notes,
     )
 
