@@ -123,7 +123,7 @@ class ResponsesLayout:
         return conversations, self.read
 
 
-class Ranking(Protocol):
+class PairRounds(Protocol):
     """The ranking of the responses to a prompt by rounds of comparisons, while they are made."""
 
     def next_pairs(self) -> list[Candidates]:
@@ -190,7 +190,7 @@ class PackedJudge(ABC):
             NonFiniteError: A score is not finite, and this is not the judge of a benchmark.
         """
 
-    def ranking(self, candidates: Candidates) -> Ranking | None:
+    def ranking(self, candidates: Candidates) -> PairRounds | None:
         """Return a new ranking of the responses to a prompt by rounds of comparisons.
 
         It is None, as by default, for a judge whose units do not depend on the results of others.

@@ -76,7 +76,7 @@ def fitted_strengths(wins: Floats) -> Strengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FitWithSpread:
     """The most probable strengths for a prior of one spread."""
 
     values: Floats
@@ -87,7 +87,7 @@ class Fit:
     """The logarithm of the probability of the comparisons with this prior."""
 
 
-def fit_with_spread(wins: Floats, spread: float) -> Fit:
+def fit_with_spread(wins: Floats, spread: float) -> FitWithSpread:
     """Return the most probable strengths if the prior has a given spread, by Newton's method.
 
     Variances and evidence are those of the normal distribution that has the curvature of the
@@ -111,7 +111,7 @@ def fit_with_spread(wins: Floats, spread: float) -> Fit:
             _, log_determinant = np.linalg.slogdet(curvature)
             log_height = _log_posterior(wins, strengths, spread)
             log_evidence = log_height - num_responses * math.log(spread) - log_determinant / 2
-            return Fit(strengths, _variances_about_mean(curvature), float(log_evidence))
+            return FitWithSpread(strengths, _variances_about_mean(curvature), float(log_evidence))
         step = np.linalg.solve(curvature, gradient)
         strengths = strengths + _rising_share(wins, strengths, step, spread) * step
     raise AssertionError(f"Newton's method did not converge in {MAX_STEPS} steps.")
