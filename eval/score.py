@@ -19,10 +19,12 @@ OUT holds the columns of the record unchanged, and these columns, which replace 
 name:
 
     scores      the score of each response; higher is better. The score of a judge that compares two
-                responses at a time is the response's share of points in a tournament
+                responses at a time is the response's share of points in a tournament, or its
+                strength if its file says `comparisons: sorted` or `swiss`
     score_NAME  a further number of each response, if the checkpoint's head computes several. NAME is
                 that of an attribute, or `std` for the standard deviation of the score. A `score_std`
-                that the record has already is left out if this judge states none
+                that the record has already is left out if this judge states none. Strengths also
+                have `low` and `high`, the ends of their 95 % intervals
     order       the indices of the responses, best first; equal scores keep the order of the
                 responses
     margin      the best score minus the second best; null for one response

@@ -32,7 +32,8 @@ LAYERS = {
             "video",
             "encoded_video",
         ),
-        *("image_decoding", "preference", "limits", "rationales", "prompts", "images", "storage"),
+        *("image_decoding", "preference", "limits", "rationales", "prompts", "point_prompt"),
+        *("images", "storage"),
         *("sources", "preparation", "synthetic"),
     ],
     "models": [

@@ -38,7 +38,9 @@ WINGS = {
     "judges that write": [
         *("eval.judges.generative", "eval.judges.released", "eval.judges.endpoint"),
         *("eval.judges.server", "eval.judges.ensemble", "eval.judges.writing"),
-        *("eval.judges.tournament", "eval.judges.pointwise"),
+        *("eval.judges.tournament", "eval.judges.pointwise", "eval.judges.strengths"),
+        *("eval.judges.pair_schedule", "eval.judges.pair_ranking", "eval.judges.points"),
+        "eval.judges.score_place",
     ],
     "reinforcement learning": ["train.reinforce"],
     "policies": ["eval.policies", "eval.selection", "eval.verifiers"],

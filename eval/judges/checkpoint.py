@@ -189,6 +189,10 @@ def judge_type_of(folder: Path) -> str:
         return (
             "joint"  # the class of a scalar model, trained on several responses in one conversation
         )
+    if judge_type == "generative":
+        card = judge_card_of(folder)
+        if card is not None and card.points is not None:
+            return "points"  # a language model that was trained to score single responses
     return judge_type
 
 

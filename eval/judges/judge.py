@@ -25,7 +25,9 @@ class JudgeInfo:
     """Properties of a judge that callers need."""
 
     compares: bool = False
-    """The judge names the better of two responses, and ranks N of them by N (N - 1) comparisons."""
+    """The judge names the better of two responses, and ranks N of them by comparisons."""
+    compares_all: bool = True
+    """A judge that compares ranks N responses by all N (N - 1) comparisons, and not by fewer."""
     writes: bool = False
     """The judge generates text, so each rank needs all weights."""
     joint: bool = False

@@ -16,6 +16,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from mmrm.data.config.layers import read_yaml
 from mmrm.data.config.section import Section
 from mmrm.data.errors import CheckpointError
+from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.prompts import CRITIQUE_REQUEST, JudgeTemplate
 from mmrm.data.storage.manifest import verify_settings
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
@@ -72,12 +73,17 @@ class JudgeCard(Section):
     """Largest number of responses that training showed in one conversation. None if each response
     had a conversation of its own; the card then has no such key."""
 
+    points: PointPrompt | None = None
+    """The question to a judge that was trained to score single responses. None for other judges;
+    the card then has no such key."""
+
     @model_serializer(mode="wrap")
-    def _without_unused_key(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the card as plain values, without `joint_responses` if it is None."""
+    def _without_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the card as plain values, without `joint_responses` and `points` if None."""
         values: dict[str, Any] = handler(self)
-        if self.joint_responses is None:
-            del values["joint_responses"]
+        for name in ("joint_responses", "points"):
+            if values[name] is None:
+                del values[name]
         return values
 
 
@@ -86,6 +92,7 @@ def judge_card(
     judge_type: str | None,
     critique: CritiqueConfig | None,
     joint_responses: int | None = None,
+    points: PointPrompt | None = None,
 ) -> JudgeCard:
     """Return the judge card of a recipe's checkpoints.
 
@@ -95,6 +102,7 @@ def judge_card(
         critique: The settings of critiques. None if the model writes none.
         joint_responses: The largest number of responses that are shown in one conversation. None if
             each response has a conversation of its own.
+        points: The question to a judge that scores single responses. None for other judges.
     """
     backbone = recipe["backbone"]
     method = recipe["method"]
@@ -108,17 +116,18 @@ def judge_card(
         "backbone": backbone,
         "head": recipe.get("head"),
         "method": method["type"],
-        "judge_type": judge_type,
+        "judge_type": judge_type if points is None else "points",
         "autocast": recipe["deepspeed"] == "none" and backbone["dtype"] == "bfloat16",
         "nf4": lora is not None and lora["quantise"] == "nf4",
         "critique": critique_values,
-        "template": method.get("template"),
+        "template": method.get("template") if points is None else None,
         "token_budget": None if budget == "auto" else budget,
         "workers": recipe["workers"],
         "benchmarks": evaluation["benchmarks"],
         "protocol": evaluation["protocol"],
         "baselines": evaluation["baselines"],
         "joint_responses": joint_responses,
+        "points": None if points is None else points.model_dump(mode="json"),
     }
     return JudgeCard.model_validate_json(json.dumps(card))
 

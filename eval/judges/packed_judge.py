@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -127,6 +128,22 @@ class ResponsesLayout:
         return conversations, self.read
 
 
+class PairRounds(Protocol):
+    """The ranking of the responses to a prompt by rounds of comparisons, while they are made."""
+
+    def next_pairs(self) -> list[Candidates]:
+        """Return the pairs of the next round, each the prompt with two responses; none at the end."""
+        ...
+
+    def add(self, scores_of_pairs: Sequence[Scores]) -> None:
+        """Add the scores of the pairs that `next_pairs` returned, in order."""
+        ...
+
+    def scores(self) -> Scores:
+        """Return the scores of all responses after the rounds so far."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedJudge(ABC):
     """A judge whose model runs in this process."""
@@ -177,6 +194,13 @@ class PackedJudge(ABC):
         Raises:
             NonFiniteError: A score is not finite, and this is not the judge of a benchmark.
         """
+
+    def ranking(self, candidates: Candidates) -> PairRounds | None:
+        """Return a new ranking of the responses to a prompt by rounds of comparisons.
+
+        It is None, as by default, for a judge whose units do not depend on the results of others.
+        """
+        return None
 
     @property
     def trial(self) -> Candidates:

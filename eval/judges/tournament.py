@@ -1,7 +1,8 @@
 """Comparisons of a judge that compares: the pairs it is shown, and the scores from its votes.
 
 To rank N responses, such a judge holds a tournament. Every two responses meet twice, each shown
-first once, which makes N (N - 1) comparisons. A benchmark's protocol names the comparisons instead.
+first once, which makes N (N - 1) comparisons. A benchmark's protocol names the comparisons instead,
+and `pair_ranking.py` has schedules of fewer comparisons.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,22 +38,26 @@ def comparisons(candidates: Candidates) -> list[Comparison]:
 
     Raises: RecordError for a single response.
     """
-    num_responses = len(candidates.responses)
-    if num_responses < 2:
-        raise RecordError(
-            f"{candidates.identity}: one response; a judge compares, which takes two at least"
-        )
+    refuse_single_response(candidates)
     if candidates.presentations:
         return [
             Comparison(shown, f"{candidates.key}/{number}")
             for number, shown in enumerate(candidates.presentations)
         ]
     tournament: list[Comparison] = []
-    for shown in tournament_orders(num_responses):
+    for shown in tournament_orders(len(candidates.responses)):
         first, second = sorted(shown)
         number = 0 if shown == (first, second) else 1
         tournament.append(Comparison(shown, f"{candidates.key}/{first}-{second}/{number}"))
     return tournament
+
+
+def refuse_single_response(candidates: Candidates) -> None:
+    """Raise RecordError for a prompt with a single response, which cannot be compared."""
+    if len(candidates.responses) < 2:
+        raise RecordError(
+            f"{candidates.identity}: one response; a judge compares, which takes two at least"
+        )
 
 
 def pair_conversation(

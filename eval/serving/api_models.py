@@ -267,7 +267,10 @@ class GroupScores(BaseModel):
     """The scores of the responses to a prompt. Lists have one entry for each response."""
 
     scores: list[float] = Field(
-        description="Raw scores; higher is better. A model that compares: shares of votes won."
+        description=(
+            "Raw scores; higher is better. Those of a model that compares are shares of votes won, "
+            "or strengths if it does not compare every two responses."
+        )
     )
     normalised: list[float] | None = Field(
         description="Scores less the mean of the model's own scores, divided by their spread."
@@ -276,7 +279,8 @@ class GroupScores(BaseModel):
         default={},
         description=(
             "Further numbers by name. Present if the model computes several: its named attributes, "
-            "of which the score is a weighted sum, or `std`, the standard deviation of the score."
+            "of which the score is a weighted sum, or `std`, the standard deviation of the score. "
+            "Strengths also have `low` and `high`, the ends of their 95 % intervals."
         ),
     )
     order: list[int] = Field(description="The indices of the responses, best first.")

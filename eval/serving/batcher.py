@@ -145,6 +145,8 @@ class Batcher:
     async def score(self, candidates: Candidates, lane: asyncio.Semaphore) -> ScoredGroup:
         """Wait until a group is computed, and return the judge's scores of its responses.
 
+        A judge that ranks by rounds of comparisons gets the pairs of one round after another.
+
         Args:
             candidates: The group, a prompt with its responses.
             lane: The semaphore of the request that the group belongs to, from `new_lane`.
@@ -152,6 +154,23 @@ class Batcher:
         Raises:
             RecordError: If the group cannot be encoded.
             NonFiniteError: If a score is not a finite number.
+        """
+        ranking = self.judge.ranking(candidates)
+        if ranking is None:
+            return await self._score_units(candidates, lane)
+        num_tokens = 0
+        num_tokens_unshared = 0
+        while pairs := ranking.next_pairs():
+            groups = await asyncio.gather(*(self._score_units(pair, lane) for pair in pairs))
+            ranking.add([group.scores for group in groups])
+            num_tokens += sum(group.tokens for group in groups)
+            num_tokens_unshared += sum(group.tokens_unshared for group in groups)
+        return ScoredGroup(ranking.scores(), num_tokens, num_tokens_unshared)
+
+    async def _score_units(self, candidates: Candidates, lane: asyncio.Semaphore) -> ScoredGroup:
+        """Wait until all units of a group are computed, and return the scores of its responses.
+
+        The arguments and errors are those of `score`.
         """
         async with lane:
             units, beginning = await self.in_pool(self._units_and_beginning, candidates)

@@ -146,8 +146,9 @@ class Service:
         model_thread = ThreadPoolExecutor(1, "model")
         to_serve = await asyncio.get_running_loop().run_in_executor(model_thread, self.load)
         batcher = Batcher(to_serve.judge, model_thread, self.limits, self.metrics)
-        is_comparing = to_serve.served.kind == "generative"
-        intake = Intake(self.limits, self.media_root, is_comparing)
+        info = to_serve.judge.info
+        compares_all = info.compares and info.compares_all
+        intake = Intake(self.limits, self.media_root, compares_all)
         self.running = LoadedService(batcher, intake, to_serve.served)
         await batcher.run()
 
@@ -437,8 +438,8 @@ def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
     config = judge_config(path)
     if not config.checkpoints():
         raise CheckpointError(
-            f"{path} is of the type {config.type!r}; served are scalar, joint, critic, generative "
-            "and released judges."
+            f"{path} is of the type {config.type!r}; served are scalar, joint, critic, generative, "
+            "points and released judges."
         )
     loaded = load_judge(path, runtime)
     assert isinstance(loaded.judge, PackedJudge), "a judge with a checkpoint runs in this process"

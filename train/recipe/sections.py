@@ -18,6 +18,7 @@ from pydantic import Field
 
 from mmrm.data.config.section import Count, Rate, Ratio, Section, Share
 from mmrm.data.errors import UserError
+from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.preparation.mixing import MixtureConfig
 from mmrm.data.prompts import JudgeTemplate
 from mmrm.data.sources.registry import AnySource
@@ -246,6 +247,11 @@ backbone's family; vLLM serves it."""
     @property
     def judge_template(self) -> JudgeTemplate | None:
         """The prompt of a judge that compares two responses. None if no such judge is trained."""
+        return None
+
+    @property
+    def point_prompt(self) -> PointPrompt | None:
+        """The question to a judge that scores single responses. None if none is trained."""
         return None
 
     def joint_responses(self, run: RunConfig) -> int | None:

@@ -109,6 +109,7 @@ def write_cards(recipe: Recipe, origin: RunOrigin, checkpoint: Path, step: str) 
         method.judge_type,
         method.written_critiques,
         method.joint_responses(recipe),
+        method.point_prompt,
     )
     write_whole(checkpoint / JUDGE_CARD, own_judge_card.model_dump_json(indent=1))
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from mmrm.data.config.section import Processes, Seconds, Url
-from mmrm.eval.judges.judging_config import JudgeConfig
+from mmrm.eval.judges.judging_config import ComparisonsConfig, JudgeConfig
 
 NotNegative = Field(default=None, ge=0.0, allow_inf_nan=False)
 
 
-class EndpointConfig(JudgeConfig):
+class EndpointConfig(JudgeConfig, ComparisonsConfig):
     """A judge behind an OpenAI-compatible endpoint: its address, model, requests and price.
 
     type: endpoint
@@ -71,5 +71,9 @@ class EndpointConfig(JudgeConfig):
         return True
 
     def deciding_settings(self, is_file: bool) -> list[str]:
-        """Return the settings that decide the answers: the endpoint, the model, and the request."""
-        return [self.model_dump_json(include={"type", "url", "model", "request"})]
+        """Return the settings that decide the scores.
+
+        They are the endpoint, the model, the request and the comparisons.
+        """
+        names = {"type", "url", "model", "request", "comparisons", "rounds"}
+        return [self.model_dump_json(include=names)]

@@ -20,6 +20,7 @@ from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.pair_ranking import ranked_batch
 from mmrm.eval.judges.tournament import (
     Comparison,
     comparisons,
@@ -47,13 +48,15 @@ class EndpointJudge:
     protocol: ProtocolConfig
     about: tuple[str, ...] = ()
     """Notes to print with the judge's figures, besides the cost of judging."""
+    is_of_benchmark: bool = False
+    """The judge follows a benchmark's protocol, which names the comparisons."""
     answers: list[Answer] = field(default_factory=list)
     """All ranks' answers of the last call."""
 
     @property
     def info(self) -> JudgeInfo:
         """Properties of the judge: it compares two responses. This process generates no text."""
-        return JudgeInfo(compares=True)
+        return JudgeInfo(compares=True, compares_all=self.config.asks_all)
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "EndpointJudge":
         """Return a copy of this judge that follows a benchmark's protocol.
@@ -69,12 +72,12 @@ class EndpointJudge:
                 "this process."
             )
         if benchmark.prompt is not None:
-            return EndpointJudge(self.config, benchmark.prompt, protocol)
+            return EndpointJudge(self.config, benchmark.prompt, protocol, is_of_benchmark=True)
         note = (
             f"{benchmark.name} publishes no prompt that shows both responses; asked with the words "
             "of Multimodal RewardBench."
         )
-        return EndpointJudge(self.config, GENERAL_PROMPT, protocol, (note,))
+        return EndpointJudge(self.config, GENERAL_PROMPT, protocol, (note,), is_of_benchmark=True)
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
         """Return the scores of each prompt's responses from the judge's votes, on every rank.
@@ -84,6 +87,13 @@ class EndpointJudge:
         Raises: EndpointError on all ranks if a request still fails after its retries on one of
         them, or if all requests are refused.
         """
+        self.answers = []
+        if self.config.asks_all or self.is_of_benchmark:
+            return self._scores_from_votes(batch, journal)
+        return ranked_batch(batch, self.config, self._scores_from_votes, journal)
+
+    def _scores_from_votes(self, batch: Sequence[Candidates], journal: Journal) -> list[Scores]:
+        """Ask for all comparisons of some prompts, and return the shares that responses won."""
         questions = [
             PairQuestion(candidates, comparison)
             for candidates in batch
@@ -101,15 +111,16 @@ class EndpointJudge:
                 raise EndpointError(problem)
         answers_by_rank = [answers for answers, _ in gathered]
         num_ranks = len(answers_by_rank)
-        self.answers = [
+        answers = [
             answers_by_rank[number % num_ranks][number // num_ranks]
             for number in range(len(questions))
         ]
-        if self.answers and all(answer.refusal for answer in self.answers):
+        if answers and all(answer.refusal for answer in answers):
             raise EndpointError(
-                f"{self.config.url} refused every request; the first: {self.answers[0].refusal}"
+                f"{self.config.url} refused every request; the first: {answers[0].refusal}"
             )
-        remaining_votes = iter(map(self._vote, questions, self.answers))
+        self.answers += answers
+        remaining_votes = iter(map(self._vote, questions, answers))
         scores: list[Scores] = []
         for candidates in batch:
             num_votes = len(comparisons(candidates))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from mmrm.data.prompts import JudgeTemplate
-from mmrm.eval.judges.judging_config import JudgeConfig, JudgingConfig
+from mmrm.eval.judges.judging_config import ComparisonsConfig, JudgeConfig, JudgingConfig
 
 
-class GenerativeJudgeConfig(JudgeConfig, JudgingConfig):
+class GenerativeJudgeConfig(JudgeConfig, JudgingConfig, ComparisonsConfig):
     """A generative judge and its sampling settings, as in its YAML file.
 
     type: generative

@@ -27,6 +27,7 @@ from mmrm.eval.candidates import (
     images_as_shown,
     videos_as_shown,
 )
+from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.generative.soft_verdicts import (
@@ -35,8 +36,10 @@ from mmrm.eval.judges.generative.soft_verdicts import (
     soft_verdicts,
 )
 from mmrm.eval.judges.judge import JudgeInfo
+from mmrm.eval.judges.judging_config import EVERY_PAIR, ComparisonsConfig
 from mmrm.eval.judges.packed_inference import Cost
 from mmrm.eval.judges.packed_judge import Unit, UnitResult
+from mmrm.eval.judges.pair_ranking import PairRanking, ranked_batch
 from mmrm.eval.judges.tournament import (
     Ask,
     Comparison,
@@ -117,6 +120,9 @@ class GenerativeJudge(WritingJudge):
     """The place of the verdict in a judgement that `read` can read."""
     takes_benchmark_prompt: bool = False
     """True asks with the prompt of the benchmark that is judged, and reads with its parser."""
+    comparisons: ComparisonsConfig = EVERY_PAIR
+    """The comparisons by which people's own responses are ranked. Those of a benchmark are in its
+    protocol."""
 
     @property
     def reads_softly(self) -> bool:
@@ -136,7 +142,7 @@ class GenerativeJudge(WritingJudge):
     @property
     def info(self) -> JudgeInfo:
         """Properties of the judge: it compares two responses by writing text."""
-        return JudgeInfo(compares=True, writes=True)
+        return JudgeInfo(compares=True, writes=True, compares_all=self.comparisons.asks_all)
 
     @property
     def layout(self) -> PairLayout:
@@ -153,6 +159,28 @@ class GenerativeJudge(WritingJudge):
             return replace(self, protocol=protocol)
         prompt = benchmark.prompt or GENERAL_PROMPT
         return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read, form=prompt.form)
+
+    def ranking(self, candidates: Candidates) -> PairRanking | None:
+        """Return a new ranking of people's own responses; None if every two are compared.
+
+        Raises: RecordError for a single response.
+        """
+        if self.comparisons.asks_all or self.protocol is not None:
+            return None
+        return PairRanking(candidates, self.comparisons)
+
+    def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the scores of each prompt's responses, in the order of `batch`, on every rank.
+
+        They are shares of comparisons won, or strengths (see `ComparisonsConfig`). All ranks must
+        call together. The journal shows the progress, and keeps the results.
+
+        Raises:
+            RecordError: A text or an image cannot be encoded, or a prompt has a single response.
+        """
+        if self.comparisons.asks_all or self.protocol is not None:
+            return super().score_batch(batch, journal)
+        return ranked_batch(batch, self.comparisons, super().score_batch, journal)
 
     def units(self, candidates: Candidates) -> list[Unit]:
         """Return one unit for every ordered pair of responses that has to be judged.
@@ -333,5 +361,6 @@ def load_generative_judge(
         read=read_position,
         form=form,
         takes_benchmark_prompt=template == "benchmark",
+        comparisons=config,
         about=notes,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from mmrm.data.config.section import Temperature, Tokens
-from mmrm.eval.judges.judging_config import JudgeConfig
+from mmrm.eval.judges.judging_config import ComparisonsConfig, JudgeConfig
 
 ReleasedModel = Literal[
     "r1_reward",
@@ -40,7 +40,7 @@ GIVE_SCORES: frozenset[ReleasedModel] = frozenset(
 """The models that score each response. The others name the better one of two."""
 
 
-class ReleasedJudgeConfig(JudgeConfig):
+class ReleasedJudgeConfig(JudgeConfig, ComparisonsConfig):
     """A reward model that others released, run as in its authors' code.
 
     eval/judges/released/models.py lists the models with their prompts and readers.
@@ -69,6 +69,25 @@ class ReleasedJudgeConfig(JudgeConfig):
     max_new_tokens: Tokens | None = None
     """Maximum length of a judgement in tokens. Longer judgements are cut off, and count as
     unreadable if they contain no answer by then. `null` uses the limit of the authors' script."""
+
+    reading: Literal["written", "expected"] = "written"
+    """For `unified_reward_points`: the score as it is written, as the authors read it, or the
+    expected value of the score at its place in the text. Expected values are hardly ever equal."""
+
+    @model_serializer(mode="wrap")
+    def _without_default_reading(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the settings as plain values, without the keys that have their defaults here.
+
+        They are `comparisons`, `rounds` and `reading`. The digest of a judge, which clients of a
+        server see, is then that of earlier versions.
+        """
+        values: dict[str, Any] = handler(self)
+        if self.asks_all:
+            values.pop("comparisons", None)
+            values.pop("rounds", None)
+        if self.reading == "written":
+            values.pop("reading", None)
+        return values
 
     @property
     def compares(self) -> bool:

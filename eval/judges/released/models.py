@@ -26,13 +26,14 @@ from mmrm.eval.judges.checkpoint import (
 from mmrm.eval.judges.generative.judge import GenerativeJudge, load_writer
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.packed_judge import PackedJudge
-from mmrm.eval.judges.pointwise import PointJudge
+from mmrm.eval.judges.pointwise import ExpectedPointJudge, PointJudge
 from mmrm.eval.judges.released import templates as templates
 from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
 from mmrm.eval.judges.released.picture_judge import PictureJudge
 from mmrm.eval.judges.released.picture_model import PictureReward, load_picture_model
 from mmrm.eval.judges.released.templates import PairTemplate, PointTemplate
 from mmrm.eval.judges.scalar.judge import ScalarJudge
+from mmrm.eval.judges.score_place import ScorePlace
 from mmrm.eval.verdict_form import TAGGED
 from mmrm.models.backbone import load_scalar
 from mmrm.models.config import HeadConfig, SamplingConfig
@@ -86,7 +87,9 @@ RELEASED: dict[ReleasedModel, Released] = {
     ),
     "unified_reward_points": Released(
         family="qwen2_5_vl",
-        prompt_or_head=PointTemplate(templates.UNIFIED_REWARD_POINTS, templates.final_score),
+        prompt_or_head=PointTemplate(
+            templates.UNIFIED_REWARD_POINTS, templates.final_score, place=templates.FINAL_SCORE
+        ),
     ),
     "unified_reward_think": Released(
         family="qwen2_5_vl",
@@ -147,9 +150,16 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
     `path` is the YAML file of the judge, for messages.
 
     Raises:
-        CheckpointError: The checkpoint is of another family, or sampling is set for a scalar model.
+        CheckpointError: The checkpoint is of another family, or the file has settings that this
+            kind of model does not use.
     """
     released = RELEASED[config.model]
+    if not config.compares and not config.asks_all:
+        raise CheckpointError(
+            f"{path}: comparisons: {config.comparisons} is set, and {config.model} compares no "
+            "responses: it scores each one. Remove the key."
+        )
+    place = _place_of_expected_score(path, config)
     note = f"Asked and read as the row {config.model} of eval/judges/released/models.py says."
     prompt_or_head = released.prompt_or_head
     if isinstance(prompt_or_head, PictureReward):
@@ -177,12 +187,25 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         penalty_note = f"Repetition penalty {penalty}, as its generation_config.json says."
         notes = (note, penalty_note)
     if isinstance(prompt_or_head, PointTemplate):
+        if place is not None:
+            return ExpectedPointJudge(
+                model=checkpoint.model,
+                packed=checkpoint.packed,
+                sampling=sampling,
+                penalty=penalty,
+                ask=prompt_or_head.ask,
+                read=prompt_or_head.read,
+                place=place,
+                at_once=False,
+                about=notes,
+            )
         return PointJudge(
             model=checkpoint.model,
             packed=checkpoint.packed,
             sampling=sampling,
             penalty=penalty,
-            template=prompt_or_head,
+            ask=prompt_or_head.ask,
+            read=prompt_or_head.read,
             about=notes,
         )
     return GenerativeJudge(
@@ -193,8 +216,37 @@ def load_released_judge(path: Path, runtime: Runtime, config: ReleasedJudgeConfi
         ask=prompt_or_head.ask,
         read=prompt_or_head.read,
         form=prompt_or_head.form,
+        comparisons=config,
         about=notes,
     )
+
+
+def _place_of_expected_score(path: Path, config: ReleasedJudgeConfig) -> ScorePlace | None:
+    """Return the place of the score whose expected value is read; None if a written score is read.
+
+    Args:
+        path: The YAML file of the judge, for the message.
+        config: The content of the file.
+
+    Raises:
+        CheckpointError: The expected value is to be read of a model without such a place.
+    """
+    if config.reading == "written":
+        return None
+    template = RELEASED[config.model].prompt_or_head
+    place = template.place if isinstance(template, PointTemplate) else None
+    if place is None:
+        models = [
+            name
+            for name, released in RELEASED.items()
+            if isinstance(released.prompt_or_head, PointTemplate)
+            and released.prompt_or_head.place is not None
+        ]
+        raise CheckpointError(
+            f"{path}: reading: expected is set, and {config.model} does not write one of a list of "
+            f"scores after fixed words. It is possible for {', '.join(models)}. Remove the key."
+        )
+    return place
 
 
 def _refuse_other_family(path: Path, folder: Path, model: ReleasedModel, family: str) -> None:

@@ -16,6 +16,7 @@ from mmrm.data.preference import Message, Response, media_parts
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between, spans_between
 from mmrm.eval.candidates import Candidates, Side
+from mmrm.eval.judges.score_place import ScorePlace
 from mmrm.eval.verdict_form import VerdictForm
 
 OPENING_TAG = re.compile("<answer>")
@@ -61,6 +62,9 @@ class PointTemplate:
     mark: str = ""
     """A text that stands for the images and begins the question. The images themselves then follow
     the text. If it is empty, the images come before the text."""
+    place: ScorePlace | None = None
+    """The place of the score in a judgement, for its expected value; None if only a written score
+    is read."""
 
     def ask(self, candidates: Candidates, response: Response) -> tuple[Message, ...]:
         """Return the conversation that shows one response to the prompt of `candidates`.
@@ -194,6 +198,10 @@ def final_score(judgement: str) -> float:
         return math.nan
     match = DIGITS.search(after_heading)
     return float(match[0]) if match else math.nan
+
+
+FINAL_SCORE = ScorePlace("Final Score: ", {str(score): float(score) for score in range(101)})
+"""The place that `final_score` reads, and the scores that UnifiedReward's prompt asks for."""
 
 
 def thinking_score(judgement: str) -> float:

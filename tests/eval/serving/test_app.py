@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from mmrm.eval.judges.judging_config import ComparisonsConfig
+from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.serving.app import application
 from mmrm.eval.serving.request_limits import RequestLimits
 from mmrm.eval.serving.service import JudgeToServe, Service
@@ -159,6 +161,32 @@ def test_a_judge_that_compares_says_how_often(judges: dict[str, JudgeToServe]) -
     assert first["verdicts"] == "hard"
     assert "allows 3 of a judge" in second["error"]["message"]
     assert "takes two at least" in third["error"]["message"]
+
+
+def test_a_ranking_by_fewer_comparisons_is_the_judges_own(judges: dict[str, JudgeToServe]) -> None:
+    """The rounds of a sort are computed in the batcher's rows, with the votes of an evaluation."""
+    generative = judges["generative"]
+    written: Any = generative.judge
+    sparse = ComparisonsConfig(comparisons="sorted")
+    judge = replace(written, comparisons=sparse)
+    groups = [group("x", *"abcdef", images=1), group("y", *"abc"), group("x", "a")]
+    _, answer = asked(
+        replace(generative, judge=judge),
+        {"groups": groups, "texts": True},
+        limits=RequestLimits(compared=3),  # it limits judges that compare every two responses
+    )
+    first, second, third = answer["groups"]
+    assert "takes two at least" in third["error"]["message"]
+    for answered, sent in zip((first, second), groups[:2], strict=True):
+        candidates = candidates_of(sent["messages"], sent["responses"], sent["images"])
+        [scores] = judge.score_batch([candidates])
+        assert answered["scores"] == list(scores.values)
+        assert answered["attributes"] == {
+            name: list(values) for name, values in scores.attributes.items()
+        }
+        assert answered["judgements"] == len(scores.votes) == len(answered["votes"])
+        assert answered["tokens"] < answered["tokens_unshared"]
+    assert first["judgements"] <= 2 * 10  # in place of 30
 
 
 def test_paths_of_images_stay_below_the_media_folder(

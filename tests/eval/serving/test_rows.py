@@ -39,7 +39,8 @@ def with_pointwise(judges: dict[str, JudgeToServe]) -> dict[str, JudgeToServe]:
         model=written.model,
         packed=written.packed,
         sampling=written.sampling,
-        template=PointTemplate("{question} {response}", length_of),
+        ask=PointTemplate("{question} {response}", length_of).ask,
+        read=length_of,
     )
     return {**judges, "pointwise": replace(generative, judge=pointwise)}
 

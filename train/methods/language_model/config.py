@@ -7,18 +7,25 @@ default of this project, because the paper is silent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.prompts import JudgeTemplate
-from mmrm.train.recipe.sections import HELD_OUT_LOSS, Broken, MethodConfig, RunConfig
+from mmrm.train.recipe.sections import (
+    HELD_OUT_ACCURACY,
+    HELD_OUT_LOSS,
+    Broken,
+    MethodConfig,
+    RunConfig,
+)
 
 
 class LanguageModelConfig(MethodConfig):
-    """The cold start of a judge (R1-Reward), or the pretraining of the embedded backbone.
+    """The cold start of a judge (R1-Reward), a judge of single responses, or an embedded backbone.
 
-    Both learn texts by cross-entropy.
+    All of them learn texts by cross-entropy.
     """
 
     implementation = "mmrm.train.methods.language_model.method:LanguageModelMethod"
@@ -28,9 +35,10 @@ class LanguageModelConfig(MethodConfig):
     paradigm = "judge"
 
     type: Literal["language_model"]
-    target: Literal["judgement", "lessons"]
-    """Learn the records' rationales as judgements of two responses (R1-Reward's cold start), or
-    lessons: answers to questions about generated images of shapes, and verdicts on answers."""
+    target: Literal["judgement", "lessons", "ratings"]
+    """Learn the records' rationales as judgements of two responses (R1-Reward's cold start);
+    lessons: answers to questions about generated images of shapes, and verdicts on answers; or
+    ratings: the score of each response as text, for a judge of single responses."""
     answers: Literal["right", "stated"] = "stated"
     """For lessons: learn right answers only (`right`), or state near misses, too, and learn a
     verdict on every answer (`stated`)."""
@@ -52,35 +60,89 @@ class LanguageModelConfig(MethodConfig):
     """For judgements: learn every pair in both orders, instead of one with the winner first in
     exactly half [Q]."""
 
+    points: PointPrompt = PointPrompt()
+    """For ratings: the question about one response, and the scores. A response learns the score
+    whose value is closest to its rating, so that {"0": 0, "1": 1} fits ratings from 0 to 1. With
+    `rationale: true`, the critiques of the records are learned before the scores."""
+    rating: str | None = None
+    """For ratings: the attribute that is learned, such as `helpfulness`. Null takes the mean of all
+    attributes of a record. Responses without the rating are left out."""
+    loss_on: Literal["answer", "score"] = "answer"
+    """For ratings: learn the whole answer of the judge with its end, so that it can be written, or
+    the tokens of the score alone, which suffice for its expected value."""
+
+    @model_serializer(mode="wrap")
+    def _without_unused_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the keys for ratings out of a saved recipe with another target.
+
+        Recipes of older versions do not have the keys, and stay equal to those of this version.
+        """
+        values: dict[str, Any] = serialise(self)
+        if self.target != "ratings":
+            for name in ("points", "rating", "loss_on"):
+                values.pop(name, None)
+        return values
+
     @property
     def summary(self) -> str:
         """A description of the loss, for the plan and the model card."""
         target = "judgements"
+        if self.target == "ratings":
+            rating = self.rating or "the mean of all attributes"
+            learned = "scores alone" if self.loss_on == "score" else "answers with scores"
+            target = f"{learned}, by {rating}"
         if self.target == "lessons":
             target = f"lessons of {self.questions} questions about an image"
         return f"language_model: cross-entropy on {target}"
 
     @property
     def judge_template(self) -> JudgeTemplate | None:
-        """The prompt of the judge. None for lessons, which are not about comparing responses."""
-        if self.target == "lessons":
-            return None
-        return self.template
+        """The prompt of the judge. None for targets that are not about comparing responses."""
+        if self.target == "judgement":
+            return self.template
+        return None
+
+    @property
+    def point_prompt(self) -> PointPrompt | None:
+        """The question to a judge of single responses, for ratings."""
+        return self.points if self.target == "ratings" else None
+
+    @property
+    def uses_lists(self) -> bool:
+        """True for ratings: each response of a list is learned."""
+        return self.target == "ratings"
+
+    @property
+    def uses_ties(self) -> bool:
+        """True for ratings: equal responses learn equal scores."""
+        return self.target == "ratings"
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
-        """Return the names of the figures on the records of data.validation: the loss alone.
+        """Return the names of the figures on the records of data.validation.
 
-        A model after the cold start is not measured by its judgements.
+        A model after the cold start is not measured by its judgements, so that it has the loss
+        alone. A judge of single responses also has its accuracy.
         """
         if not run.data.validation:
             return ()
+        if self.target == "ratings":
+            return (HELD_OUT_ACCURACY, HELD_OUT_LOSS)
         return (HELD_OUT_LOSS,)
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that the recipe breaks.
 
-        Judgements need a source with rationales, and lessons need the generated shapes data.
+        Judgements need a source with rationales, lessons need the generated shapes data, and ratings
+        with rationales need critiques.
         """
+        if self.target == "ratings":
+            yield from self._rules_of_ratings(run)
+            return
+        for key in sorted({"points", "rating", "loss_on"} & self.model_fields_set):
+            message = (
+                f"{key} is for method.target=ratings, and the target is {self.target}; remove it"
+            )
+            yield Broken(message, (f"method.{key}", "method.target"))
         types = {source.type for source in run.data.sources}
         if self.target == "judgement":
             if not any(source.has_rationales for source in run.data.sources):
@@ -101,3 +163,14 @@ class LanguageModelConfig(MethodConfig):
                 "one source, of type shapes"
             )
             yield Broken(message, ("method.target", "data.sources"))
+
+    def _rules_of_ratings(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules that a recipe for ratings breaks."""
+        has_critiques = any(source.has_critiques for source in run.data.sources)
+        if self.points.rationale and not has_critiques:
+            message = (
+                "with points.rationale the judge learns a critique before each score, and no source "
+                "holds critiques; annotate the records (python eval/annotate.py --help), or set "
+                "method.points.rationale=false"
+            )
+            yield Broken(message, ("method.points", "data.sources"))

@@ -1,4 +1,4 @@
-"""The language-model methods: the cold start of a generative judge, and other learned texts.
+"""The language-model methods: the cold start of a generative judge, ratings, and other texts.
 
 In a cold start records with rationales become judgements to learn. A pair is shown in a random
 order, with the winner first in exactly half of an epoch's records, or in both orders. The loss is
@@ -19,14 +19,18 @@ from mmrm.data.preference import Preference, Response, text
 from mmrm.data.prompts import Answer, JudgeTemplate, judge_conversation, write_judgement
 from mmrm.data.rationales import obstacle, swapped
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
+from mmrm.eval.judges.points.judge import point_judge
+from mmrm.eval.judges.pointwise import PointJudge
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Conversation, Encoder
 from mmrm.train.methods.language_model.config import LanguageModelConfig
+from mmrm.train.methods.language_model.ratings import RatingEncoder
 from mmrm.train.methods.method import Method, SupervisedMethod
 from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.objectives import Objective, perplexity
 from mmrm.train.supervised.steps import (
     Costs,
+    Encode,
     MixtureRecords,
     PackedRow,
     TrainingExample,
@@ -223,9 +227,15 @@ class LanguageModelMethod(SupervisedMethod):
     needs_rationale = True
 
     def prepare(self) -> None:
-        """Build the encoder, the objective and the records: judgements, or lessons."""
+        """Build the encoder, the objective and the records: judgements, ratings or lessons."""
         config = self.config
         self.objective = LanguageModelling()
+        if config.target == "ratings":
+            self.needs_rationale = False
+            self.encode = RatingEncoder(self.encoder, config.points, config.rating, config.loss_on)
+            self.records = MixtureRecords(self.mixture, self.encode)
+            self.costs = Costs(expected_costs(self.mixture))
+            return
         self.encode = JudgementEncoder(self.encoder, config.template)
         if config.target in RECORDS:  # lessons, whose module is imported only if it is needed
             make_records = load(RECORDS[config.target])
@@ -251,9 +261,24 @@ class LanguageModelMethod(SupervisedMethod):
                     highlight=False,
                 )
 
-    def judge(self, model: Any) -> GenerativeJudge:
-        """Return the model in training as a judge that writes judgements."""
-        return generative_judge(self, self.config.template, model)
+    def held_out_encoder(self) -> Encode:
+        """Return the function that encodes a record of data.validation to see if it can be used.
+
+        For ratings, it also refuses a record that has none.
+        """
+        if self.config.target == "ratings":
+            return self.encode
+        return super().held_out_encoder()
+
+    def judge(self, model: Any) -> GenerativeJudge | PointJudge:
+        """Return the model in training as a judge of two responses, or of single ones."""
+        config = self.config
+        if config.target != "ratings":
+            return generative_judge(self, config.template, model)
+        # A judge that answers at once calls the model in its wrappers, as a scalar judge does.
+        judging_model = unwrapped(model) if config.points.rationale else model
+        sampling = self.recipe.evaluation.judging
+        return point_judge(config.points, "expected", judging_model, self.packed(), sampling)
 
 
 class LanguageModelling(Objective):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from mmrm.data.preference import Message, text_pair
+from mmrm.data.preference import Message, text_pair, text_responses
 from mmrm.data.prompts import question, write_judgement
-from mmrm.eval.candidates import Example, Vote
+from mmrm.eval.candidates import Candidates, Example, Vote
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges import writing
 from mmrm.eval.judges.generative.judge import (
@@ -21,6 +21,7 @@ from mmrm.eval.judges.generative.judge import (
     PairLayout,
     by_template,
 )
+from mmrm.eval.judges.judging_config import ComparisonsConfig
 from mmrm.eval.judges.packed_inference import Packed
 from mmrm.eval.judges.packed_judge import Unit, UnitEncoder, UnitResult
 from mmrm.eval.protocol import ProtocolConfig, presentations
@@ -151,6 +152,37 @@ def test_a_judge_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> No
     assert resumed.judge(EXAMPLES, journal) == verdicts
     assert resumed.notes() == whole.notes()
     assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + 2 * len(EXAMPLES)
+
+
+def test_a_benchmark_asks_what_its_protocol_says_whatever_ranks_other_responses(
+    checkpoint: str,
+) -> None:
+    plain = judge(checkpoint)
+    sparse = dataclasses.replace(
+        plain.judging, protocol=None, comparisons=ComparisonsConfig(comparisons="sorted")
+    )
+    assert not sparse.info.compares_all
+    assert JudgeOfBenchmark(sparse).judge(EXAMPLES) == plain.judge(EXAMPLES)
+
+
+def test_a_ranking_goes_on_from_its_journal(checkpoint: str, tmp_path: Path) -> None:
+    """A killed ranking asks no comparison again, in whichever round it was asked."""
+    responses = text_responses("one", "two", "three", "four", "five")
+    group = Candidates("key", (png(60),), EXAMPLES[0].prompt, responses, "row")
+    sparse: Any = dataclasses.replace(
+        judge(checkpoint).judging,
+        protocol=None,
+        comparisons=ComparisonsConfig(comparisons="swiss", rounds=2),
+    )
+    file = tmp_path / "journal.jsonl"
+    journal = Journal("ranking", None, file, "mark")
+    [scores] = sparse.score_batch([group], journal)
+    assert len(scores.votes) == scores.usage.judgements == 8
+    lines = file.read_text().splitlines()
+    assert len(lines) == 1 + 8
+    file.write_text("\n".join(lines[:7]) + "\n")
+    assert sparse.score_batch([group], journal) == [scores]
+    assert sorted(file.read_text().splitlines()) == sorted(lines)
 
 
 def test_greedy_judgements_are_those_of_plain_generation(checkpoint: str) -> None:
