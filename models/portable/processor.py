@@ -216,24 +216,32 @@ def _read(
 
     The arguments and errors are those of `padded_batch`.
     """
-    turns, pictures = read_conversation(messages, images, images_in_answers=True)
+    conversation = read_conversation(messages, images, media_in_answers=True)
+    turns = conversation.turns
     answers = [read_response(number, response) for number, response in enumerate(responses)]
+    all_videos = list(conversation.videos)
+    for answer in answers:
+        all_videos += answer.videos
+    if all_videos:
+        raise ConversationError(
+            "a video was given, and this model reads texts and images: give frames as images"
+        )
     if config.system_prompt is not None and turns[0]["role"] != "system":
         content = [{"type": "text", "text": config.system_prompt}]
         turns.insert(0, {"role": "system", "content": content})
     tokenizer = processor.tokenizer
-    _refuse_control_tokens(tokenizer, [*turns, *(turn for turn, _ in answers)])
+    _refuse_control_tokens(tokenizer, [*turns, *(answer.turn for answer in answers)])
 
     image_text = text_of_image(tokenizer)
     images_of_answers: list[list[ProcessedPicture]] = []
-    images_of_prompt = [_processed(config, processor, picture) for picture in pictures]
-    for _, pictures_of_answer in answers:
+    images_of_prompt = [_processed(config, processor, picture) for picture in conversation.images]
+    for answer in answers:
         images_of_answers.append(
-            [_processed(config, processor, picture) for picture in pictures_of_answer]
+            [_processed(config, processor, picture) for picture in answer.images]
         )
     return ReadResponses(
         turns=[_with_written_images(turn, image_text) for turn in turns],
-        answers=[_with_written_images(answer, image_text) for answer, _ in answers],
+        answers=[_with_written_images(answer.turn, image_text) for answer in answers],
         images_of_prompt=images_of_prompt,
         images_of_answers=images_of_answers,
     )
