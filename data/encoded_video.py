@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 FRAMES_OF_PATCH = 2
 """Frames of a temporal patch, which becomes the tokens of one image, in all backbones with video
 tokens."""
+CONTAINERS = (
+    *("3g2", "3gp", "asf", "avi", "flv", "m4a", "matroska", "mj2", "mov", "mp4", "mpeg", "mpegts"),
+    *("mpegvideo", "ogg", "webm"),
+)
+"""Names of the containers that are read, as FFmpeg has them. Its other formats are not used:
+playlists, for one, name further files and addresses."""
 TICKS_PER_SECOND = 90_000
 """Times in a video that is written here are multiples of this part of a second."""
 TIME_TOLERANCE = 1e-6
@@ -347,7 +353,9 @@ def _opened(content: bytes | Path) -> Iterator[Any]:
     if isinstance(content, Path):
         require_regular(content)
     source = io.BytesIO(content) if isinstance(content, bytes) else str(content)
-    with av.open(source) as container:
+    # Videos are not trusted: a file may name other files, which are then not opened.
+    options = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"}
+    with av.open(source, options=options) as container:
         if not container.streams.video:
             raise UserError("it holds no pictures, only sound or text")
         yield container
