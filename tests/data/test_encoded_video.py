@@ -22,6 +22,7 @@ from mmrm.data.encoded_video import (
     video_size,
 )
 from mmrm.data.errors import RecordError
+from mmrm.data.synthetic.scenes import png
 from tests.data.test_frames import video
 
 pytest.importorskip("av")
@@ -60,6 +61,9 @@ def test_what_is_no_video_is_refused_with_the_record(tmp_path: Path) -> None:
         sample_frames(Video(b"\x00" * 500), VideoConfig(), "row 7")
     with pytest.raises(RecordError, match=r"row 7: the video .*absent.mp4. cannot be read"):
         sample_frames(Video(tmp_path / "absent.mp4"), VideoConfig(), "row 7")
+    # FFmpeg reads an image as a video of one frame.
+    with pytest.raises(RecordError, match=r"row 7: the video .given as bytes. cannot be read"):
+        sample_frames(Video(png(Image.new("RGB", (64, 48)))), VideoConfig(), "row 7")
 
 
 @given(
