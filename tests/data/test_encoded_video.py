@@ -17,11 +17,11 @@ from mmrm.data.encoded_video import (
     grey_video_like,
     num_sampled_frames,
     sample_frames,
-    sampled_numbers,
     video_of,
     video_size,
 )
 from mmrm.data.errors import RecordError
+from mmrm.data.frame_sampling import evenly_spaced, sampled_numbers
 from mmrm.data.synthetic.scenes import png
 from tests.data.test_frames import video
 
@@ -44,6 +44,13 @@ def test_frames_are_sampled_by_rate_or_count(
     found, seconds = sampled_numbers(TIMES, sampling)
     assert found == numbers
     assert seconds == pytest.approx(interval)
+
+
+def test_numbers_are_evenly_spaced_as_by_numpy() -> None:
+    for num_all in range(1, 80):
+        for count in range(1, num_all + 1):
+            wanted = np.linspace(0, num_all - 1, count, dtype=int).tolist()
+            assert evenly_spaced(num_all, count) == wanted
 
 
 def test_a_path_and_its_bytes_give_the_same_frames(tmp_path: Path) -> None:
