@@ -30,8 +30,9 @@ from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.option_numbers import COUNT, WORKERS
-from mmrm.data.encoded_video import decoded_frames, import_pyav, upright_image
+from mmrm.data.encoded_video import import_pyav
 from mmrm.data.errors import UserError
+from mmrm.data.frame_sampling import VideoError, decoded_frames, upright_image
 from mmrm.data.regular_files import require_regular
 from mmrm.data.storage.files import parallel_results
 from mmrm.data.storage.output_lock import locked_folder
@@ -168,7 +169,7 @@ def try_extract(max_frames: int, job: VideoJob) -> str:
 
     try:
         extract(job, max_frames)
-    except (UserError, OSError, av.error.FFmpegError) as error:
+    except (UserError, VideoError, OSError, av.error.FFmpegError) as error:
         return f"{job.video}: {error}"
     return ""
 

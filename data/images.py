@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from mmrm.data.encoded_video import FRAMES_OF_PATCH, VideoConfig, frame_size, num_sampled_frames
+from mmrm.data.encoded_video import VideoConfig, num_sampled_frames
 from mmrm.data.errors import ImageError, SpecialFileError, UserError
+from mmrm.data.frame_sampling import FRAMES_OF_PATCH, frame_size
 from mmrm.data.image_decoding import ImageModeError, orientation, upright_rgb
 from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular, read_bytes, require_regular
@@ -601,7 +602,7 @@ def frame_sizes(
 ) -> npt.NDArray[np.uint32]:
     """Return the sizes of the frames of videos that are shown as images, (videos, 2).
 
-    See `mmrm.data.encoded_video.frame_size`.
+    See `mmrm.data.frame_sampling.frame_size`.
 
     Args:
         videos: The fields of `VideoSize` for each video, (videos, 4).

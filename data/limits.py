@@ -14,6 +14,7 @@ from pydantic import Field
 from mmrm.data.config.section import GrowingSection
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, texts
+from mmrm.data.video import VIDEO_PART_TYPES
 
 
 class Limits(GrowingSection):
@@ -77,31 +78,36 @@ class Limits(GrowingSection):
             )
 
 
-def written_sizes(messages: Any, responses: Sequence[Any], images: Any) -> dict[str, int]:
+def written_sizes(
+    messages: Any, responses: Sequence[Any], images: Any, videos: Any = ()
+) -> dict[str, int]:
     """Return the sizes of a conversation that was sent or written to a file, before it is checked.
 
     The keys are the fields of `Limits`. Sizes are counted before any image is decoded or text
     tokenised. `characters` is the length of the prompt and the longest response, because these
-    are tokenised together. `parts` and `images` are those of the prompt and of all responses; a
-    response that is one text has no parts. Malformed parts are not counted: reading the
-    conversation refuses them.
+    are tokenised together. `parts`, `images` and `videos` are those of the prompt and of all
+    responses; a response that is one text has no parts. Malformed parts are not counted: reading
+    the conversation refuses them.
 
     Args:
         messages: A text, or a list of turns {role, content}. A content is a text or a list of
             parts. It may also be malformed.
         responses: The responses to the messages, texts or lists of parts. They may be malformed.
         images: The list of the images outside the messages; anything else counts as none.
+        videos: The list of the videos outside the messages; anything else counts as none.
     """
     turns = messages if isinstance(messages, list | tuple) else [{"content": messages}]
     num_characters = 0
     num_parts = 0
     num_images = len(images) if isinstance(images, list | tuple) else 0
+    num_videos = len(videos) if isinstance(videos, list | tuple) else 0
     for turn in turns:
         content = turn.get("content") if isinstance(turn, dict) else None
         parts = content if isinstance(content, list | tuple) else [content]
         num_parts += len(parts)
         num_characters += _num_characters(parts)
         num_images += _num_images(parts)
+        num_videos += _num_videos(parts)
 
     longest_response = 0
     for response in responses:
@@ -110,10 +116,12 @@ def written_sizes(messages: Any, responses: Sequence[Any], images: Any) -> dict[
             num_parts += len(parts)
         longest_response = max(longest_response, _num_characters(parts))
         num_images += _num_images(parts)
+        num_videos += _num_videos(parts)
     return {
         "turns": len(turns),
         "parts": num_parts,
         "images": num_images,
+        "videos": num_videos,
         "characters": num_characters + longest_response,
     }
 
@@ -131,18 +139,30 @@ def _num_characters(parts: Sequence[Any]) -> int:
 
 def _num_images(parts: Sequence[Any]) -> int:
     """Return the number of images inside the parts of a turn or a response."""
-    num_images = 0
-    for part in parts:
-        if not isinstance(_text_of(part), str) and isinstance(part, dict) and _has_value(part):
-            num_images += 1
-    return num_images
+    return sum(_holds_file(part) and not _is_video_part(part) for part in parts)
+
+
+def _num_videos(parts: Sequence[Any]) -> int:
+    """Return the number of videos inside the parts of a turn or a response."""
+    return sum(_holds_file(part) and _is_video_part(part) for part in parts)
+
+
+def _is_video_part(part: Any) -> bool:
+    """Return True if the type of a part, which may be malformed, is that of a video."""
+    return isinstance(part, dict) and part.get("type") in VIDEO_PART_TYPES
+
+
+def _holds_file(part: Any) -> bool:
+    """Return True if a part, which may be malformed, is no text and has a value."""
+    is_text = isinstance(_text_of(part), str)
+    return not is_text and isinstance(part, dict) and _has_value(part)
 
 
 def _has_value(part: dict[str, Any]) -> bool:
     """Return True if a part of a turn has a value under another key than `type`.
 
-    An image part without such a value marks the position of an image that is sent outside the
-    messages.
+    An image part or a video part without such a value marks the position of an image or a video
+    that is sent outside the messages.
     """
     return any(value is not None for key, value in part.items() if key != "type")
 

@@ -89,15 +89,6 @@ def num_image_parts(messages: Sequence[Message]) -> int:
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
 
-def without_videos(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return `messages` without their video parts."""
-    turns: list[Message] = []
-    for message in messages:
-        parts: list[Part] = [part for part in message["content"] if part["type"] != "video"]
-        turns.append({"role": message["role"], "content": parts})
-    return tuple(turns)
-
-
 def num_video_parts(messages: Sequence[Message]) -> int:
     """Return the number of video parts of `messages`."""
     return sum(part["type"] == "video" for message in messages for part in message["content"])

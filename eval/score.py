@@ -13,7 +13,8 @@ The prompt is in the column `prompt` (a text or turns) or `messages`. The respon
 `responses`, or a single one is in `response` or `completion`, or two are in `chosen` and
 `rejected`, as in this project's and TRL's preference records. Images are in the turns, in `images`
 or in `image`. They are paths inside IN's folder or --image-root, data URIs, or {bytes, path} as
-`datasets` stores them.
+`datasets` stores them. Videos are in the turns, in `videos` or in `video`, in the same ways. How
+their frames are sampled is a setting of the checkpoint (`backbone.videos` of its recipe).
 
 OUT holds the columns of the record unchanged, and these columns, which replace columns of the same
 name:

@@ -16,7 +16,7 @@ records hold (`right`, written by eval/sample.py). A rule that contradicts such 
 this project's preference records (`type: project` in a recipe), or {images, prompt, response}. With
 --output-format trl they are TRL's records of turns (`prompt`, `chosen`, `rejected`, or `prompt`,
 `completion`). JSON lines name images by their paths. Parquet holds the images, as `datasets` reads
-them.
+them. Records with videos are written as JSON lines of this project's form alone.
 
 With --lower-bound Z, `best` and `rejection-sampling` rank responses by score - Z * std, in which std
 is the standard deviation that a judge with the head `gaussian` states for each score. A response

@@ -36,6 +36,7 @@ from mmrm.models.portable.critic import Critic
 from mmrm.models.portable.head_columns import columns_of
 from mmrm.models.portable.language_model import LabelModel
 from mmrm.models.portable.reward import ScalarReward, refuse_other_numbers
+from mmrm.models.portable.videos import SETTINGS as VIDEO_SETTINGS
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
 """Folder of the tiny backbone of this repository."""
@@ -182,7 +183,7 @@ def load_scalar_from_tensors(
     model_config = _read_config(config)
     model_config.assistant_turn = _assistant_turn(config, model_config)
     model_config.reward_head = head.model_dump()
-    model_config.system_prompt = config.system_prompt
+    _note_inputs(model_config, config)
     for name, tensor in tensors.items():
         if name.endswith("embed_tokens.weight"):
             model_config.text_config.vocab_size = len(tensor)
@@ -199,6 +200,20 @@ def load_scalar_from_tensors(
     model.head.float().load_state_dict(head_tensors)
     _prepare_for_packed_rows(model, config)
     return model
+
+
+def _note_inputs(model_config: Any, config: BackboneConfig) -> None:
+    """Note in a model's configuration how its conversations and videos are prepared.
+
+    `save_pretrained` writes these settings into config.json, where the remote code of the
+    checkpoint finds them.
+    """
+    model_config.system_prompt = config.system_prompt
+    pixels_of_image = {
+        "min_image_pixels": config.min_pixels,
+        "max_image_pixels": config.max_pixels,
+    }
+    setattr(model_config, VIDEO_SETTINGS, config.videos.model_dump() | pixels_of_image)
 
 
 def set_joint_responses(model: ScalarReward, count: int | None) -> None:
@@ -273,7 +288,7 @@ def _load_with_head(
             "backbone it was trained from."
         )
     model_config.reward_head = stored_head or expected_head
-    model_config.system_prompt = config.system_prompt
+    _note_inputs(model_config, config)
 
     value_head = None
     if stored_head is None and not fresh_head:

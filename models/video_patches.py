@@ -2,38 +2,25 @@
 
 A recipe may also show each frame as an image of its own (`FrameCache`).
 
-Two successive frames of a video form a temporal patch, which the vision tower takes like an image.
-(An image is two equal frames.) The image processor without torchvision turns each frame into the
-patches of two equal frames, and a temporal patch has the first half of one frame's numbers and the
-second half of the next frame's.
+`mmrm.models.portable.videos` makes the temporal patches.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from PIL import Image as PillowImage
-from torch import Tensor
-
-from mmrm.data.encoded_video import (
-    FRAMES_OF_PATCH,
-    SampledVideo,
-    Video,
-    frames_as_images,
-    sample_frames,
-)
+from mmrm.data.encoded_video import Video, frames_as_images, sample_frames
 from mmrm.data.errors import RecordError
-from mmrm.data.images import resized
+from mmrm.data.frame_sampling import FRAMES_OF_PATCH, SampledVideo
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig
 from mmrm.models.families.family import VideoLayout
 from mmrm.models.packing.segments import ProcessedImage
 from mmrm.models.packing.vision import VisionTokens
+from mmrm.models.portable.videos import size_in_tokens, temporal_patches, timestamps
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -143,7 +130,14 @@ class VideoCache:
         num_patches = -(-len(sampled.frames) // FRAMES_OF_PATCH)
         width, height = sampled.frames[0].size
         size = self.frame_size(height, width, num_patches, record)
-        pixel_values, (rows, columns) = self._temporal_patches(sampled.frames, size)
+        new_height, new_width = size
+        pixel_values, rows, columns = temporal_patches(
+            _until_abandoned(sampled.frames),
+            new_height,
+            new_width,
+            self.image_processor,
+            self.vision_config.in_channels,
+        )
         digest = _digest(sampled, size)
         tokens_per_patch = rows * columns // self.vision.merge_size**2
         if self.layout.has_timestamps:
@@ -156,7 +150,7 @@ class VideoCache:
                     pixel_values=pixel_values[index],
                 )
                 images.append(image)
-            return ProcessedVideo(tuple(images), _timestamps(sampled.times))
+            return ProcessedVideo(tuple(images), timestamps(sampled.times))
         whole = ProcessedImage(
             content=digest,
             grid=(num_patches, rows, columns),
@@ -192,43 +186,7 @@ class VideoCache:
                 "frames."
             )
         fewest_pixels = min(self.limits.min_pixels, most_pixels)
-        sizes = np.array([[height, width]], dtype=np.uint32)
-        new_height, new_width = resized(sizes, fewest_pixels, most_pixels, token_side)[0].tolist()
-        return new_height, new_width
-
-    def _temporal_patches(
-        self, frames: Sequence[Image], size: tuple[int, int]
-    ) -> tuple[Tensor, tuple[int, int]]:
-        """Return the patches of frames, and the rows and columns of patches of a frame.
-
-        Args:
-            frames: The sampled frames. If their number is odd, the last one is used twice.
-            size: Height and width to which they are scaled.
-
-        Returns:
-            Patches (temporal patches, patches of a frame, numbers) float32.
-        """
-        height, width = size
-        channels = self.vision_config.in_channels
-        halves = []
-        grid = (0, 0, 0)
-        for number, frame in enumerate(frames):
-            stop_if_abandoned()
-            scaled = frame.resize((width, height), PillowImage.Resampling.BICUBIC)
-            output = self.image_processor(images=[scaled], do_resize=False, return_tensors="pt")
-            patches, (grid,) = self.vision.read(output, self.vision)
-            # (patches, channels, frames, numbers of a channel and frame)
-            by_frame = patches.view(len(patches), channels, FRAMES_OF_PATCH, -1)
-            halves.append(by_frame[:, :, number % FRAMES_OF_PATCH])
-        if len(frames) % FRAMES_OF_PATCH:
-            halves.append(halves[-1])
-        temporal_patches = []
-        for first, second in zip(
-            halves[::FRAMES_OF_PATCH], halves[1::FRAMES_OF_PATCH], strict=True
-        ):
-            temporal_patches.append(torch.stack([first, second], dim=2).flatten(1))
-        _, rows, columns = grid
-        return torch.stack(temporal_patches), (rows, columns)
+        return size_in_tokens(height, width, fewest_pixels, most_pixels, token_side)
 
     def _temporal_step(self, interval: float) -> float:
         """Return the positions between temporal patches of frames `interval` seconds apart."""
@@ -237,18 +195,11 @@ class VideoCache:
         return self.layout.positions_per_second(self.vision_config) * FRAMES_OF_PATCH * interval
 
 
-def _timestamps(times: Sequence[float]) -> tuple[str, ...]:
-    """Return the text before each temporal patch: the mean time of its two frames.
-
-    Args:
-        times: Seconds from the beginning of the video, for each sampled frame.
-    """
-    labels = []
-    for start in range(0, len(times), FRAMES_OF_PATCH):
-        times_of_patch = times[start : start + FRAMES_OF_PATCH]
-        mean_time = (times_of_patch[0] + times_of_patch[-1]) / 2
-        labels.append(f"<{mean_time:.1f} seconds>")
-    return tuple(labels)
+def _until_abandoned(frames: Sequence[Image]) -> Iterator[Image]:
+    """Yield frames, and stop between two of them if nobody waits for the result any more."""
+    for frame in frames:
+        stop_if_abandoned()
+        yield frame
 
 
 def _digest(sampled: SampledVideo, size: tuple[int, int]) -> str:

@@ -30,6 +30,7 @@ LAYERS = {
             "config",
             "display",
             "video",
+            "frame_sampling",
             "encoded_video",
         ),
         *("image_decoding", "preference", "limits", "rationales", "prompts", "point_prompt"),

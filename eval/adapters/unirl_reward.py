@@ -66,8 +66,14 @@ have fewer."""
 QUOTED_CHARACTERS = 500
 """Number of characters of the server's answer that a message quotes."""
 
-IMAGE_KEYS = ("image", "image_url", "url", "bytes", "path")
-"""Keys under which a part of a message may hold its image."""
+PART_KINDS = {"image": "image", "image_url": "image", "video": "video", "video_url": "video"}
+"""The kind of a part of a message, image or video, by its type."""
+
+FILE_KEYS = {
+    "image": ("image", "image_url", "url", "bytes", "path"),
+    "video": ("video", "video_url", "url", "bytes", "path"),
+}
+"""Keys under which a part of a message may hold its image or its video."""
 
 PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 """Modes of Pillow that a PNG file keeps."""
@@ -372,54 +378,72 @@ def numbers_in(scores: Any) -> list[float]:
     return [float(score) for score in scores]
 
 
-def sendable(messages: Any, images: Any = ()) -> list[dict[str, Any]]:
-    """Return messages in a form that JSON can hold, with every image as a data URI.
+def sendable(messages: Any, images: Any = (), videos: Any = ()) -> list[dict[str, Any]]:
+    """Return messages in a form that JSON can hold, with every image and video as a data URI.
 
     The images go into the image parts that hold no image yet. If the messages have no image parts,
     the images replace the markers `<image>` in the texts, provided that there are as many markers
-    as images. Otherwise the images are inserted before the first text of the user. The server
-    refuses a marker that remains.
+    as images. Otherwise the images are inserted before the first text of the user. The same is then
+    done with the videos, whose marker is `<video>`. The server refuses a marker that remains.
 
     Args:
         messages: A text of the user, or a list of turns. The content of a turn is a text or a list
             of parts.
         images: Images that the messages do not hold themselves, in any form that `data_uri` takes.
+        videos: Videos that the messages do not hold themselves, in the same forms, but not opened.
 
     Raises:
-        RewardServerError: If the numbers of images and image parts differ, or a part is of another
-            type.
+        RewardServerError: If the numbers of images and image parts, or of videos and video parts,
+            differ, or a part is of another type.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    remaining_images = iter(images)
+    remaining = {"image": iter(images), "video": iter(videos)}
     turns = []
     for turn in messages:
-        parts = _parts(turn["content"], remaining_images)
+        parts = _parts(turn["content"], remaining)
         turns.append({"role": turn["role"], "content": parts})
-
-    # Images that no image part of the messages has taken.
-    image_parts = [{"type": "image", "image": data_uri(image)} for image in remaining_images]
-    if not image_parts:
-        return turns
-    parts_of_all_turns = [part for turn in turns for part in turn["content"]]
-    if any(part["type"] == "image" for part in parts_of_all_turns):
-        raise RewardServerError(f"{len(image_parts)} more images than image parts in the messages")
-
-    whole_text = "".join(part["text"] for part in parts_of_all_turns)
-    if whole_text.count("<image>") == len(image_parts):
-        images_for_markers = iter(image_parts)
-        for turn in turns:
-            turn["content"] = _replace_markers(turn["content"], images_for_markers)
-        return turns
-    first_user_turn = next(turn for turn in turns if turn["role"] == "user")
-    first_user_turn["content"] = image_parts + first_user_turn["content"]
+    for kind, remaining_files in remaining.items():
+        # Images or videos that no part of the messages has taken.
+        new_parts = [{"type": kind, kind: data_uri(file, kind)} for file in remaining_files]
+        if new_parts:
+            turns = _with_new_parts(turns, new_parts, kind)
     return turns
 
 
-def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
-    """Return the content of a turn as text parts and image parts.
+def _with_new_parts(
+    turns: list[dict[str, Any]], new_parts: list[dict[str, Any]], kind: str
+) -> list[dict[str, Any]]:
+    """Return turns with further image parts, or video parts, in their places; see `sendable`.
 
-    An image part that holds no image takes the next one of `images`.
+    Args:
+        turns: Turns whose contents are lists of parts.
+        new_parts: The parts to be placed.
+        kind: "image" or "video".
+
+    Raises:
+        RewardServerError: If the turns have parts of this kind already.
+    """
+    parts_of_all_turns = [part for turn in turns for part in turn["content"]]
+    if any(part["type"] == kind for part in parts_of_all_turns):
+        raise RewardServerError(f"{len(new_parts)} more {kind}s than {kind} parts in the messages")
+    texts = [part["text"] for part in parts_of_all_turns if part["type"] == "text"]
+    marker = f"<{kind}>"
+    if "".join(texts).count(marker) == len(new_parts):
+        parts_for_markers = iter(new_parts)
+        for turn in turns:
+            turn["content"] = _replace_markers(turn["content"], marker, parts_for_markers)
+        return turns
+    first_user_turn = next(turn for turn in turns if turn["role"] == "user")
+    first_user_turn["content"] = new_parts + first_user_turn["content"]
+    return turns
+
+
+def _parts(content: Any, remaining: dict[str, Iterator[Any]]) -> list[dict[str, Any]]:
+    """Return the content of a turn as text parts, image parts and video parts.
+
+    An image part that holds no image takes the next one of `remaining["image"]`, and a video part
+    that holds no video the next one of `remaining["video"]`.
     """
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -427,78 +451,96 @@ def _parts(content: Any, images: Iterator[Any]) -> list[dict[str, Any]]:
     for part in content:
         if part["type"] == "text":
             parts.append({"type": "text", "text": part["text"]})
-        elif part["type"] in ("image", "image_url"):
-            own_images = [part[key] for key in IMAGE_KEYS if part.get(key) is not None]
+        elif part["type"] in PART_KINDS:
+            kind = PART_KINDS[part["type"]]
+            own_files = [part[key] for key in FILE_KEYS[kind] if part.get(key) is not None]
             # The first of them: an image may be given under several keys.
-            image = own_images[0] if own_images else next(images, None)
-            if image is None:
-                raise RewardServerError("the messages have more image parts than images")
-            parts.append({"type": "image", "image": data_uri(image)})
+            file = own_files[0] if own_files else next(remaining[kind], None)
+            if file is None:
+                raise RewardServerError(f"the messages have more {kind} parts than {kind}s")
+            parts.append({"type": kind, kind: data_uri(file, kind)})
         else:
             raise RewardServerError(
-                f"a part of a message is of type {part['type']!r}; required is text or image"
+                f"a part of a message is of type {part['type']!r}; required is text, image or video"
             )
     return parts
 
 
 def _replace_markers(
-    parts: list[dict[str, Any]], images: Iterator[dict[str, Any]]
+    parts: list[dict[str, Any]], marker: str, new_parts: Iterator[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return text parts with an image part in place of each marker `<image>`.
+    """Return parts with an image part, or a video part, in place of each marker in the texts.
 
     Line breaks next to a marker are removed with it.
 
     Args:
-        parts: Text parts.
-        images: The image parts, in the order of the markers.
+        parts: The parts of a turn.
+        marker: The marker, `<image>` or `<video>`.
+        new_parts: The image or video parts, in the order of the markers.
     """
     replaced: list[dict[str, Any]] = []
     for part in parts:
-        pieces = part["text"].split("<image>")
+        if part["type"] != "text":
+            replaced.append(part)
+            continue
+        pieces = part["text"].split(marker)
         if len(pieces) > 1:
             pieces = [piece.strip("\n") for piece in pieces]
         for index, piece in enumerate(pieces):
             if index > 0:
-                replaced.append(next(images))
+                replaced.append(next(new_parts))
             if piece:
                 replaced.append({"type": "text", "text": piece})
     return replaced
 
 
-def data_uri(image: Any) -> str:
-    """Return an image as a data URI, a text that contains the bytes of the image.
+def data_uri(file: Any, kind: str = "image") -> str:
+    """Return an image or a video as a data URI, a text that contains the bytes of its file.
 
     The media type in the URI is a placeholder: the server recognises the format by the content.
 
     Args:
-        image: An image of Pillow, the bytes of a file, a path, a data URI, or a mapping that holds
-            one of them as "bytes", "path" or "url".
+        file: The bytes of a file, a path, a data URI, or a mapping that holds one of them as
+            "bytes", "path" or "url". An image may also be an image of Pillow.
+        kind: "image" or "video".
 
     Raises:
-        RewardServerError: If the image is an address, or a path of something that is no file.
+        RewardServerError: If the file is an address, a path of something that is no file, or a
+            video of another form, such as a list of frames.
     """
-    if isinstance(image, dict):
-        image = next(image[key] for key in ("bytes", "path", "url") if image.get(key) is not None)
-    if isinstance(image, str) and image.startswith("data:"):
-        return image
-    if isinstance(image, str) and image.startswith(("http://", "https://")):
+    if isinstance(file, dict):
+        file = next(file[key] for key in ("bytes", "path", "url") if file.get(key) is not None)
+    if isinstance(file, str) and file.startswith("data:"):
+        return file
+    article = "an" if kind == "image" else "a"
+    if isinstance(file, str) and file.startswith(("http://", "https://")):
         raise RewardServerError(
-            f"an image is the address {image[:80]}; addresses are not fetched, give files or bytes"
+            f"{article} {kind} is the address {file[:80]}; addresses are not fetched, give files "
+            "or bytes"
         )
 
-    if isinstance(image, bytes):
-        content = image
-    elif isinstance(image, (str, Path)):
-        content = _file_content(Path(str(image).removeprefix("file://")))
+    if isinstance(file, bytes):
+        content = file
+    elif isinstance(file, (str, Path)):
+        content = _file_content(Path(str(file).removeprefix("file://")), kind)
+    elif kind == "image":
+        content = _png_content(file)
     else:
-        content = _png_content(image)
-    return "data:image/x;base64," + base64.b64encode(content).decode()
+        raise RewardServerError(
+            f"a video is a {type(file).__name__}; required is the bytes of a video file, its path "
+            "or a data URI. Give separate frames as images."
+        )
+    return f"data:{kind}/x;base64," + base64.b64encode(content).decode()
 
 
-def _file_content(path: Path) -> bytes:
-    """Return the bytes of an image file; raise RewardServerError if the path is no regular file."""
+def _file_content(path: Path, kind: str) -> bytes:
+    """Return the bytes of a file of an image or a video, which `kind` says.
+
+    Raises:
+        RewardServerError: If the path is no regular file.
+    """
     if path.exists() and not path.is_file():
-        raise RewardServerError(f"the image {path} is no regular file; reading it may never end")
+        raise RewardServerError(f"the {kind} {path} is no regular file; reading it may never end")
     return path.read_bytes()
 
 

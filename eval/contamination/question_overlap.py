@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from mmrm.data.config.layers import option_value
 from mmrm.data.config.validation import format_validation_error, read_section
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import UserError
 from mmrm.data.preference import UNANSWERED, Preference, texts
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
@@ -226,11 +227,15 @@ def rows_of(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _key_of_content(row: Mapping[str, Any]) -> int:
-    """Return the key of a row's question, which is a digest of its prompt and its images."""
-    turns, images = read_conversation(row["prompt"], row.get("images") or [])
+    """Return the key of a row's question, which is a digest of its prompt, images and videos."""
+    turns, images, videos = read_conversation(
+        row["prompt"], row.get("images") or [], row.get("videos") or []
+    )
     prompt: Any = tuple(turns)
     encoded = tuple(image for image in images if isinstance(image, bytes | Path))
-    return prompt_key(Preference(str(row.get("id", "")), prompt, UNANSWERED, encoded))
+    identity = str(row.get("id", ""))
+    record = Preference(identity, prompt, UNANSWERED, encoded, videos=tuple(map(Video, videos)))
+    return prompt_key(record)
 
 
 class _Backbone(BaseModel):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from mmrm.data.encoded_video import VideoConfig
 from mmrm.data.errors import SHOWN_CHARACTERS, CheckpointError, HubError, UserError
 from mmrm.data.storage.files import read_json_object
 from mmrm.data.storage.manifest import COMPLETE, require_json_settings, verify_settings
@@ -23,6 +24,7 @@ from mmrm.models.config import HUB_ID, BackboneConfig
 from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.models.lora import base_of, is_adapter, with_adapters
 from mmrm.models.portable.reward import IncompleteCheckpointError
+from mmrm.models.portable.videos import SETTINGS as VIDEO_SETTINGS
 
 JUDGE_TYPES = {"scalar": "scalar", "critic": "critic", "language_model": "generative"}
 """The `type` of judge of a checkpoint, by the field of `Parts` that holds its model class."""
@@ -257,7 +259,14 @@ def backbone_of(path: Path, card: JudgeCard | None) -> BackboneConfig:
         family = family_of(model_config.get("model_type"), path)
         pixel_limits = family.images.limits(image_processor)
         system_prompt = model_config.get("system_prompt")
-        return BackboneConfig(path=str(path), system_prompt=system_prompt, **dtype, **pixel_limits)
+        # Checkpoints of older versions, and of other trainers, do not have the settings for videos.
+        videos = VideoConfig()
+        if VIDEO_SETTINGS in model_config:
+            stored = model_config[VIDEO_SETTINGS]
+            videos = VideoConfig(**{name: stored[name] for name in VideoConfig.model_fields})
+        return BackboneConfig(
+            path=str(path), system_prompt=system_prompt, videos=videos, **dtype, **pixel_limits
+        )
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: neither the recipe.yaml of a run in the folder above nor its own "

@@ -31,7 +31,8 @@ class LoadedJudge:
 
     The prompt, `messages`, is a text or a list of turns in transformers' or OpenAI's form. Its
     images may be inside the turns, or are given as `images`: PIL images, bytes, paths or data URIs.
-    A response is a text, or a list of parts that holds its images, such as
+    The same holds for its videos, which are bytes, paths or data URIs. A response is a text, or a
+    list of parts that holds its images and videos, such as
     [{"type": "image", "image": "drawn.png"}]. `mmrm.models.portable.conversations` describes all
     forms.
     """
@@ -39,33 +40,47 @@ class LoadedJudge:
     judge: Judge
 
     def score(
-        self, messages: Any, responses: Sequence[WrittenResponse], images: Iterable[Any] = ()
+        self,
+        messages: Any,
+        responses: Sequence[WrittenResponse],
+        images: Iterable[Any] = (),
+        videos: Iterable[Any] = (),
     ) -> list[float]:
         """Return the score of each response to the prompt `messages`; higher is better."""
-        return list(self.rank(messages, responses, images).values)
+        return list(self.rank(messages, responses, images, videos).values)
 
     def rank(
-        self, messages: Any, responses: Sequence[WrittenResponse], images: Iterable[Any] = ()
+        self,
+        messages: Any,
+        responses: Sequence[WrittenResponse],
+        images: Iterable[Any] = (),
+        videos: Iterable[Any] = (),
     ) -> Scores:
         """Return the scores, the order and the margin of the responses to the prompt `messages`.
 
         If the judge writes, the result also has its texts. In a distributed run, each rank judges
         its own responses without waiting for the others.
 
-        Raises: RecordError if the messages, responses or images cannot be judged.
+        Raises: RecordError if the messages, responses, images or videos cannot be judged.
         """
+        candidates = candidates_of(messages, responses, images, videos=videos)
         with alone():
-            return self.judge.score_batch([candidates_of(messages, responses, images)])[0]
+            return self.judge.score_batch([candidates])[0]
 
     def compare(
-        self, messages: Any, a: WrittenResponse, b: WrittenResponse, images: Iterable[Any] = ()
+        self,
+        messages: Any,
+        a: WrittenResponse,
+        b: WrittenResponse,
+        images: Iterable[Any] = (),
+        videos: Iterable[Any] = (),
     ) -> Scores:
         """Return the scores of the responses `a` and `b` to the prompt `messages`.
 
         In the result, `order[0]` is the index of the better response, 0 for `a` and 1 for `b`. A
         `margin` of 0 is a tie.
         """
-        return self.rank(messages, [a, b], images)
+        return self.rank(messages, [a, b], images, videos)
 
     def reward(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -78,16 +93,18 @@ class LoadedJudge:
         Args:
             prompts: A text, or a list of turns, for each completion.
             completions: Texts, or lists of turns of which the last turn is scored. Its content may
-                hold images, as the answers of an image generator do.
-            columns: Other columns of the batch; `images` or `image` may be among them.
+                hold images and videos, as the answers of an image generator do.
+            columns: Other columns of the batch; `images` or `image`, and `videos` or `video`, may
+                be among them.
         """
         prompts_by_key: dict[str, Candidates] = {}
         rows_by_key: dict[str, list[int]] = {}
         responses: list[Response] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            images = () if _holds_images(prompt) else _images_of_row(columns, row)
+            images = () if _holds(prompt, "image") else _media_of_row(columns, row, "image")
+            videos = () if _holds(prompt, "video") else _media_of_row(columns, row, "video")
             # The responses are the same in all rows, so that equal prompts have equal keys.
-            converted_prompt = candidates_of(prompt, ["-"], images, f"row {row}")
+            converted_prompt = candidates_of(prompt, ["-"], images, f"row {row}", videos)
             prompts_by_key.setdefault(converted_prompt.key, converted_prompt)
             rows_by_key.setdefault(converted_prompt.key, []).append(row)
             responses.append(_response_of(completion, f"row {row}"))
@@ -103,22 +120,31 @@ class LoadedJudge:
         return [score_by_row[row] for row in range(len(prompts))]
 
 
-def _images_of_row(columns: Mapping[str, Any], row: int) -> Sequence[Any]:
-    """Return the images of a row from the columns of a TRL batch; empty if there are none.
+def _media_of_row(columns: Mapping[str, Any], row: int, kind: str) -> Sequence[Any]:
+    """Return the images or videos of a row from the columns of a TRL batch; empty without any.
 
     TRL names the column `images` if a row may have several, and `image` if it has one.
+
+    Args:
+        columns: The columns of the batch.
+        row: The number of the row.
+        kind: "image" or "video".
     """
-    if "images" in columns:
-        return columns["images"][row] or ()
-    if "image" in columns:
-        return (columns["image"][row],)
+    if f"{kind}s" in columns:
+        return columns[f"{kind}s"][row] or ()
+    if kind in columns:
+        return (columns[kind][row],)
     return ()
 
 
-def _holds_images(prompt: Any) -> bool:
-    """Return True if the turns of a TRL prompt contain images.
+def _holds(prompt: Any, kind: str) -> bool:
+    """Return True if the turns of a TRL prompt contain images, or contain videos.
 
-    The columns of the batch then contain the same images, which must not be added again.
+    The columns of the batch then contain the same ones, which must not be added again.
+
+    Args:
+        prompt: A text or a list of turns.
+        kind: "image" or "video".
     """
     if isinstance(prompt, str):
         return False
@@ -126,7 +152,7 @@ def _holds_images(prompt: Any) -> bool:
         content = turn["content"]
         if isinstance(content, str):
             continue
-        if any(part.get("image") is not None for part in content):
+        if any(part.get(kind) is not None for part in content):
             return True
     return False
 
@@ -135,11 +161,11 @@ def _response_of(completion: Any, identity: str) -> Response:
     """Return the response of a TRL completion: the completion itself, or its last turn.
 
     Args:
-        completion: A text, or a list of turns. The last turn may hold images.
+        completion: A text, or a list of turns. The last turn may hold images and videos.
         identity: The name of the completion in messages about it.
 
     Raises: RecordError, which names the completion, if it is no text and no list of turns, its last
-        turn is not the assistant's, or an image cannot be read.
+        turn is not the assistant's, or a part holds no image or video.
     """
     if not isinstance(completion, (str, list)):
         raise RecordError(

@@ -1,4 +1,4 @@
-"""Conversion of users' messages, responses and images into a judge's `Candidates`."""
+"""Conversion of users' messages, responses, images and videos into a judge's `Candidates`."""
 
 import hashlib
 import io
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from PIL import Image
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError
 from mmrm.data.image_decoding import upright_rgb
 from mmrm.data.preference import EncodedImage, Message, Response
@@ -27,6 +28,7 @@ def candidates_of(
     responses: Sequence[WrittenResponse | Response],
     images: Iterable[Any] = (),
     identity: str = "messages",
+    videos: Iterable[Any] = (),
 ) -> Candidates:
     """Return a user's conversation and responses to it as `Candidates`, the input of a judge.
 
@@ -34,11 +36,13 @@ def candidates_of(
 
     Args:
         messages: The conversation, a text or turns. `mmrm.models.portable.conversations` describes
-            the forms of the turns and of the images.
-        responses: The responses, at least one: a text, or a list of text parts and image parts,
-            each of which holds its image. Responses that were read before are taken as they are.
+            the forms of the turns, of the images and of the videos.
+        responses: The responses, at least one: a text, or a list of text, image and video parts,
+            each of which holds its image or video. Responses that were read before are taken as
+            they are.
         images: Images that are not inside `messages`, in order.
         identity: The name of the conversation in messages about it.
+        videos: Videos that are not inside `messages`, in order.
 
     Raises: RecordError if a value has another form; its message begins with `identity`.
     """
@@ -49,46 +53,59 @@ def candidates_of(
             "text or a list of parts"
         )
     try:
-        turns, pictures = read_conversation(messages, images)
+        turns, pictures, video_files = read_conversation(messages, images, videos)
         refuse_markers([response for response in responses if isinstance(response, str)])
         encoded = tuple(map(_encoded, pictures))
+        encoded_videos = tuple(map(Video, video_files))
         converted = tuple(map(_response, range(len(responses)), responses))
     except ConversationError as error:
         raise RecordError(f"{identity}: {error}") from error
     shown_responses: list[object] = []
     all_images = list(encoded)
+    all_videos = list(encoded_videos)
     for response in converted:
-        shown_responses.append(response.parts if response.images else response.text)
+        has_media = bool(response.images or response.videos)
+        shown_responses.append(response.parts if has_media else response.text)
         all_images += response.images
+        all_videos += response.videos
     content_hash = hashlib.sha256(json.dumps([turns, shown_responses]).encode())
-    for image in all_images:
-        if isinstance(image, bytes):
-            content_hash.update(image)
+    for file in (*all_images, *(video.content for video in all_videos)):
+        if isinstance(file, bytes):
+            content_hash.update(file)
         else:
-            path_of_image = str(image)
-            content_hash.update(path_of_image.encode(errors="surrogateescape"))
+            path = str(file)
+            content_hash.update(path.encode(errors="surrogateescape"))
     prompt = cast(tuple[Message, ...], tuple(turns))
-    return Candidates(content_hash.hexdigest(), encoded, prompt, converted, identity)
+    return Candidates(
+        content_hash.hexdigest(), encoded, prompt, converted, identity, videos=encoded_videos
+    )
 
 
 def _response(number: int, written: WrittenResponse | Response) -> Response:
-    """Return a response with encoded images.
+    """Return a response with encoded images and videos.
 
     Args:
         number: The index of the response, for messages.
         written: The response as the user wrote it.
 
-    Raises: ConversationError if a part has another form, or an image part holds no image.
+    Raises: ConversationError if a part has another form, or an image or video part holds no
+    image or video.
     """
     if isinstance(written, Response):
         return written
     if isinstance(written, str):
         return Response.of_text(written)
-    turn, pictures = read_response(number, written)
+    turn, pictures, video_files = read_response(number, written)
     remaining_images = map(_encoded, pictures)
-    content: list[str | EncodedImage] = []
+    remaining_videos = map(Video, video_files)
+    content: list[str | EncodedImage | Video] = []
     for part in turn["content"]:
-        content.append(part["text"] if part["type"] == "text" else next(remaining_images))
+        if part["type"] == "text":
+            content.append(part["text"])
+        elif part["type"] == "image":
+            content.append(next(remaining_images))
+        else:
+            content.append(next(remaining_videos))
     return Response(tuple(content))
 
 

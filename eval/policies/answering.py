@@ -22,8 +22,8 @@ from pydantic import TypeAdapter
 
 from mmrm.data.arrays import Floats, Ints
 from mmrm.data.markers import MARKERS, stray_marker
-from mmrm.data.preference import Preference, without_videos
-from mmrm.data.storage.content import question_key, record_key, shown_key
+from mmrm.data.preference import Preference
+from mmrm.data.storage.content import question_key, record_key
 from mmrm.data.storage.files import content_digest, write_json, write_json_lines
 from mmrm.eval.candidates import Candidates
 from mmrm.eval.journal import SILENT, Journal
@@ -294,13 +294,12 @@ def with_scores(
 
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
     """Return answers to a question as candidates, the input of a judge."""
-    prompt = without_videos(question.prompt)
-    converted = candidates_of(list(prompt), texts, question.images, question.identity)
-    key = converted.key
-    if question.videos:
-        key = shown_key((), question.videos, (), key)
+    video_files = [video.content for video in question.videos]
+    converted = candidates_of(
+        list(question.prompt), texts, question.images, question.identity, video_files
+    )
     # The conversion rewrites the prompt's parts. The judge gets the prompt that the policy got.
-    return replace(converted, key=key, prompt=question.prompt, videos=question.videos)
+    return replace(converted, prompt=question.prompt)
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:

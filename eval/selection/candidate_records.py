@@ -7,7 +7,8 @@ The prompt is in `prompt` (a text or turns) or `messages` (turns), in the forms 
 `response` or `completion`, or the two of a preference record are in `chosen` and `rejected`. In
 TRL's forms these two may contain the prompt. Each response is a text or one assistant turn. Images
 are in the turns, in `images` or in `image`: as paths below the image folder, data URIs, or structs
-{bytes, path}. Other columns are allowed.
+{bytes, path}. Videos are in the turns, in `videos` or in `video`, in the same ways. Other columns
+are allowed.
 """
 
 import os
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmrm.data.encoded_video import Video, video_size
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import image_size
 from mmrm.data.limits import DEFAULTS, Limits, written_sizes
@@ -31,7 +33,7 @@ from mmrm.data.sources.shared.file_source import (
 from mmrm.data.sources.shared.responses import read_response
 from mmrm.data.sources.trl import split_pair
 from mmrm.data.storage.archives import Folder
-from mmrm.data.storage.row_files import Rows, open_rows
+from mmrm.data.storage.row_files import Row, Rows, open_rows
 from mmrm.eval.verifiers import ResponseVerifier
 from mmrm.models.portable.conversations import ConversationError, read_conversation, refuse_markers
 
@@ -43,19 +45,26 @@ IMAGE_ROOT_ADVICE = "If the images are elsewhere, name their folder: --image-roo
 
 @dataclass(frozen=True, slots=True)
 class AnsweredPrompt:
-    """A prompt with its images and the responses to it, read from one record of a file."""
+    """A prompt with its images and videos and the responses to it, read from a record of a file."""
 
     turns: list[dict[str, Any]]
-    """The turns of the prompt. Their contents are lists of parts; an image is {"type": "image"}."""
+    """The turns of the prompt. Their contents are lists of parts; an image is {"type": "image"},
+    and a video is {"type": "video"}."""
     references: tuple[bytes | Path, ...]
     """The images in the order of their parts: a path as the record names it, or the bytes of a
     file."""
     images: tuple[EncodedImage, ...]
     """The same images, with resolved paths."""
+    video_references: tuple[bytes | Path, ...]
+    """The videos in the order of their parts: a path as the record names it, or the bytes of a
+    file."""
+    videos: tuple[Video, ...]
+    """The same videos, with resolved paths."""
     responses: tuple[Response, ...]
-    """The responses. Paths of their images are resolved."""
+    """The responses. Paths of their images and videos are resolved."""
     written_responses: tuple[Any, ...]
-    """The same responses as the record has them: texts, or lists of parts that hold their images."""
+    """The same responses as the record has them: texts, or lists of parts that hold their images
+    and videos."""
 
     @property
     def response_texts(self) -> list[str]:
@@ -151,7 +160,7 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
     Raises:
         RecordError: If the row cannot be judged. The message does not name the row; the caller adds
             its name.
-        ConversationError: If the turns or the images of the prompt cannot be read.
+        ConversationError: If the turns, the images or the videos of the prompt cannot be read.
     """
     columns = row.columns
     refuse_media_columns(columns)
@@ -184,42 +193,61 @@ def _read_answered_prompt(row: SourceRow, limits: Limits) -> AnsweredPrompt:
         written = [row.value(name, str | list) for name in ("chosen", "rejected")]
     if messages is None:
         raise RecordError(f"there is neither 'prompt' nor 'messages'; found are {column_names}.")
-    images: Any = columns.get("images")
-    if images is None:
-        images = columns.get("image")
-    if images is None:
-        images = []
+    images = _listed(columns, "images", "image")
+    videos = _listed(columns, "videos", "video")
     responses = []
     for number, value in enumerate(written):
         responses.append(read_response(row, f"response {number}", _as_turns(value)))
     response_texts = [response.text for response in responses]
     refuse_markers(response_texts)  # those that are control tokens of a model as well
-    sizes = written_sizes(messages, response_texts, images)
+    sizes = written_sizes(messages, response_texts, images, videos)
     for response in responses:
         sizes["images"] += len(response.images)
-        if response.images:
+        sizes["videos"] += len(response.videos)
+        if response.images or response.videos:
             sizes["parts"] += len(response.content)
     for name, count in sizes.items():
         limits.refuse_beyond(name, count, f"start with `--max-{name} N`")
-    listed_images = images if isinstance(images, list) else [images]
-    turns, images_in_order = read_conversation(messages, listed_images)
+    conversation = read_conversation(messages, images, videos)
     # `read_conversation` may also return opened images, which a file cannot hold.
-    references = tuple(image for image in images_in_order if isinstance(image, bytes | Path))
-    resolved_images: list[EncodedImage] = []
-    for reference in references:
-        # A path is relative to the image folder, and `row.image` returns the complete path.
-        path_or_bytes = reference if isinstance(reference, bytes) else str(reference)
-        resolved_images.append(row.image(path_or_bytes))
+    references = tuple(image for image in conversation.images if isinstance(image, bytes | Path))
+    # A path is relative to the image folder, and `row.image` returns the complete path.
+    resolved_images = [row.image(_path_as_text(reference)) for reference in references]
+    resolved_videos = [row.video(_path_as_text(reference)) for reference in conversation.videos]
     images_of_responses = [image for response in responses for image in response.images]
     for image in (*resolved_images, *images_of_responses):
         image_size(image, row.identity)  # raises ImageError if the file holds no image
+    videos_of_responses = [video for response in responses for video in response.videos]
+    for video in (*resolved_videos, *videos_of_responses):
+        video_size(video, row.identity)  # raises ImageError if the file holds no video
     return AnsweredPrompt(
-        turns,
-        references,
-        tuple(resolved_images),
-        tuple(responses),
-        tuple(map(_as_text_or_parts, written)),
+        turns=conversation.turns,
+        references=references,
+        images=tuple(resolved_images),
+        video_references=tuple(conversation.videos),
+        videos=tuple(resolved_videos),
+        responses=tuple(responses),
+        written_responses=tuple(map(_as_text_or_parts, written)),
     )
+
+
+def _listed(columns: Row, *names: str) -> list[Any]:
+    """Return the value of the first column that a row has, as a list; empty if it has none.
+
+    Args:
+        columns: The columns of the row.
+        names: The names of the columns, such as "images" and "image".
+    """
+    for name in names:
+        value: Any = columns.get(name)
+        if value is not None:
+            return value if isinstance(value, list) else [value]
+    return []
+
+
+def _path_as_text(reference: bytes | Path) -> bytes | str:
+    """Return the path of a file as a text; the bytes of a file unchanged."""
+    return reference if isinstance(reference, bytes) else str(reference)
 
 
 def _as_turns(value: Any) -> Any:

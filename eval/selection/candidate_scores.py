@@ -87,7 +87,13 @@ class Scoring:
         except RecordError as error:
             raise RecordError(f"{row.identity}: {error}") from error
         responses = [*answered.responses, *reference_answer]
-        candidates = candidates_of(answered.turns, responses, answered.images, row.identity)
+        candidates = candidates_of(
+            answered.turns,
+            responses,
+            answered.images,
+            row.identity,
+            [video.content for video in answered.videos],
+        )
         return JudgeableRecord(candidates, verdicts)
 
     def columns(self, line: ResultLine) -> dict[str, Any]:
@@ -143,7 +149,7 @@ def scoring_fingerprint(judge: Path, scoring: Scoring) -> str:
 
 
 def content_key(record: ReadRecord) -> str:
-    """Return a digest of a record's prompt, images, responses and verdicts.
+    """Return a digest of a record's prompt, images, videos, responses and verdicts.
 
     For a record that cannot be read it is a digest of the error message, which names the row.
     """

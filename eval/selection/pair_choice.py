@@ -32,7 +32,10 @@ PER_RESPONSE = ("scores", "right", "normalised", "rewards", "critiques")
 OF_ALL_RESPONSES = ("order", "margin", "judgements", "unread")
 """Columns that eval/score.py writes about all responses of a record together. A record of a pair
 has none of them."""
-CONVERSATION = ("prompt", "messages", "images", "image", *RESPONSE_COLUMNS, "chosen", "rejected")
+CONVERSATION = (
+    *("prompt", "messages", "images", "image", "videos", "video"),
+    *(*RESPONSE_COLUMNS, "chosen", "rejected"),
+)
 """Columns that hold the prompt and the responses of a record, in any of its forms."""
 
 
@@ -145,7 +148,7 @@ def record_of_pair(
         row: The record of the prompt.
         answered: The prompt with all responses to it.
         pair: Two of the responses.
-        maker: Makes the part of the record with prompt, images and responses.
+        maker: Makes the part of the record with prompt, images, videos and responses.
     """
     record = maker.unlabelled_record(answered, pair.first, pair.second, row.identity)
     left_out = {*CONVERSATION, *OF_ALL_RESPONSES}

@@ -8,6 +8,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from mmrm.data.encoded_video import video_uri
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import Response
@@ -240,8 +241,9 @@ class TrainingRecordMaker:
 
     A record is a preference record with `chosen` and `rejected`, or an SFT record with one
     response. In records for JSON lines, images are the paths that the scored file has, or data URIs
-    if the scored file contains the images. Records for parquet contain the images, as `datasets`
-    stores them.
+    if the scored file contains the images. Videos are only in records for JSON lines of this
+    project's form, in the same ways. Records for parquet contain the images, as `datasets` stores
+    them.
     """
 
     form: Format
@@ -312,13 +314,13 @@ class TrainingRecordMaker:
             identity: The name of the record in messages.
 
         Raises:
-            UserError: The response has images, and the records are no JSON lines of this project's
-                form.
+            UserError: The response has images or videos, and the records are no JSON lines of this
+                project's form.
         """
         if not isinstance(content, str):
             if self.form == "trl" or self.suffix == ".parquet":
                 raise UserError(
-                    f"{identity}: a response has images. Training records with such responses are "
+                    f"{identity}: a response has images or videos. Training records with such responses are "
                     "written as JSON lines of this project's form alone: name an OUT that ends in "
                     ".jsonl, and give no --output-format."
                 )
@@ -339,12 +341,18 @@ class TrainingRecordMaker:
         return dict(turn)
 
     def _prompt(self, answered: AnsweredPrompt, identity: str) -> dict[str, Any]:
-        """Return the columns `images` and `prompt` of a training record.
+        """Return the columns `images` and `prompt` of a training record, and `videos` if it has any.
 
         Raises:
-            UserError: If a record for TRL's JSON lines has images. The message begins with
-                `identity`.
+            UserError: If a record for TRL's JSON lines has images, or a record has videos and is no
+                JSON line of this project's form. The message begins with `identity`.
         """
+        if answered.videos and (self.form == "trl" or self.suffix == ".parquet"):
+            raise UserError(
+                f"{identity} has videos. Training records with videos are written as JSON lines of "
+                "this project's form alone: name an OUT that ends in .jsonl, and give no "
+                "--output-format."
+            )
         images: list[Any] = []
         if self.suffix == ".parquet":
             for image in answered.images:
@@ -359,7 +367,13 @@ class TrainingRecordMaker:
             for reference in answered.references:
                 is_path = isinstance(reference, Path)
                 images.append(str(reference) if is_path else data_uri(reference, identity))
-        return {"images": images, "prompt": [self._turn(turn) for turn in answered.turns]}
+        videos: list[str] = []
+        for video, reference in zip(answered.videos, answered.video_references, strict=True):
+            is_path = isinstance(reference, Path)
+            videos.append(str(reference) if is_path else video_uri(video, identity))
+        turns = [self._turn(turn) for turn in answered.turns]
+        columns: dict[str, Any] = {"images": images, "prompt": turns}
+        return columns | {"videos": videos} if videos else columns
 
     def schema(self, for_pairs: bool, with_margin: bool) -> pa.Schema:
         """Return the schema of the records in parquet, which tells `datasets` where images are.

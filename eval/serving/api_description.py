@@ -91,7 +91,7 @@ ROUTES: Mapping[str, Route] = {
         answer=GetRewardAnswer,
     ),
     "/score": Route(
-        summary="Score generated and edited images, in the form of UniRL's reward service",
+        summary="Score generated images and videos, in the form of UniRL's reward service",
         request=ScoreImagesRequest,
         example={
             "requests": [
@@ -142,7 +142,7 @@ def openapi_document(needs_key: bool) -> Json:
         "info": {
             "title": "Reward model server",
             "version": "1",
-            "description": "Scores of responses to prompts with images. Higher is better.",
+            "description": "Scores of responses to prompts with images and videos. Higher is better.",
         },
         "paths": {path: {route.method: _operation(path, route)} for path, route in ROUTES.items()},
         "components": {"schemas": _schemas()},

@@ -9,7 +9,7 @@ reads them in Python as well. Their annotations describe them to clients.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -33,7 +33,7 @@ class WrittenText(BaseModel):
 
 
 class StoredImage(BaseModel):
-    """An image as the `datasets` library stores it. One of the keys is required."""
+    """An image or a video as the `datasets` library stores it. One of the keys is required."""
 
     bytes: str | None = Field(default=None, description="A data URI.")
     path: str | None = Field(default=None, description="A path below the server's --media-root.")
@@ -56,7 +56,7 @@ class WrittenImage(BaseModel):
 
 
 class ImageAddress(BaseModel):
-    """An image in OpenAI's form."""
+    """An image or a video in OpenAI's form."""
 
     url: str = Field(
         description="A data URI, or a path below the server's --media-root. Nothing is fetched."
@@ -70,24 +70,51 @@ class WrittenImageAddress(BaseModel):
     image_url: str | ImageAddress | None = None
 
 
+class WrittenVideo(BaseModel):
+    """A video of a turn or a response, in transformers' form.
+
+    A part of a turn that has no video is the place of a video of the group's `videos`. A part of a
+    response must have one.
+    """
+
+    type: Literal["video"]
+    video: str | StoredImage | None = Field(
+        default=None, description="A data URI, or a path below the server's --media-root."
+    )
+    url: str | None = Field(default=None, description="The same as `video`.")
+    path: str | None = Field(default=None, description="The same as `video`.")
+    base64: str | None = Field(default=None, description="The same as `video`.")
+
+
+class WrittenVideoAddress(BaseModel):
+    """A video of a turn or a response, in the form of vLLM's clients."""
+
+    type: Literal["video_url", "input_video"]
+    video_url: str | ImageAddress | None = None
+
+
+WrittenPart = WrittenText | WrittenImage | WrittenImageAddress | WrittenVideo | WrittenVideoAddress
+"""A part of a turn or of a response."""
+
+
 class WrittenTurn(BaseModel):
     """A turn of a conversation."""
 
     role: Literal["system", "user", "assistant"] = Field(
         description="At most one system turn comes first. Then user and assistant alternate."
     )
-    content: str | list[WrittenText | WrittenImage | WrittenImageAddress] = Field(
+    content: str | list[WrittenPart] = Field(
         description=(
-            "A text, or a list of texts and images. Of the assistant's turns, only the scored "
-            "response of `/classify` may have images."
+            "A text, or a list of texts, images and videos. Of the assistant's turns, only the "
+            "scored response of `/classify` may have images and videos."
         )
     )
 
 
 class WrittenParts(BaseModel):
-    """A query or a document of `/rerank` that is a list of texts and images."""
+    """A query or a document of `/rerank` that is a list of texts, images and videos."""
 
-    content: str | list[WrittenText | WrittenImage | WrittenImageAddress]
+    content: str | list[WrittenPart]
 
 
 AnyTurn = Annotated[Any, described_as(WrittenTurn)]
@@ -99,12 +126,7 @@ AnyImage = Annotated[
 AnyPart = Annotated[
     Any,
     WithJsonSchema(
-        {
-            "anyOf": [
-                {"$ref": f"{SCHEMAS}/{part.__name__}"}
-                for part in (WrittenText, WrittenImage, WrittenImageAddress)
-            ]
-        }
+        {"anyOf": [{"$ref": f"{SCHEMAS}/{part.__name__}"} for part in get_args(WrittenPart)]}
     ),
 ]
 
@@ -119,7 +141,7 @@ class WrittenGroup(BaseModel):
     )
     responses: list[str | list[AnyPart]] = Field(
         min_length=1,
-        description="The responses that are scored, each a text or a list of texts and images.",
+        description="The responses that are scored, each a text, or a list of texts, images and videos.",
     )
     images: list[AnyImage] = Field(
         default=[],
@@ -128,6 +150,10 @@ class WrittenGroup(BaseModel):
             "--media-root. They take the places that `messages` have for them, in order. If there "
             "is no place, they come before the first text of the user."
         ),
+    )
+    videos: list[AnyImage] = Field(
+        default=[],
+        description="Videos that are not inside `messages`, in the same forms as `images`.",
     )
 
 
@@ -205,21 +231,21 @@ class GetRewardRequest(Request):
 
 
 class HistoryTurn(BaseModel):
-    """A prompt, and an image that belongs to it."""
+    """A prompt, and an image or a video that belongs to it. One of the two is required."""
 
     model_config = ConfigDict(strict=True)
 
     text: str
     image_b64: str | None = Field(default=None, description="The bytes of an image in base64.")
-    video_b64: str | None = Field(default=None, description="Must be null. Videos are refused.")
-    video_path: str | None = Field(default=None, description="Must be null. Videos are refused.")
+    video_b64: str | None = Field(default=None, description="The bytes of a video in base64.")
+    video_path: str | None = Field(default=None, description="Must be null. Send `video_b64`.")
 
 
 class ScoredHistory(BaseModel):
-    """A generated image with its prompt.
+    """A generated image or video with its prompt.
 
     `history` is [generated image], or, for an edited image, [source image, edited image]. The turns
-    of an edited image have equal texts.
+    of an edited image have equal texts. Each image may also be a video.
     """
 
     model_config = ConfigDict(strict=True)

@@ -1,6 +1,6 @@
 """Formats of requests and answers: this project's own, and the formats of other projects' clients.
 
-A dialect reads a request's body into groups (messages, responses, images), and writes their scores
+A dialect reads a request's body into groups (messages, responses, images, videos), and writes their scores
 into the answer. Scores are raw, and higher is better. Clients normalise or squash them themselves.
 """
 
@@ -51,8 +51,11 @@ FINISHED_TURN = re.compile(
 LEADING_PADDING = re.compile(r"\A(?:<\|endoftext\|>)*")
 END_TOKEN = re.compile(r"<\|im_end\|>|<\|endoftext\|>")
 END_TOKENS_AND_BLANKS = re.compile(r"(?:\s|<\|im_end\|>|<\|endoftext\|>)*")
-IMAGE_TOKENS = re.compile(r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>")
-"""An image in a rendered conversation; frameworks send its tokens one by one."""
+MEDIUM_TOKENS = re.compile(r"<\|vision_start\|>(<\|(?:image|video)_pad\|>)\1*<\|vision_end\|>")
+"""An image or a video in a rendered conversation; frameworks send its tokens one by one. The group
+is one of its tokens. A video of Qwen3-VL, which has times between its frames, is not recognised."""
+PART_TYPES = {"<|image_pad|>": "image", "<|video_pad|>": "video"}
+"""The type of the part that the tokens of an image or a video become."""
 FOREIGN_MARKER = re.compile(r"<\|\w+\|>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>")
 """A marker of another model's chat template, which this model would read as text."""
 
@@ -97,8 +100,8 @@ class ScoreRequest:
 def read_rewards_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read the body of a request to `/v1/rewards`, this project's own route.
 
-    The body is `{"groups": [{"messages": …, "responses": [str, …], "images": […]}]}`. The answer
-    has an `error` in place of the scores of a failed group. With `"texts": true` it also has the
+    The body is `{"groups": [{"messages": …, "responses": [str, …], "images": […], "videos": […]}]}`.
+    The answer has an `error` in place of the scores of a failed group. With `"texts": true` it also has the
     texts that the judge wrote.
     """
     request = RewardsRequest.model_validate(body)
@@ -296,9 +299,9 @@ def read_get_reward_request(body: Any, served: ServedCheckpoint) -> ScoreRequest
     """Read the body of a request to `/get_reward`, a route of OpenRLHF.
 
     Each `query` holds a prompt and a response as one text, and `prompts` hold the prompts alone;
-    see `split_rendered`. A label may be JSON with the prompt's "images", in the form that
-    `/v1/rewards` takes. Other labels are ignored. Queries with equal prompts and images become one
-    group.
+    see `split_rendered`. A label may be JSON with the prompt's "images" and "videos", in the form
+    that `/v1/rewards` takes. Other labels are ignored. Queries with equal prompts, images and
+    videos become one group.
 
     Raises: RecordError if a query cannot be split, or the numbers of queries, prompts and labels
     differ.
@@ -321,10 +324,12 @@ def read_get_reward_request(body: Any, served: ServedCheckpoint) -> ScoreRequest
             turns, response = split_rendered(query, prompt)
         except RecordError as error:
             raise RecordError(f"query {index}: {error}") from error
-        images = _images_in_label(label)
-        prompt_key = json.dumps([turns, images])
+        images = _listed_in_label(label, "images")
+        videos = _listed_in_label(label, "videos")
+        prompt_key = json.dumps([turns, images, videos])
         if prompt_key not in group_by_prompt:
-            group_by_prompt[prompt_key] = {"messages": turns, "responses": [], "images": images}
+            prompt_of_group = {"messages": turns, "images": images, "videos": videos}
+            group_by_prompt[prompt_key] = {**prompt_of_group, "responses": []}
             query_indices_by_prompt[prompt_key] = []
         group_by_prompt[prompt_key]["responses"].append(response)
         query_indices_by_prompt[prompt_key].append(index)
@@ -365,22 +370,27 @@ def _by_query(
     return [value_by_query[index] for index in range(len(value_by_query))]
 
 
-def _images_in_label(label: Any) -> list[Any]:
-    """Return the "images" of a label that is a JSON object, or an empty list for other labels."""
+def _listed_in_label(label: Any, name: str) -> list[Any]:
+    """Return the list `name` of a label that is a JSON object, or an empty list for other labels.
+
+    Args:
+        label: The label.
+        name: "images" or "videos".
+    """
     if not isinstance(label, str) or not label.lstrip().startswith("{"):
         return []
     try:
         fields = parse_json(label)
     except RecordError:  # a reference answer that begins with a brace
         return []
-    images = fields.get("images")
-    return images if isinstance(images, list) else []
+    listed = fields.get(name)
+    return listed if isinstance(listed, list) else []
 
 
 def read_score_request(body: Any, served: ServedCheckpoint) -> ScoreRequest:
     """Read the body of a request to `/score`, the route of UniRL's reward service.
 
-    Each of its requests is a generated image with its prompt. Requests with equal prompts become
+    Each of its requests is a generated image or video with its prompt. Requests with equal prompts become
     one group. UniRL's client gives an image without a score the reward 0 and marks it as failed, so
     this server never answers with a part of the scores: one failure fails the request.
 
@@ -429,26 +439,38 @@ def _split_history(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the content of the prompt of a request to `/score`, and its generated image as parts.
 
-    The prompt of an edited image holds the source image before the text.
+    The prompt of an edited image holds the source image before the text. An image may also be a
+    video.
 
     Args:
         index: Index of the request, for messages.
         scored_history: The request.
 
     Raises:
-        RecordError: If a turn has a video or no image, or the turns are those of neither a
-            generated nor an edited image.
+        RecordError: If a turn has neither an image nor a video, or both, or the path of a video, or
+            the turns are those of neither a generated nor an edited image.
     """
     turns = scored_history.history
-    images: list[dict[str, Any]] = []
+    media: list[dict[str, Any]] = []
     for turn_index, turn in enumerate(turns):
         name = f"request {index}, turn {turn_index}"
-        if turn.video_b64 is not None or turn.video_path is not None:
-            raise RecordError(f"{name} has a video, and this server scores images. Send an image.")
-        if turn.image_b64 is None:
-            raise RecordError(f"{name} has no image; required is `image_b64` in each turn.")
+        if turn.video_path is not None:
+            raise RecordError(
+                f"{name} has the path of a video, and this server reads no files of its clients. "
+                "Send its bytes as `video_b64`."
+            )
+        has_image = turn.image_b64 is not None
+        has_video = turn.video_b64 is not None
+        if has_image == has_video:
+            number = "both an image and a video" if has_image else "no image"
+            raise RecordError(
+                f"{name} has {number}; required is either `image_b64` or `video_b64` in each turn."
+            )
         # The server recognises the format by the content.
-        images.append({"type": "image", "image": f"data:image/x;base64,{turn.image_b64}"})
+        if has_image:
+            media.append({"type": "image", "image": f"data:image/x;base64,{turn.image_b64}"})
+        else:
+            media.append({"type": "video", "video": f"data:video/x;base64,{turn.video_b64}"})
 
     prompts = {turn.text for turn in turns}
     if len(turns) not in (1, 2) or len(prompts) != 1:
@@ -457,8 +479,8 @@ def _split_history(
             "is one turn with the generated image, or two with the same text: the source image and "
             "the edited image."
         )
-    *source_images, generated_image = images
-    return [*source_images, {"type": "text", "text": turns[0].text}], [generated_image]
+    *sources, generated = media
+    return [*sources, {"type": "text", "text": turns[0].text}], [generated]
 
 
 def _score_images_answer(
@@ -484,7 +506,8 @@ def split_rendered(query: str, prompt: str | None = None) -> tuple[list[dict[str
     """Split a rendered conversation into a prompt and a response.
 
     Returns the turns of the prompt, and the response. The tokens of an image in the prompt become
-    an image part without an image, which is later filled with one of the request's images.
+    an image part without an image, which is later filled with one of the request's images. The same
+    holds for a video.
 
     Args:
         query: A prompt and its response in one text, in ChatML or as plain text. Padding
@@ -518,8 +541,8 @@ def split_rendered(query: str, prompt: str | None = None) -> tuple[list[dict[str
     if unfinished_response is not None:
         return turns, _without_end(unfinished_response)
     last_turn = turns.pop()
-    has_image = any(part["type"] == "image" for part in last_turn["content"])
-    if last_turn["role"] != "assistant" or has_image:
+    has_media = any(part["type"] != "text" for part in last_turn["content"])
+    if last_turn["role"] != "assistant" or has_media:
         raise RecordError(
             "a text without its prompt must be a conversation in ChatML that ends with an "
             "assistant's text."
@@ -573,13 +596,15 @@ def parse_chatml(rendered: str) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def _parts_of_turn(content: str) -> list[dict[str, Any]]:
-    """Return the rendered content of a turn as parts: its images, and the texts around them."""
+    """Return the rendered content of a turn as parts: images, videos, and the texts around them."""
     parts: list[dict[str, Any]] = []
-    for index, text in enumerate(IMAGE_TOKENS.split(content)):
-        if index > 0:
-            parts.append({"type": "image"})
-        if text:
-            parts.append({"type": "text", "text": text})
+    # Texts, with a token of an image or a video between every two of them.
+    for index, piece in enumerate(MEDIUM_TOKENS.split(content)):
+        is_token = index % 2 == 1
+        if is_token:
+            parts.append({"type": PART_TYPES[piece]})
+        elif piece:
+            parts.append({"type": "text", "text": piece})
     return parts
 
 

@@ -13,7 +13,7 @@ Limit = Annotated[int, Field(ge=1)]
 class RequestLimits(Section):
     """The limits of a server. A request that exceeds one is refused before it is computed.
 
-    `turns`, `parts`, `images` and `characters` are the limits on training records in
+    `turns`, `parts`, `images`, `videos` and `characters` are the limits on training records in
     `mmrm.data.limits`. Some descriptions end with the HTTP status of the refusal in brackets.
     """
 
@@ -31,10 +31,13 @@ class RequestLimits(Section):
     turns: Limit = Field(DEFAULTS.turns, description="turns of a prompt")
     parts: Limit = Field(
         DEFAULTS.parts,
-        description="texts and images of a prompt's turns and of responses that are lists",
+        description="texts, images and videos of a prompt's turns and of responses that are lists",
     )
     images: Limit = Field(
         DEFAULTS.images, description="images of a group, those of its responses too"
+    )
+    videos: Limit = Field(
+        DEFAULTS.videos, description="videos of a group, those of its responses too"
     )
     characters: Limit = Field(
         DEFAULTS.characters, description="characters of a prompt with its longest response"
@@ -42,6 +45,10 @@ class RequestLimits(Section):
     pixels: Limit = Field(2**25, description="pixels of an image, counted before it is decoded")
     area: Limit = Field(
         2**27, description="pixels of all images of a group, counted before one is decoded"
+    )
+    footage: Limit = Field(
+        2**32,
+        description="pixels of all frames of a group's videos, counted before one is decoded",
     )
     tokens: Limit = Field(
         2**15,

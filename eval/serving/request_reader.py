@@ -1,7 +1,7 @@
-"""Check the groups of a request, and read their images.
+"""Check the groups of a request, and read their images and videos.
 
-A group is a prompt with the responses to it. The images of the prompt and of the responses may be
-data URIs, or files below the media root.
+A group is a prompt with the responses to it. The images and videos of the prompt and of the
+responses may be data URIs, or files below the media root.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mmrm.data.errors import ImageError, RecordError, SpecialFileError
+from mmrm.data.encoded_video import Video, video_size
+from mmrm.data.errors import ImageError, RecordError, SpecialFileError, UserError
 from mmrm.data.images import image_path, image_size
 from mmrm.data.limits import written_sizes
 from mmrm.data.preference import EncodedImage, Response
@@ -35,12 +36,12 @@ class Intake:
 
     limits: RequestLimits
     media_root: Path | None
-    """The folder of images that are given as paths; None if paths are not allowed."""
+    """The folder of images and videos that are given as paths; None if paths are not allowed."""
     compares: bool
     """True if the judge compares every two responses. Fewer responses are then allowed."""
 
     def __call__(self, written: Any, identity: str) -> Candidates:
-        """Check a group, and return it as candidates with the bytes of its images.
+        """Check a group, and return it as candidates with the bytes of its images and videos.
 
         Args:
             written: The group, a prompt with responses, as parsed JSON.
@@ -54,7 +55,7 @@ class Intake:
         except ValidationError as error:
             raise RecordError(f"{identity}: {problems(error)}") from error
         self._refuse_too_many_responses(len(group.responses), identity)
-        sizes = written_sizes(group.messages, group.responses, group.images)
+        sizes = written_sizes(group.messages, group.responses, group.images, group.videos)
         limits = self.limits.model_dump()
         for name, count in sizes.items():
             limit = limits[name]  # sizes have the names of their limits
@@ -63,8 +64,10 @@ class Intake:
                     f"{identity}: {count:,} {name}; this server allows {limit:,} in a group. "
                     f"Shorten it, or start with `--max-{name} N`."
                 )
-        candidates = candidates_of(group.messages, group.responses, group.images, identity)
-        return self._with_read_images(candidates)
+        candidates = candidates_of(
+            group.messages, group.responses, group.images, identity, group.videos
+        )
+        return self._with_read_videos(self._with_read_images(candidates))
 
     def _refuse_too_many_responses(self, num_responses: int, identity: str) -> None:
         """Raise RecordError if a group has too many responses for this kind of judge."""
@@ -106,7 +109,7 @@ class Intake:
         contents: list[bytes] = []
         num_pixels = 0
         for image in images:
-            content = image if isinstance(image, bytes) else self._read_file(str(image), identity)
+            content = self._content(image, "image", identity)
             height, width = image_size(content, identity)
             if height * width > self.limits.pixels:
                 raise ImageError(
@@ -123,33 +126,93 @@ class Intake:
             contents.append(content)
         return tuple(contents)
 
-    def _read_file(self, name: str, identity: str) -> bytes:
-        """Return the bytes of the image file that a request names by its path below the media root.
+    def _with_read_videos(self, candidates: Candidates) -> Candidates:
+        """Return candidates with the bytes of all videos of the prompt and the responses.
+
+        Raises:
+            RecordError: If a video cannot be read, or if the videos have too many pixels.
+        """
+        videos = self._read_videos(candidates.all_videos, candidates.identity)
+        num_prompt_videos = len(candidates.videos)
+        remaining_videos = iter(videos[num_prompt_videos:])
+        responses: list[Response] = []
+        for response in candidates.responses:
+            content: list[str | EncodedImage | Video] = []
+            for part in response.content:
+                content.append(next(remaining_videos) if isinstance(part, Video) else part)
+            responses.append(Response(tuple(content)))
+        return replace(candidates, videos=videos[:num_prompt_videos], responses=tuple(responses))
+
+    def _read_videos(self, videos: Sequence[Video], identity: str) -> tuple[Video, ...]:
+        """Return a group's videos with the bytes of their files.
+
+        Raises:
+            RecordError: If a video cannot be read, or if the videos have more pixels than the
+                limits allow. The packets of the files are counted to know this, and no frame is
+                decoded.
+        """
+        read_videos: list[Video] = []
+        num_pixels = 0
+        for video in videos:
+            read_video = Video(self._content(video.content, "video", identity))
+            try:
+                size = video_size(read_video, identity)
+            except RecordError:
+                raise
+            except UserError as error:  # PyAV is not installed
+                raise RecordError(f"{identity}: this server reads no videos. {error}") from error
+            if size.height * size.width > self.limits.pixels:
+                raise ImageError(
+                    f"{identity}: a video of {size.width} x {size.height} pixels; this server "
+                    f"allows {self.limits.pixels:,}. Scale it down, or start with `--max-pixels N`."
+                )
+            num_pixels += size.height * size.width * size.num_frames
+            if num_pixels > self.limits.footage:
+                raise ImageError(
+                    f"{identity}: the frames of the first {len(read_videos) + 1} of {len(videos)} "
+                    f"videos have {num_pixels:,} pixels; this server allows "
+                    f"{self.limits.footage:,} in a group. Cut or scale them down, or start with "
+                    "`--max-footage N`."
+                )
+            read_videos.append(read_video)
+        return tuple(read_videos)
+
+    def _content(self, file: bytes | Path, kind: str, identity: str) -> bytes:
+        """Return the bytes of an image or a video that a request contains or names.
+
+        Args:
+            file: The bytes of the file, or its path below the media root.
+            kind: "image" or "video", for messages.
+            identity: The name of the group in messages.
 
         Raises:
             ImageError: If the file cannot be read or is too large. The message is the same for
                 every path outside of the media root, so that clients cannot learn which files exist
                 there.
         """
+        if isinstance(file, bytes):
+            return file
+        name = str(file)
         if self.media_root is None:
+            article = "an" if kind == "image" else "a"
             raise ImageError(
-                f"{identity}: an image is given as a path, and this server reads no files (it was "
-                "started without --media-root). Send the image as a data URI."
+                f"{identity}: {article} {kind} is given as a path, and this server reads no files "
+                f"(it was started without --media-root). Send the {kind} as a data URI."
             )
         try:
             path = image_path(self.media_root, name, identity)
-            with open_regular(path) as file:
+            with open_regular(path) as opened_file:
                 # One byte more than allowed shows that the file is too large.
-                content = file.read(self.limits.body + 1)
+                content = opened_file.read(self.limits.body + 1)
         except (ImageError, OSError, SpecialFileError):
             raise ImageError(
-                f"{identity}: the image {name[:200]!r} is no readable file below this server's "
+                f"{identity}: the {kind} {name[:200]!r} is no readable file below this server's "
                 "media folder. Name a file there by its path within that folder, or send it as a "
                 "data URI."
             ) from None
         if len(content) > self.limits.body:
             raise ImageError(
-                f"{identity}: the image {name[:200]!r} is larger than the "
+                f"{identity}: the {kind} {name[:200]!r} is larger than the "
                 f"{self.limits.body:,} bytes of a request."
             )
         return content

@@ -36,6 +36,7 @@ SCORING_MODULES = (
     "mmrm.eval.suite.suite",
     "mmrm.eval.judges.loading",
     "mmrm.data.encoded_video",
+    "mmrm.data.frame_sampling",
     "mmrm.data.image_decoding",
     "mmrm.data.images",
     "mmrm.data.preference",

@@ -11,11 +11,17 @@ bytes of a file, a path, a data URI, or {"bytes": …, "path": …} as `datasets
 images are given in a list and the conversation does not say where they are, they are put before the
 first text of the user. Nothing is fetched.
 
+    {"type": "video", "video": X}                                        transformers' form
+    {"type": "video_url", "video_url": {"url": X}}                       vLLM's form
+    {"type": "video"}, and the videos in a list                          trl's form
+
+A video is written in the same ways as an image, except that X is never an opened video.
+
 A response is a text or a list of parts in one of these forms, in which every image part holds its
-image.
+image and every video part its video.
 
 The marker `<image>` in a text is where an image of the list belongs, if there are as many markers
-as images; `markers.py` decides.
+as images, and `<video>` is where a video belongs; `markers.py` decides.
 
 This file is saved with every checkpoint that has a reward head, so it imports Pillow alone.
 """
@@ -26,7 +32,7 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -37,11 +43,14 @@ from .markers import (
     marker_in_prompt,
     marker_in_response,
     place_images,
+    place_videos,
     stray_marker,
 )
 
 Picture = Image.Image | bytes | Path
 """An image: opened, encoded, or its path."""
+VideoFile = bytes | Path
+"""A video: the bytes of its file, or its path."""
 Response = str | Sequence[Mapping[str, Any]]
 """A response as a caller writes it: a text, or a list of parts."""
 ROLES = ("system", "user", "assistant")
@@ -51,33 +60,68 @@ PARTS = {
     "image": "image",
     "image_url": "image_url",
     "input_image": "image_url",
+    "video": "video",
+    "video_url": "video_url",
+    "input_video": "video_url",
 }
 """`type` of a part of a turn to the key that usually holds its content."""
 IMAGE_KEYS = ("image", "image_url", "url", "path", "base64")
 """Keys under which an image part may hold its image, in the order in which they are looked up."""
+VIDEO_KEYS = ("video", "video_url", "url", "path", "base64")
+"""Keys under which a video part may hold its video, in the order in which they are looked up."""
 
 
 class ConversationError(ValueError):
     """Raised for a conversation that cannot be scored. The message says what is required."""
 
 
-def read_conversation(
-    messages: Any, images: Iterable[Any] = (), *, images_in_answers: bool = False
-) -> tuple[list[dict[str, Any]], list[Picture]]:
-    """Return the turns of a conversation in one form, and its images in order.
+class ReadConversation(NamedTuple):
+    """The turns of a conversation in one form, and its images and videos."""
 
-    In the returned turns, `content` is a list of parts, {"type": "text", "text": …} or
-    {"type": "image"}. The first image belongs to the first part of type "image", and so on.
+    turns: list[dict[str, Any]]
+    """Turns {role, content}. A content is a list of parts: {"type": "text", "text": …},
+    {"type": "image"} or {"type": "video"}."""
+    images: list[Picture]
+    """The first image belongs to the first part of type "image", and so on."""
+    videos: list[VideoFile]
+    """The first video belongs to the first part of type "video", and so on."""
+
+
+class ReadResponse(NamedTuple):
+    """A response as a turn of the assistant, and its images and videos."""
+
+    turn: dict[str, Any]
+    """The turn, in the form of `ReadConversation.turns`."""
+    images: list[Picture]
+    videos: list[VideoFile]
+
+
+class MediaOfParts(NamedTuple):
+    """The images and videos of some parts; None for a part that does not hold its own."""
+
+    images: list[Picture | None]
+    videos: list[VideoFile | None]
+
+
+def read_conversation(
+    messages: Any,
+    images: Iterable[Any] = (),
+    videos: Iterable[Any] = (),
+    *,
+    media_in_answers: bool = False,
+) -> ReadConversation:
+    """Return the turns of a conversation in one form, and its images and videos in order.
 
     Args:
         messages: A text, or turns in one of the forms of the module's docstring.
         images: Images that are not inside `messages`, in the order in which they belong there.
-        images_in_answers: The assistant's turns may hold images.
+        videos: Videos that are not inside `messages`, in the order in which they belong there.
+        media_in_answers: The assistant's turns may hold images and videos.
 
     Raises:
         ConversationError: The form is another; the turns are not of user and assistant in
             alternation, beginning (after at most one system turn) and ending with the user; there
-            are more or fewer images than `messages` has room for; or a marker of an image is
+            are more or fewer images or videos than `messages` has room for; or a marker is
             ambiguous.
     """
     if isinstance(messages, str):
@@ -87,32 +131,52 @@ def read_conversation(
             f"messages are a {type(messages).__name__}; required is a text or a list of turns"
         )
     listed_images = [picture(image) for image in images]
-    # The image of each image part of the turns; None if it is to be taken from the list.
-    images_of_parts: list[Picture | None] = []
-    turns = [_turn(number, turn, images_of_parts) for number, turn in enumerate(messages)]
+    listed_videos = [video_file(video) for video in videos]
+    media = MediaOfParts([], [])
+    turns = [_turn(number, turn, media) for number, turn in enumerate(messages)]
     _refuse_other_roles([turn["role"] for turn in turns])
-    if not images_in_answers:
-        _refuse_images_in_answers(turns)
+    if not media_in_answers:
+        _refuse_media_in_answers(turns)
     try:
         turns = place_images(turns, len(listed_images))
+        if listed_videos:
+            turns = place_videos(turns, len(listed_videos))
     except MarkerError as error:
         raise ConversationError(str(error)) from error
     for turn in turns:
         problem = marker_in_prompt(joined_text(turn["content"]))
         if problem:
             raise ConversationError(problem)
+    return ReadConversation(
+        turns,
+        _in_order("image", media.images, listed_images),
+        _in_order("video", media.videos, listed_videos),
+    )
 
-    if listed_images and not images_of_parts:
-        return turns, listed_images  # `place_images` added the image parts
-    num_empty_parts = images_of_parts.count(None)
-    if num_empty_parts != len(listed_images):
+
+def _in_order(kind: str, media_of_parts: list[Any], listed: list[Any]) -> list[Any]:
+    """Return the images, or the videos, of a conversation in the order of their parts.
+
+    Args:
+        kind: "image" or "video".
+        media_of_parts: The image or video of each part that the caller wrote; None if it is to be
+            taken from the list.
+        listed: The images or videos beside the turns.
+
+    Raises:
+        ConversationError: There are more or fewer in the list than parts for them.
+    """
+    if listed and not media_of_parts:
+        return listed  # `place_images` or `place_videos` added the parts
+    num_empty_parts = media_of_parts.count(None)
+    if num_empty_parts != len(listed):
+        article = "an" if kind == "image" else "a"
         raise ConversationError(
-            f"the turns have {num_empty_parts} image parts without an image, and "
-            f"{len(listed_images)} images are given beside them; required is one for each"
+            f"the turns have {num_empty_parts} {kind} parts without {article} {kind}, and "
+            f"{len(listed)} {kind}s are given beside them; required is one for each"
         )
-    remaining_images = iter(listed_images)
-    all_images = [next(remaining_images) if image is None else image for image in images_of_parts]
-    return turns, all_images
+    remaining = iter(listed)
+    return [next(remaining) if medium is None else medium for medium in media_of_parts]
 
 
 def _refuse_other_roles(roles: list[str]) -> None:
@@ -129,36 +193,45 @@ def _refuse_other_roles(roles: list[str]) -> None:
         )
 
 
-def _refuse_images_in_answers(turns: list[dict[str, Any]]) -> None:
-    """Raise ConversationError if a turn of the assistant holds an image."""
+def _refuse_media_in_answers(turns: list[dict[str, Any]]) -> None:
+    """Raise ConversationError if a turn of the assistant holds an image or a video."""
     for number, turn in enumerate(turns):
-        has_image = any(part["type"] == "image" for part in turn["content"])
-        if turn["role"] == "assistant" and has_image:
-            raise ConversationError(
-                f"turn {number} is the assistant's and holds an image; images belong to the turns "
-                "of the user"
-            )
+        if turn["role"] != "assistant":
+            continue
+        for part in turn["content"]:
+            if part["type"] != "text":
+                article = "an" if part["type"] == "image" else "a"
+                raise ConversationError(
+                    f"turn {number} is the assistant's and holds {article} {part['type']}; "
+                    f"{part['type']}s belong to the turns of the user"
+                )
 
 
-def read_response(number: int, response: Response) -> tuple[dict[str, Any], list[Picture]]:
-    """Return a response as a turn in the form of `read_conversation`, and its images in order.
+def read_response(number: int, response: Response) -> ReadResponse:
+    """Return a response as a turn in the form of `read_conversation`, with its images and videos.
 
     Args:
         number: Index of the response, for messages.
         response: A text or a list of parts in one of the forms of the module's docstring.
 
     Raises:
-        ConversationError: The form is another, an image part holds no image, or a text holds a
-            marker of an image or of another medium.
+        ConversationError: The form is another, an image or video part holds no image or video, or
+            a text holds a marker of an image or of another medium.
     """
     name = f"response {number}"
-    images_of_parts: list[Picture | None] = []
-    parts = _parts(name, response, images_of_parts)
-    images = [image for image in images_of_parts if image is not None]
-    if len(images) < len(images_of_parts):
+    media = MediaOfParts([], [])
+    parts = _parts(name, response, media)
+    images = [image for image in media.images if image is not None]
+    if len(images) < len(media.images):
         raise ConversationError(
-            f"{name} has {len(images_of_parts)} image parts and {len(images)} images; required is "
+            f"{name} has {len(media.images)} image parts and {len(images)} images; required is "
             "an image inside each image part of a response"
+        )
+    videos = [video for video in media.videos if video is not None]
+    if len(videos) < len(media.videos):
+        raise ConversationError(
+            f"{name} has {len(media.videos)} video parts and {len(videos)} videos; required is "
+            "a video inside each video part of a response"
         )
     marker = stray_marker(joined_text(parts))
     if marker is not None:
@@ -166,7 +239,7 @@ def read_response(number: int, response: Response) -> tuple[dict[str, Any], list
             f"{name} holds {marker!r} as text, which is not the place of an image. Write an image "
             f"of a response as an image part, and remove other markers. {REWRITE_ADVICE}"
         )
-    return {"role": "assistant", "content": parts}, images
+    return ReadResponse({"role": "assistant", "content": parts}, images, videos)
 
 
 def joined_text(parts: Iterable[Mapping[str, Any]]) -> str:
@@ -213,13 +286,13 @@ def refuse_markers(responses: Iterable[str]) -> None:
             raise ConversationError(problem)
 
 
-def _turn(number: int, turn: Any, images_of_parts: list[Picture | None]) -> dict[str, Any]:
-    """Return a turn as `read_conversation` returns it, and append its images to a list.
+def _turn(number: int, turn: Any, media: MediaOfParts) -> dict[str, Any]:
+    """Return a turn as `read_conversation` returns it, and append its images and videos to lists.
 
     Args:
         number: Index of the turn, for messages.
         turn: The turn as the caller wrote it.
-        images_of_parts: The list. For an image part without an image, None is appended.
+        media: The lists.
 
     Raises:
         ConversationError: The turn has another form.
@@ -229,17 +302,17 @@ def _turn(number: int, turn: Any, images_of_parts: list[Picture | None]) -> dict
     role = turn.get("role")
     if role not in ROLES:
         raise _wrong_role(number, role)
-    parts = _parts(f"turn {number}", turn.get("content"), images_of_parts)
+    parts = _parts(f"turn {number}", turn.get("content"), media)
     return {"role": role, "content": parts}
 
 
-def _parts(name: str, content: Any, images_of_parts: list[Picture | None]) -> list[dict[str, Any]]:
-    """Return the content of a turn as a list of parts, and append its images to a list.
+def _parts(name: str, content: Any, media: MediaOfParts) -> list[dict[str, Any]]:
+    """Return the content of a turn as a list of parts, and append its images and videos to lists.
 
     Args:
         name: The name of the turn or response, for messages.
         content: The content as the caller wrote it.
-        images_of_parts: The list. For an image part without an image, None is appended.
+        media: The lists. For a part without its image or video, None is appended.
 
     Raises:
         ConversationError: The content has another form.
@@ -253,16 +326,21 @@ def _parts(name: str, content: Any, images_of_parts: list[Picture | None]) -> li
         )
     parts: list[dict[str, Any]] = []
     for part in content:
-        if PARTS[_part_type(name, part)] == "text":
+        key = PARTS[_part_type(name, part)]
+        if key == "text":
             if not isinstance(part.get("text"), str):
                 raise ConversationError(
                     f"{name} has a text part whose `text` is a "
                     f"{type(part.get('text')).__name__}; required is a text"
                 )
             parts.append({"type": "text", "text": part["text"]})
+        elif key in VIDEO_KEYS:
+            value = _value(part, "video", VIDEO_KEYS)
+            media.videos.append(None if value is None else video_file(value))
+            parts.append({"type": "video"})
         else:
-            value = _image_value(part)
-            images_of_parts.append(None if value is None else picture(value))
+            value = _value(part, "image", IMAGE_KEYS)
+            media.images.append(None if value is None else picture(value))
             parts.append({"type": "image"})
     return parts
 
@@ -283,21 +361,24 @@ def _part_type(name: str, part: Any) -> str:
     part_type = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if isinstance(part_type, str) and part_type in PARTS:
         return part_type
-    advice = ""
-    if part_type in ("video", "video_url"):
-        advice = ": this model takes frames of a video as images"
     raise ConversationError(
-        f"{name} has a part of type {part_type!r}{advice}; required is one of {', '.join(PARTS)}"
+        f"{name} has a part of type {part_type!r}; required is one of {', '.join(PARTS)}"
     )
 
 
-def _image_value(part: Mapping[str, Any]) -> Any:
-    """Return the image of an image part as the caller wrote it; None if the part has none."""
-    for key in IMAGE_KEYS:
+def _value(part: Mapping[str, Any], kind: str, keys: Sequence[str]) -> Any:
+    """Return the image or video of a part as the caller wrote it; None if the part has none.
+
+    Args:
+        part: An image part or a video part.
+        kind: "image" or "video".
+        keys: The keys that are looked up, in order.
+    """
+    for key in keys:
         value = part.get(key)
         if value is not None:
             # OpenAI's form: {"type": "image_url", "image_url": {"url": …}}.
-            is_nested = part["type"] != "image" and isinstance(value, Mapping)
+            is_nested = part["type"] != kind and isinstance(value, Mapping)
             return value.get("url") if is_nested else value
     return None
 
@@ -310,10 +391,7 @@ def picture(value: Any) -> Picture:
     Raises:
         ConversationError: The form is another.
     """
-    if isinstance(value, Mapping):
-        content_or_path = value.get("bytes") or value.get("path")
-        if isinstance(content_or_path, bytes | str):
-            value = content_or_path
+    value = _stored_content(value)
     if isinstance(value, Image.Image | bytes | Path):
         return value
     if not isinstance(value, str):
@@ -321,20 +399,68 @@ def picture(value: Any) -> Picture:
             f"an image is a {type(value).__name__}; required is a PIL image, bytes, a path or a "
             "data URI"
         )
+    return _content_or_path(
+        value, "an image", r"data:image/[\w.+-]+;base64,", "data:image/<format>;base64,<data>"
+    )
+
+
+def video_file(value: Any) -> VideoFile:
+    """Return a video that a caller wrote, as the bytes of a file or its path.
+
+    `value` has one of the forms in the module's docstring. A path is not opened.
+
+    Raises:
+        ConversationError: The form is another.
+    """
+    value = _stored_content(value)
+    if isinstance(value, bytes | Path):
+        return value
+    if not isinstance(value, str):
+        raise ConversationError(
+            f"a video is a {type(value).__name__}; required is the bytes of a video file, a path "
+            "or a data URI. Give separate frames as images."
+        )
+    return _content_or_path(
+        value,
+        "a video",
+        r"data:(?:video/[\w.+-]+|application/octet-stream);base64,",
+        "data:video/<format>;base64,<data>",
+    )
+
+
+def _stored_content(value: Any) -> Any:
+    """Return the bytes or the path in {"bytes": …, "path": …}; other values unchanged."""
+    if isinstance(value, Mapping):
+        content_or_path = value.get("bytes") or value.get("path")
+        if isinstance(content_or_path, bytes | str):
+            return content_or_path
+    return value
+
+
+def _content_or_path(value: str, name: str, header_pattern: str, form: str) -> bytes | Path:
+    """Return the bytes in a data URI, or the path that a text is.
+
+    Args:
+        value: The text.
+        name: "an image" or "a video", for messages.
+        header_pattern: Regular expression for the beginning of a data URI up to its data.
+        form: The required form of a data URI, for messages.
+
+    Raises:
+        ConversationError: The data URI has another form, or the text is the address of a file on
+            the web.
+    """
     if value.startswith("data:"):
-        header = re.match(r"data:image/[\w.+-]+;base64,", value)
+        header = re.match(header_pattern, value)
         if not header:
-            raise ConversationError(
-                f"an image is written as {value[:40]!r}…; required is "
-                "data:image/<format>;base64,<data>"
-            )
+            raise ConversationError(f"{name} is written as {value[:40]!r}…; required is {form}")
         try:
             return base64.b64decode(value[header.end() :], validate=True)
         except ValueError as error:
-            raise ConversationError(f"an image's data URI holds broken base64 ({error})") from error
+            raise ConversationError(f"{name}'s data URI holds broken base64 ({error})") from error
     if re.match(r"https?://", value):
         raise ConversationError(
-            f"an image is the address {value[:60]!r}; nothing is fetched: give its bytes or a data "
+            f"{name} is the address {value[:60]!r}; nothing is fetched: give its bytes or a data "
             "URI"
         )
     return Path(value.removeprefix("file://"))

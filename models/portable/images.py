@@ -36,6 +36,8 @@ class PatchGrids:
     processor = Qwen2VLImageProcessorPil
     marks: tuple[str, ...] = ()
     """Tokens before and after an image, if the chat template does not write them."""
+    takes_videos = True
+    """True if the models take a video as an image of several frames."""
 
     @staticmethod
     def merge_size(config: Any) -> int:
@@ -91,8 +93,8 @@ class PatchGrids:
         """
         if given.get("pixel_values_videos") is not None or (ids == config.video_token_id).any():
             raise ValueError(
-                "a video was given, but this model was trained on images only: give single frames "
-                "as images"
+                "a video was given as video tokens, but this model takes a video as an image of "
+                "several frames: call `model.score` with the video, or give frames as images"
             )
         grids = given.get("image_grid_thw")
         pixels = given.get("pixel_values")
@@ -115,6 +117,7 @@ class UnmergedGrids(PatchGrids):
     """
 
     processor = VideoLlama3ImageProcessorPil
+    takes_videos = False
 
     @staticmethod
     def merge_size(config: Any) -> int:

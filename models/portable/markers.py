@@ -10,4 +10,5 @@ from mmrm.data.markers import MarkerError as MarkerError
 from mmrm.data.markers import marker_in_prompt as marker_in_prompt
 from mmrm.data.markers import marker_in_response as marker_in_response
 from mmrm.data.markers import place_images as place_images
+from mmrm.data.markers import place_videos as place_videos
 from mmrm.data.markers import stray_marker as stray_marker

@@ -23,6 +23,7 @@ from .conversations import (
     ConversationError,
     Picture,
     Response,
+    VideoFile,
     joined_text,
     read_conversation,
     read_response,
@@ -30,8 +31,17 @@ from .conversations import (
     with_written_images,
 )
 from .decoding import upright_rgb
+from .frame_sampling import FRAMES_OF_PATCH
 from .images import images_of
+from .positions import mrope
 from .turns import TurnRules, apply_template, trims_answers
+from .videos import (
+    PatchesOfVideo,
+    frames_as_images,
+    patches_of_video,
+    settings_of,
+    timestamps,
+)
 
 BROKEN = (
     OSError,
@@ -45,6 +55,8 @@ BROKEN = (
     zlib.error,
 )
 """Errors that Pillow's readers raise for damaged files."""
+VIDEO_TOKEN = "<|video_pad|>"
+"""The token of Qwen's tokenizers that stands for a video."""
 HUB_ARGUMENTS = ("revision", "token", "cache_dir", "local_files_only")
 """Arguments of `from_pretrained` that choose the files of a hub id."""
 
@@ -77,12 +89,30 @@ class RewardProcessor(ProcessorMixin):  # type: ignore[misc]
 
 
 class ProcessedPicture(NamedTuple):
-    """An image as the model takes it."""
+    """An image as the model takes it; a video is an image of several frames, or several images."""
 
     arguments: dict[str, Tensor]
     """The model's keyword arguments for this image alone."""
     num_tokens: int
     """Number of tokens that the image becomes."""
+    temporal_step: float = 1.0
+    """Positions from one frame of a video to the next on the frame axis."""
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of patches, in a model that takes grids of patches."""
+        frames, rows, columns = self.arguments["image_grid_thw"][0].tolist()
+        return frames, rows, columns
+
+
+class ReadMedia(NamedTuple):
+    """The images and videos of some turns, as the model takes them."""
+
+    images: list[ProcessedPicture]
+    """All images in the order of their places, those of videos included."""
+    video_texts: list[str]
+    """The text that stands in the place of each video: its times, and an image text for each of its
+    images."""
 
 
 class TokenisedRow(NamedTuple):
@@ -99,6 +129,7 @@ def padded_batch(
     messages: Any,
     responses: Sequence[Response],
     images: Iterable[Any] = (),
+    videos: Iterable[Any] = (),
 ) -> dict[str, Tensor]:
     """Return the model's arguments for scoring responses to a prompt, one padded row for each.
 
@@ -108,25 +139,26 @@ def padded_batch(
         config: The model's configuration.
         processor: Has a `tokenizer` and an `image_processor`.
         messages: The prompt, in one of the forms of `read_conversation`.
-        responses: One for each row: texts, or lists of parts of which some are images.
+        responses: One for each row: texts, or lists of parts of which some are images or videos.
         images: Images of the prompt that are not inside `messages`.
+        videos: Videos of the prompt that are not inside `messages`.
 
     Returns:
         `input_ids`, `attention_mask` and `response_mask`, (rows, length) int64 each, padded on the
         right, and the arguments of the images: for each row those of the prompt, then those of the
-        response.
+        response. With videos there may also be `position_ids`, (3, rows, length) int64.
 
     Raises:
-        ConversationError: The conversation cannot be scored, an image cannot be read, or a text
-            contains a control token of the tokenizer.
+        ConversationError: The conversation cannot be scored, an image or a video cannot be read, or
+            a text contains a control token of the tokenizer.
     """
-    read = _read(config, processor, messages, responses, images)
-    images_of_rows: list[ProcessedPicture] = []
+    read = _read(config, processor, messages, responses, images, videos)
+    images_of_rows: list[list[ProcessedPicture]] = []
     rows: list[TokenisedRow] = []
-    for answer, images_of_answer in zip(read.answers, read.images_of_answers, strict=True):
-        images_of_row = [*read.images_of_prompt, *images_of_answer]
-        rows.append(_tokenise(config, processor.tokenizer, read.turns, answer, images_of_row))
-        images_of_rows += images_of_row
+    for answer, media_of_answer in zip(read.answers, read.media_of_answers, strict=True):
+        media = _joined(read.media_of_prompt, media_of_answer)
+        rows.append(_tokenise(config, processor.tokenizer, read.turns, answer, media))
+        images_of_rows.append(media.images)
 
     length = max(len(row.ids) for row in rows)
     shape = (len(rows), length)
@@ -143,7 +175,8 @@ def padded_batch(
         "attention_mask": attention_mask,
         "response_mask": response_mask,
     }
-    return batch | _image_arguments(images_of_rows)
+    batch |= _position_arguments(config, [row.ids for row in rows], images_of_rows)
+    return batch | _image_arguments([image for images in images_of_rows for image in images])
 
 
 def joint_batch(
@@ -152,6 +185,7 @@ def joint_batch(
     messages: Any,
     responses: Sequence[Response],
     images: Iterable[Any] = (),
+    videos: Iterable[Any] = (),
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Return the model's arguments for scoring all responses to a prompt in one conversation.
 
@@ -166,17 +200,17 @@ def joint_batch(
     Raises:
         ConversationError: As in `padded_batch`.
     """
-    read = _read(config, processor, messages, responses, images)
+    read = _read(config, processor, messages, responses, images, videos)
     reads_mean = config.reward_head["read"] == "mean"
     turns = list(read.turns)
-    images_so_far = list(read.images_of_prompt)
+    media_so_far = read.media_of_prompt
     read_positions: list[int] = []
     read_owners: list[int] = []
     ids: list[int] = []
     for number, answer in enumerate(read.answers):
-        images_so_far += read.images_of_answers[number]
+        media_so_far = _joined(media_so_far, read.media_of_answers[number])
         # The conversation up to this response, which the whole conversation begins with.
-        row = _tokenise(config, processor.tokenizer, turns, answer, images_so_far)
+        row = _tokenise(config, processor.tokenizer, turns, answer, media_so_far)
         end_of_turn = len(row.ids) - 1
         positions = [end_of_turn]
         if reads_mean:
@@ -191,7 +225,8 @@ def joint_batch(
         ids = row.ids
         turns.append(answer)
     batch = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids)).long()}
-    batch |= _image_arguments(images_so_far)
+    batch |= _position_arguments(config, [ids], [media_so_far.images])
+    batch |= _image_arguments(media_so_far.images)
     return batch, torch.tensor(read_positions), torch.tensor(read_owners)
 
 
@@ -202,8 +237,8 @@ class ReadResponses(NamedTuple):
     """The turns of the prompt."""
     answers: list[dict[str, Any]]
     """A turn of the assistant with one text for each response."""
-    images_of_prompt: list[ProcessedPicture]
-    images_of_answers: list[list[ProcessedPicture]]
+    media_of_prompt: ReadMedia
+    media_of_answers: list[ReadMedia]
 
 
 def _read(
@@ -212,32 +247,179 @@ def _read(
     messages: Any,
     responses: Sequence[Response],
     images: Iterable[Any],
+    videos: Iterable[Any],
 ) -> ReadResponses:
-    """Return a prompt with responses as turns, and their images as the model takes them.
+    """Return a prompt with responses as turns, with images and videos as the model takes them.
 
     The arguments and errors are those of `padded_batch`.
     """
-    turns, pictures = read_conversation(messages, images, images_in_answers=True)
-    answers = [read_response(number, response) for number, response in enumerate(responses)]
+    conversation = read_conversation(messages, images, videos, media_in_answers=True)
+    turns = conversation.turns
+    read_answers = [read_response(number, response) for number, response in enumerate(responses)]
     if config.system_prompt is not None and turns[0]["role"] != "system":
         content = [{"type": "text", "text": config.system_prompt}]
         turns.insert(0, {"role": "system", "content": content})
-    tokenizer = processor.tokenizer
-    _refuse_control_tokens(tokenizer, [*turns, *(turn for turn, _ in answers)])
+    _refuse_control_tokens(processor.tokenizer, [*turns, *(answer.turn for answer in read_answers)])
 
-    image_text = text_of_image(tokenizer)
-    images_of_answers: list[list[ProcessedPicture]] = []
-    images_of_prompt = [_processed(config, processor, picture) for picture in pictures]
-    for _, pictures_of_answer in answers:
-        images_of_answers.append(
-            [_processed(config, processor, picture) for picture in pictures_of_answer]
-        )
-    return ReadResponses(
-        turns=[_with_written_images(turn, image_text) for turn in turns],
-        answers=[_with_written_images(answer, image_text) for answer, _ in answers],
-        images_of_prompt=images_of_prompt,
-        images_of_answers=images_of_answers,
+    turns, media_of_prompt = _with_media(
+        config, processor, turns, conversation.images, conversation.videos
     )
+    answers: list[dict[str, Any]] = []
+    media_of_answers: list[ReadMedia] = []
+    for read_answer in read_answers:
+        [answer], media = _with_media(
+            config, processor, [read_answer.turn], read_answer.images, read_answer.videos
+        )
+        answers.append(answer)
+        media_of_answers.append(media)
+    return ReadResponses(turns, answers, media_of_prompt, media_of_answers)
+
+
+def _with_media(
+    config: Any,
+    processor: Any,
+    turns: Sequence[dict[str, Any]],
+    pictures: Sequence[Picture],
+    video_files: Sequence[VideoFile],
+) -> tuple[list[dict[str, Any]], ReadMedia]:
+    """Return turns, and their images and videos as the model takes them.
+
+    A video that is shown as images of its frames becomes as many image parts. A turn of the
+    assistant with images or videos becomes one text, in which these are written out.
+
+    Args:
+        config: The model's configuration.
+        processor: As in `padded_batch`.
+        turns: The turns.
+        pictures: Their images, in the order of their parts.
+        video_files: Their videos, in the order of their parts.
+    """
+    image_text = text_of_image(processor.tokenizer)
+    video_text = _text_of_video(config, processor.tokenizer)
+    remaining_pictures = iter(pictures)
+    remaining_videos = iter(video_files)
+    media = ReadMedia([], [])
+    new_turns: list[dict[str, Any]] = []
+    for turn in turns:
+        parts: list[dict[str, Any]] = []
+        for part in turn["content"]:
+            if part["type"] == "image":
+                media.images.append(_processed(config, processor, next(remaining_pictures)))
+                parts.append(part)
+            elif part["type"] == "video":
+                parts += _read_video(config, processor, next(remaining_videos), media, image_text)
+            else:
+                parts.append(part)
+        has_media = any(part["type"] != "text" for part in parts)
+        if turn["role"] == "assistant" and has_media:
+            for index, part in enumerate(parts):
+                if part["type"] == "video":
+                    parts[index] = {"type": "text", "text": video_text}
+            parts = [{"type": "text", "text": with_written_images(parts, image_text)}]
+        new_turns.append({"role": turn["role"], "content": parts})
+    return new_turns, media
+
+
+def _read_video(
+    config: Any, processor: Any, video: VideoFile, media: ReadMedia, image_text: str
+) -> list[dict[str, Any]]:
+    """Append a video to `media`, and return its parts: one of the type "video", or its frames.
+
+    Args:
+        config: The model's configuration.
+        processor: As in `padded_batch`.
+        video: The video.
+        media: The images and videos so far.
+        image_text: The text that the chat template writes for an image.
+
+    Raises:
+        ConversationError: The video cannot be read, or the model takes images only.
+    """
+    settings = settings_of(config)
+    if settings.form == "frames":
+        frames = frames_as_images(video, settings)
+        media.images.extend(_processed(config, processor, frame) for frame in frames)
+        return [{"type": "image"} for _ in frames]
+
+    found = patches_of_video(video, config, processor.image_processor, settings)
+    num_patches = len(found.patches)
+    if config.model_type == "qwen3_vl":
+        # An image for each temporal patch, with its time before it.
+        for patches in found.patches:
+            media.images.append(_picture_of_patches(config, patches, 1, found, 1.0))
+        media.video_texts.append("".join(time + image_text for time in timestamps(found.times)))
+        return [{"type": "video"}]
+    temporal_step = 1.0
+    if config.model_type == "qwen2_5_vl":
+        positions_per_second = config.vision_config.tokens_per_second
+        temporal_step = positions_per_second * FRAMES_OF_PATCH * found.interval
+    all_patches = found.patches.flatten(0, 1)
+    media.images.append(_picture_of_patches(config, all_patches, num_patches, found, temporal_step))
+    media.video_texts.append(image_text)
+    return [{"type": "video"}]
+
+
+def _picture_of_patches(
+    config: Any, patches: Tensor, num_frames: int, found: PatchesOfVideo, temporal_step: float
+) -> ProcessedPicture:
+    """Return patches of a video as an image of `num_frames` temporal patches.
+
+    Args:
+        config: The model's configuration.
+        patches: (patches, numbers).
+        num_frames: Number of temporal patches.
+        found: The video, for the rows and columns of a frame.
+        temporal_step: As in `ProcessedPicture`.
+    """
+    arguments = {
+        "pixel_values": patches,
+        "image_grid_thw": torch.tensor([[num_frames, found.rows, found.columns]]),
+    }
+    [num_tokens] = images_of(config.model_type).token_counts(config, arguments)
+    return ProcessedPicture(arguments, num_tokens, temporal_step)
+
+
+def _text_of_video(config: Any, tokenizer: Any) -> str:
+    """Return the text that the chat template writes for a video in a turn of the user."""
+    image_token = tokenizer.convert_ids_to_tokens(config.image_token_id)
+    return text_of_image(tokenizer).replace(image_token, VIDEO_TOKEN)
+
+
+def _joined(first: ReadMedia, second: ReadMedia) -> ReadMedia:
+    """Return the images and videos of some turns and of the turns that follow them."""
+    return ReadMedia([*first.images, *second.images], [*first.video_texts, *second.video_texts])
+
+
+def _position_arguments(
+    config: Any, ids_of_rows: Sequence[list[int]], images_of_rows: Sequence[list[ProcessedPicture]]
+) -> dict[str, Tensor]:
+    """Return the argument `position_ids`, (3, rows, length) int64, if there are videos.
+
+    It is empty if no image has several frames. The model then counts the positions itself. In
+    transformers 5.23, a forward pass begins the text behind a video too early if its frames take
+    more positions than its longer side.
+
+    Args:
+        config: The model's configuration.
+        ids_of_rows: The token ids of each row.
+        images_of_rows: The images of each row.
+    """
+    has_several_frames = False
+    for images in images_of_rows:
+        for image in images:
+            if "image_grid_thw" in image.arguments and image.grid[0] > 1:
+                has_several_frames = True
+    if not has_several_frames:
+        return {}
+    merge_size = images_of(config.model_type).merge_size(config)  # type: ignore[union-attr]
+    length = max(map(len, ids_of_rows))
+    position_ids = torch.zeros(3, len(ids_of_rows), length, dtype=torch.long)
+    for index, (ids, images) in enumerate(zip(ids_of_rows, images_of_rows, strict=True)):
+        grids = [image.grid for image in images]
+        steps = [image.temporal_step for image in images]
+        positions, _ = mrope(ids, config.image_token_id, grids, merge_size, steps)
+        position_ids[:, index, : len(ids)] = positions
+    return {"position_ids": position_ids}
 
 
 def _image_arguments(images: Sequence[ProcessedPicture]) -> dict[str, Tensor]:
@@ -263,20 +445,6 @@ def _refuse_control_tokens(tokenizer: Any, turns: Sequence[dict[str, Any]]) -> N
                     f"a text contains {token!r}, which the tokenizer reads as a control token: "
                     "remove it"
                 )
-
-
-def _with_written_images(turn: dict[str, Any], image_text: str) -> dict[str, Any]:
-    """Return a turn; one of the assistant with images as one text, in which these are written out.
-
-    Args:
-        turn: The turn.
-        image_text: The text for an image.
-    """
-    has_image = any(part["type"] == "image" for part in turn["content"])
-    if turn["role"] != "assistant" or not has_image:
-        return turn
-    content = with_written_images(turn["content"], image_text)
-    return {"role": "assistant", "content": [{"type": "text", "text": content}]}
 
 
 def _processed(config: Any, processor: Any, picture: Picture) -> ProcessedPicture:
@@ -321,7 +489,7 @@ def _tokenise(
     tokenizer: Any,
     turns: list[dict[str, Any]],
     answer: dict[str, Any],
-    images: Sequence[ProcessedPicture],
+    media: ReadMedia,
 ) -> TokenisedRow:
     """Return the tokens of a conversation whose last turn is `answer`.
 
@@ -330,15 +498,15 @@ def _tokenise(
         tokenizer: The tokenizer, with its chat template.
         turns: The turns before the response.
         answer: The assistant's turn, with one text.
-        images: The images of the conversation. The one image token in the text is repeated for each
-            token of an image. Start and end tokens are put around it if the chat template writes
-            none.
+        media: The images and videos of the conversation. The one image token in the text is
+            repeated for each token of an image. Start and end tokens are put around it if the chat
+            template writes none.
 
     Raises:
         ConversationError: The chat template changes the texts, or there are more or fewer image
-            tokens in the text than images.
+            tokens in the text than images, or the same of videos.
     """
-    image_lengths = [image.num_tokens for image in images]
+    image_lengths = [image.num_tokens for image in media.images]
     response = joined_text(answer["content"])
     rules = TurnRules.of(config)
     if trims_answers(tokenizer, rules):
@@ -352,6 +520,14 @@ def _tokenise(
         )
     if config.reward_head["read"] != "last_token":
         rendered = rendered.rstrip("\n")
+    if media.video_texts:
+        ending = rendered[len(opening) + len(response) :]
+        opening, response, ending = _with_video_texts(
+            [opening, response, ending],
+            _text_of_video(config, tokenizer),
+            media.video_texts,
+        )
+        rendered = opening + response + ending
     tokenised = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
     num_places = tokenised["input_ids"].count(config.image_token_id)
     if num_places != len(image_lengths):
@@ -376,3 +552,33 @@ def _tokenise(
         overlaps_response = end > response_start and start < response_end
         is_response += [int(overlaps_response)] * len(tokens)
     return TokenisedRow(ids, is_response)
+
+
+def _with_video_texts(
+    texts: Sequence[str], video_text: str, replacements: Sequence[str]
+) -> list[str]:
+    """Return successive texts of a conversation with another text in the place of each video.
+
+    Args:
+        texts: The texts.
+        video_text: The text that the chat template writes for a video.
+        replacements: The text for each video.
+
+    Raises:
+        ConversationError: There are more or fewer videos than places in the texts.
+    """
+    num_places = sum(text.count(video_text) for text in texts)
+    if num_places != len(replacements):
+        raise ConversationError(
+            f"{len(replacements)} videos, but {num_places} video places in the text of the "
+            "conversation; required is one place for each video"
+        )
+    remaining_replacements = iter(replacements)
+    replaced: list[str] = []
+    for text in texts:
+        first_piece, *pieces = text.split(video_text)
+        new_text = first_piece
+        for piece in pieces:
+            new_text += next(remaining_replacements) + piece
+        replaced.append(new_text)
+    return replaced

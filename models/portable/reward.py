@@ -50,10 +50,12 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import Response
 from .decoding import upright_rgb
+from .frame_sampling import VideoError
 from .head_columns import HeadColumns, columns_of, hidden_widths
 from .images import images_of, refuse_wrong_images
 from .markers import MarkerError
 from .orders import rotations
+from .positions import mrope
 from .processor import joint_batch, padded_batch  # relative, because these files travel too
 from .turns import TurnRules
 
@@ -333,10 +335,16 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
             save_directory, *args, save_original_format=save_original_format, **kwargs
         )
         if self._auto_class is not None:
-            # Transformers copied `decoding.py` and `markers.py` of this folder. They only import
-            # from files of `mmrm.data`, which are saved in their place.
-            shutil.copyfile(inspect.getfile(upright_rgb), Path(save_directory, "decoding.py"))
-            shutil.copyfile(inspect.getfile(MarkerError), Path(save_directory, "markers.py"))
+            # Transformers copied these four files of this folder. They only import from files
+            # outside of it, which are saved in their place.
+            original_by_name = {
+                "decoding.py": upright_rgb,
+                "frame_sampling.py": VideoError,
+                "markers.py": MarkerError,
+                "positions.py": mrope,
+            }
+            for name, imported in original_by_name.items():
+                shutil.copyfile(inspect.getfile(imported), Path(save_directory, name))
 
 
 class Fp32Linear(nn.Linear):
@@ -486,6 +494,7 @@ class ScalarReward(CompleteCheckpoint):
         responses: Sequence[Response],
         images: Iterable[Any] = (),
         batch_size: int = 8,
+        videos: Iterable[Any] = (),
     ) -> list[float]:
         """Return the score of each response to one prompt; higher is better.
 
@@ -495,7 +504,7 @@ class ScalarReward(CompleteCheckpoint):
         Raises:
             ConversationError: The conversation cannot be scored.
         """
-        columns = self._columns(processor, messages, responses, images, batch_size)
+        columns = self._columns(processor, messages, responses, images, batch_size, videos)
         scores: list[float] = self.columns.ranking_scores(columns).tolist()
         return scores
 
@@ -506,6 +515,7 @@ class ScalarReward(CompleteCheckpoint):
         responses: Sequence[Response],
         images: Iterable[Any] = (),
         batch_size: int = 8,
+        videos: Iterable[Any] = (),
     ) -> dict[str, list[float]]:
         """Return all numbers that the head computes for each response, by the name of the column.
 
@@ -516,14 +526,17 @@ class ScalarReward(CompleteCheckpoint):
             processor: The processor of the checkpoint, from `AutoProcessor.from_pretrained`. A
                 stock processor with torchvision resizes images a little differently.
             messages: The prompt, in one of the forms of `read_conversation`.
-            responses: The responses to score: texts, or lists of parts of which some are images.
+            responses: The responses to score: texts, or lists of parts of which some are images or
+                videos.
             images: Images of the prompt that are not inside `messages`.
             batch_size: Number of conversations that are padded and computed together.
+            videos: Videos of the prompt that are not inside `messages`. Frames are sampled as in
+                training, with PyAV.
 
         Raises:
             ConversationError: The conversation cannot be scored.
         """
-        columns = self._columns(processor, messages, responses, images, batch_size)
+        columns = self._columns(processor, messages, responses, images, batch_size, videos)
         values_by_name = zip(self.columns.names, columns.unbind(-1), strict=True)
         return {name: values.tolist() for name, values in values_by_name}
 
@@ -535,18 +548,20 @@ class ScalarReward(CompleteCheckpoint):
         responses: Sequence[Response],
         images: Iterable[Any],
         batch_size: int,
+        videos: Iterable[Any],
     ) -> Tensor:
         """Return the columns of the head for each response, (responses, columns) fp32.
 
         The arguments are those of `score_columns`.
         """
         images = list(images)
+        videos = list(videos)
         if "joint_responses" in vars(self.config):
-            return self._joint_columns(processor, messages, responses, images)
+            return self._joint_columns(processor, messages, responses, images, videos)
         chunks = [torch.empty(0, len(self.columns.names))]
         for start in range(0, len(responses), batch_size):
             chunk = responses[start : start + batch_size]
-            batch = padded_batch(self.config, processor, messages, chunk, images)
+            batch = padded_batch(self.config, processor, messages, chunk, images, videos)
             if self.config.reward_head["read"] != "mean":
                 del batch["response_mask"]
             inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
@@ -554,7 +569,12 @@ class ScalarReward(CompleteCheckpoint):
         return torch.cat(chunks)
 
     def _joint_columns(
-        self, processor: Any, messages: Any, responses: Sequence[Response], images: Sequence[Any]
+        self,
+        processor: Any,
+        messages: Any,
+        responses: Sequence[Response],
+        images: Sequence[Any],
+        videos: Sequence[Any],
     ) -> Tensor:
         """Return the columns of a joint reward model for each response, (responses, columns) fp32.
 
@@ -568,7 +588,9 @@ class ScalarReward(CompleteCheckpoint):
         orders = rotations(range(num_responses))
         for order in orders:
             shown = [responses[index] for index in order]
-            batch, positions, owners = joint_batch(self.config, processor, messages, shown, images)
+            batch, positions, owners = joint_batch(
+                self.config, processor, messages, shown, images, videos
+            )
             inputs = {name: tensor.to(self.device) for name, tensor in batch.items()}
             input_ids = inputs["input_ids"]
             token_kinds = images_of(self.config.model_type).token_kinds(self.config, input_ids)

@@ -17,11 +17,12 @@ from mmrm.data.encoded_video import (
     grey_video_like,
     num_sampled_frames,
     sample_frames,
-    sampled_numbers,
     video_of,
     video_size,
 )
 from mmrm.data.errors import RecordError
+from mmrm.data.frame_sampling import evenly_spaced, sampled_numbers
+from mmrm.data.synthetic.scenes import png
 from tests.data.test_frames import video
 
 pytest.importorskip("av")
@@ -45,6 +46,13 @@ def test_frames_are_sampled_by_rate_or_count(
     assert seconds == pytest.approx(interval)
 
 
+def test_numbers_are_evenly_spaced_as_by_numpy() -> None:
+    for num_all in range(1, 80):
+        for count in range(1, num_all + 1):
+            wanted = np.linspace(0, num_all - 1, count, dtype=int).tolist()
+            assert evenly_spaced(num_all, count) == wanted
+
+
 def test_a_path_and_its_bytes_give_the_same_frames(tmp_path: Path) -> None:
     path = video(tmp_path / "clip.mp4", 20)
     for content in (path, path.read_bytes()):
@@ -60,6 +68,9 @@ def test_what_is_no_video_is_refused_with_the_record(tmp_path: Path) -> None:
         sample_frames(Video(b"\x00" * 500), VideoConfig(), "row 7")
     with pytest.raises(RecordError, match=r"row 7: the video .*absent.mp4. cannot be read"):
         sample_frames(Video(tmp_path / "absent.mp4"), VideoConfig(), "row 7")
+    # FFmpeg reads an image as a video of one frame.
+    with pytest.raises(RecordError, match=r"row 7: the video .given as bytes. cannot be read"):
+        sample_frames(Video(png(Image.new("RGB", (64, 48)))), VideoConfig(), "row 7")
 
 
 @given(

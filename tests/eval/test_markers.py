@@ -230,7 +230,7 @@ def in_python_as_turns(text: str, images: int, response: str, folder: Path) -> P
 
 def released(text: str, images: int, response: str, folder: Path) -> Parts:
     """Read as `model.score` of a checkpoint does with transformers alone."""
-    turns, _ = read_conversation(text, [PNG] * images)
+    turns, _, _ = read_conversation(text, [PNG] * images)
     refuse_markers([response])
     return parts_of(turns)
 

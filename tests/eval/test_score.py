@@ -13,6 +13,7 @@ import datasets
 import pytest
 import torch
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.preference import Response, validate
 from mmrm.data.sources.project import ProjectConfig
 from mmrm.eval import select_responses
@@ -637,3 +638,53 @@ def test_responses_with_images_are_scored_and_selected(world: Path, tmp_path: Pa
     out = str(tmp_path / "pairs.parquet")
     with pytest.raises(SystemExit):
         select_responses.main(["pairs", str(tmp_path / "out.jsonl"), out, *options])
+
+
+def test_videos_of_prompts_and_responses_are_scored_and_selected(
+    world: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("av")
+    from tests.data.test_frames import video
+
+    files = tmp_path / "files"
+    asked = video(files / "asked.mp4", 12)
+    answered = video(files / "answered.mp4", 4)
+    uri = "data:video/mp4;base64," + base64.b64encode(asked.read_bytes()).decode()
+    part = {"type": "video", "video": "answered.mp4"}
+    drawn: list[Any] = [[part], "Nothing."]
+    write(files / "broken.mp4", ["no video"])
+    rows = [
+        {"prompt": "What happens?", "videos": ["asked.mp4"], "responses": drawn},
+        {"prompt": "<video>What happens?", "video": uri, "responses": drawn},
+        {"messages": user({"type": "video", "video": "asked.mp4"}, TEXT), "responses": ["a", "b"]},
+        {"prompt": "What happens?", "videos": ["broken.mp4"], "responses": ["a"]},
+        {"prompt": "What happens?", "videos": ["../x.mp4"], "responses": ["a"]},
+    ]
+    source = write(tmp_path / "in.jsonl", rows)
+    options = ["--image-root", str(files)]
+    listed, marked, in_turns = score(world, source, tmp_path / "out.jsonl", *options)
+    judge = load_judge(world / "run" / "checkpoint-1", Runtime(torch.device("cpu")))
+    resolved: list[Any] = [[part | {"video": answered}], "Nothing."]
+    wanted = judge.score("What happens?", resolved, videos=[asked])
+    assert wanted != pytest.approx(judge.score("What happens?", resolved), rel=RELATIVE)
+    assert listed["scores"] == pytest.approx(wanted, rel=RELATIVE)
+    assert marked["scores"] == pytest.approx(wanted, rel=RELATIVE)
+    wanted = judge.score("What is it?", ["a", "b"], videos=[asked])
+    assert in_turns["scores"] == pytest.approx(wanted, rel=RELATIVE)
+    errors = run_folders.lines(tmp_path / "out.jsonl.errors.jsonl")
+    assert ["cannot be read" in error["error"] for error in errors] == [True, False]
+    assert "outside of the declared image folder" in errors[1]["error"]
+
+    pairs = tmp_path / "pairs.jsonl"
+    select_responses.main(["pairs", str(tmp_path / "out.jsonl"), str(pairs), *options])
+    config = ProjectConfig(type="project", path=str(pairs), images=str(files))
+    records = config.open(tmp_path / "cache")
+    first, second, _ = [validate(records.record(number)) for number in range(3)]
+    assert first.videos == (Video(asked.resolve()),)
+    assert second.videos == (Video(asked.read_bytes()),)
+    assert [len(one.videos) for one in sorted(first.responses, key=lambda one: one.text)] == [1, 0]
+    for name in (["pairs.parquet"], ["trl.jsonl", "--output-format", "trl"]):
+        out, *form = name
+        chosen = ["pairs", str(tmp_path / "out.jsonl"), str(tmp_path / out), *options, *form]
+        with pytest.raises(SystemExit, match="videos"):
+            select_responses.main(chosen)

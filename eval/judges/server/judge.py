@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.errors import EndpointError, RecordError
+from mmrm.data.encoded_video import Video
+from mmrm.data.errors import EndpointError
 from mmrm.data.preference import Response
 from mmrm.eval.adapters.reward_client import RewardServer, RewardServerError, sendable
 from mmrm.eval.benchmarks.benchmark import Benchmark
@@ -68,8 +69,8 @@ class ServedJudge:
         """
         rows: list[tuple[Any, Any]] = []
         for candidates in batch:
-            _refuse_videos(candidates)
-            messages = sendable(candidates.prompt, candidates.images)
+            videos = _files(candidates.videos)
+            messages = sendable(candidates.prompt, candidates.images, videos)
             rows += [(messages, _sent(response)) for response in candidates.responses]
         try:
             scores = iter(asyncio.run(self.server.score(rows)))
@@ -83,20 +84,16 @@ class ServedJudge:
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
 
 
-def _refuse_videos(candidates: Candidates) -> None:
-    """Raise RecordError if the prompt or a response has a video, which the client does not send."""
-    if candidates.all_videos:
-        raise RecordError(
-            f"{candidates.identity}: the row has a video, and a judge of `type: server` is sent "
-            "texts and images only. Evaluate the checkpoint itself, or leave the row out."
-        )
+def _files(videos: Sequence[Video]) -> list[bytes | Path]:
+    """Return the bytes, or the path, of each video."""
+    return [video.content for video in videos]
 
 
 def _sent(response: Response) -> Any:
-    """Return a response as the server reads it: a text, or a list of parts if it has images."""
-    if not response.images:
+    """Return a response as the server reads it: a text, or parts if it has images or videos."""
+    if not response.images and not response.videos:
         return response.text
-    [turn] = sendable([response.turn], response.images)
+    [turn] = sendable([response.turn], response.images, _files(response.videos))
     return turn["content"]
 
 

@@ -427,8 +427,8 @@ def test_images_fill_image_parts_that_hold_none() -> None:
     assert uris == [data_uri(b"1"), "data:x", data_uri(b"2")]
     with pytest.raises(RewardServerError, match="1 more images"):
         sendable([{"role": "user", "content": [IMAGE]}], [b"1", b"2"])
-    with pytest.raises(RewardServerError, match="'video'"):
-        sendable([{"role": "user", "content": [{"type": "video"}]}])
+    with pytest.raises(RewardServerError, match="'sound'"):
+        sendable([{"role": "user", "content": [{"type": "sound"}]}])
 
 
 def test_images_replace_as_many_markers_or_come_first() -> None:
@@ -447,6 +447,30 @@ def test_images_replace_as_many_markers_or_come_first() -> None:
 
 
 @pytest.mark.slow
+def test_videos_are_placed_as_images_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"1")
+    own = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,MQ=="}}
+    content = [own, {"type": "video"}, IMAGE, {"type": "text", "text": "x"}]
+    [turn] = sendable([{"role": "user", "content": content}], [b"1"], [{"path": str(path)}])
+    assert part_types(turn) == ["video", "video", "image", "text"]
+    assert turn["content"][0]["video"] == "data:video/mp4;base64,MQ=="
+    assert turn["content"][1]["video"] == "data:video/x;base64,MQ=="
+    assert turn["content"][2]["image"] == "data:image/x;base64,MQ=="
+    assert part_types(sendable("<image>a<video>\nb", [b"1"], [b"2"])[0]) == [
+        *("image", "text", "video", "text")
+    ]
+    assert part_types(sendable("x", [b"1"], [b"2"])[0]) == ["video", "image", "text"]
+    with pytest.raises(RewardServerError, match="more video parts than videos"):
+        sendable([{"role": "user", "content": [{"type": "video"}]}])
+    with pytest.raises(RewardServerError, match="1 more videos than video parts"):
+        sendable([{"role": "user", "content": [own]}], [], [b"1"])
+    with pytest.raises(RewardServerError, match="Give separate frames as images"):
+        sendable("x", [], [[b"frame"]])
+    with pytest.raises(RewardServerError, match="a video is the address"):
+        sendable("x", [], ["https://example.org/a.mp4"])
+
+
 def test_trl_passes_prompts_images_and_completions(server: Told) -> None:
     without_image: list[Any] = [{"role": "user", "content": "x"}]
     image = {"type": "image", "image": tiny.picture(30, 20)}
@@ -461,12 +485,13 @@ def test_trl_passes_prompts_images_and_completions(server: Told) -> None:
             [without_image, with_image, without_image],
             completions,
             images=[[b"1"], [b"2"], None],
+            video=[None, None, b"3"],
             trainer_state=None,
         )
     )
     assert scores == [3.0, 2.0, 1.0]
     sent = [part_types(request["groups"][0]["messages"][0]) for request in server.asked]
-    assert sorted(sent) == [["image", "text"], ["image", "text"], ["text"]]
+    assert sorted(sent) == [["image", "text"], ["image", "text"], ["video", "text"]]
 
 
 @pytest.mark.slow

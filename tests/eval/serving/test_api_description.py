@@ -30,6 +30,7 @@ from tests.eval.serving.malformed import SOUND
 
 CONVERSATION = TypeAdapter(str | list[WrittenTurn])
 IMAGES = ["data:image/png;base64,AAAA", "a.png", {"path": "a.png"}, {"bytes": "a.png"}, None]
+VIDEOS = ["data:video/mp4;base64,AAAA", "a.mp4", {"path": "a.mp4"}, None]
 ADDRESSES = [*IMAGES[:2], {"url": "data:image/png;base64,AAAA"}, None]
 PARTS = st.one_of(
     st.fixed_dictionaries({"type": st.sampled_from(["text", "input_text"]), "text": st.just("x")}),
@@ -39,6 +40,13 @@ PARTS = st.one_of(
     st.fixed_dictionaries(
         {"type": st.sampled_from(["image_url", "input_image"])},
         optional={"image_url": st.sampled_from(ADDRESSES)},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("video")}, optional={"video": st.sampled_from(VIDEOS)}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["video_url", "input_video"])},
+        optional={"video_url": st.sampled_from([*VIDEOS[:2], {"url": VIDEOS[0]}, None])},
     ),
 )  # fmt: skip
 CONTENT = st.just("x") | st.lists(PARTS, max_size=3)
@@ -194,7 +202,8 @@ def test_conversations_that_the_server_reads_have_the_described_form(conversatio
         [{"role": "tool", "content": "x"}],
         [{"role": "user", "content": 3}],
         [{"role": "user"}],
-        [{"role": "user", "content": [{"type": "video"}]}],
+        [{"role": "user", "content": [{"type": "sound"}]}],
+        [{"role": "user", "content": [{"type": "video_url", "video_url": 3}]}],
         [{"role": "user", "content": [{"type": "text", "text": 3}]}],
         [{"role": "user", "content": [{"type": "image_url", "image_url": 3}]}],
     ],

@@ -38,6 +38,7 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
     "turns": {"messages": turns(501), "responses": ["a"]},
     "parts": {"messages": turns(1, 10_001), "responses": ["a"]},
     "images": {"messages": "x", "responses": ["a"], "images": ["gone.png"] * 257},
+    "videos": {"messages": "x", "responses": ["a"], "videos": ["gone.mp4"] * 33},
     "characters": {"messages": "x" * 400_000, "responses": ["a", "y" * 100_001]},
 }
 
@@ -45,7 +46,8 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
 def test_defaults_are_the_same_everywhere() -> None:
     server = RequestLimits()
     options = score.parse(["judge", "in.jsonl", "out.jsonl"])
-    assert DEFAULTS.model_dump() == {name: getattr(server, name) for name in Limits.model_fields}
+    for name in Limits.model_fields:
+        assert getattr(server, name) == getattr(DEFAULTS, name)
     assert score.limits_of(options) == DEFAULTS == Limits()
 
 
@@ -55,7 +57,7 @@ def test_the_server_refuses_before_any_work(name: str) -> None:
     intake = Intake(RequestLimits(), None, False)
     with pytest.raises(RecordError, match=rf"group 0: [\d,]+ {name}; .*`--max-{name} N`"):
         intake(TOO_LARGE[name], "group 0")
-    if name != "images":
+    if name not in ("images", "videos"):
         wider = Intake(RequestLimits.model_validate({name: 10**6}), None, False)
         assert wider(TOO_LARGE[name] | {"messages": TOO_LARGE[name]["messages"][:499]}, "group 0")
 
@@ -75,11 +77,16 @@ def test_scoring_of_files_refuses_the_same(name: str, tmp_path: Path) -> None:
 def test_sizes_are_counted_in_every_form_of_a_conversation() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:…"}}
     given = {"type": "image", "image": None, "text": None}
-    messages = [{"role": "user", "content": [image, given, *PARTS]}, {"role": "user"}, 3, None]
-    assert written_sizes(messages, ["ab", "c"], ["a.png"]) == {
+    video = {"type": "video_url", "video_url": {"url": "data:…"}}
+    other = {"type": "video", "video": None}
+    content = [image, given, video, other, *PARTS]
+    messages = [{"role": "user", "content": content}, {"role": "user"}, 3, None]
+    responses = ["ab", [{"type": "video", "video": "a.mp4"}]]
+    assert written_sizes(messages, responses, ["a.png"], ["b.mp4"]) == {
         "turns": 4,
-        "parts": 6,
+        "parts": 9,
         "images": 2,
+        "videos": 3,
         "characters": 3,
     }
     assert written_sizes("abc", [], None)["characters"] == 3

@@ -110,7 +110,7 @@ def test_every_form_of_a_conversation_gives_the_same_turns(tmp_path: Path) -> No
         (wanted, [image]),
     ]
     for messages, images in forms:
-        turns, found = read_conversation(messages, images)
+        turns, found, _ = read_conversation(messages, images)
         assert turns == wanted
         opened = (
             found[0]
@@ -131,7 +131,8 @@ USER = {"role": "user", "content": "What is it?"}
         ([], [], "beginning and ending with the user"),
         ([{"role": "tool", "content": "x"}], [], "'tool'"),
         ([{"role": "user", "content": 3}], [], "type int"),
-        ([{"role": "user", "content": [{"type": "video"}]}], [], "frames of a video"),
+        ([{"role": "user", "content": [{"type": "video"}]}], [], "1 video parts without a video"),
+        ([{"role": "user", "content": [{"type": "sound"}]}], [], "type 'sound'"),
         ([{"role": "user", "content": [{"type": "text", "text": 3}]}], [], "is a int"),
         (
             [{"role": "user", "content": [{"type": "image"}]}],

@@ -349,7 +349,8 @@ PART = {"type": "image", "image": b"x"}
     [
         ([{"type": "image"}], "response 3 has 1 image parts and 0 images"),
         ([PART, {"type": "image"}], "2 image parts and 1 images"),
-        ([{"type": "video"}], "response 3 has a part of type 'video': .*frames of a video"),
+        ([{"type": "video"}], "response 3 has 1 video parts and 0 videos"),
+        ([{"type": "sound"}], "response 3 has a part of type 'sound'"),
         ([{"type": "text", "text": 3}], "response 3 has a text part whose `text` is a int"),
         (7, "response 3 has content of type int"),
         ([{"type": "image", "image": "https://example.org/a.png"}], "nothing is fetched"),
@@ -377,6 +378,6 @@ def test_control_tokens_beside_an_image_are_refused(tmp_path: Path) -> None:
 def test_earlier_answers_hold_images_only_if_the_caller_can_take_them() -> None:
     with pytest.raises(ConversationError, match="turn 1 is the assistant's and holds an image"):
         read_conversation(given_prompt())
-    turns, pictures = read_conversation(given_prompt(), images_in_answers=True)
+    turns, pictures, _ = read_conversation(given_prompt(), media_in_answers=True)
     assert turns == PROMPT
     assert pictures == PROMPT_PICTURES

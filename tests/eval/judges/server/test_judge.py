@@ -37,6 +37,11 @@ def test_a_judge_file_names_a_server(told: Told, tmp_path: Path) -> None:
     assert ranking.order == [1, 2, 0]
     (group,) = told.asked[0]["groups"]
     assert group["messages"][0]["content"][0]["image"].startswith("data:image")
+    answer = [{"type": "video", "video": b"of a response"}]
+    judge.score("What happens?", ["a", answer], videos=[b"of the prompt"])
+    (group,) = told.asked[1]["groups"]
+    assert group["messages"][0]["content"][0]["video"].startswith("data:video")
+    assert group["responses"][1][0]["video"].startswith("data:video")
     told.answers.append((400, {}, {"error": "no"}))
     with pytest.raises(EndpointError, match="gave no scores: HTTP 400"):
         judge.score("What?", ["a"])
