@@ -31,6 +31,7 @@ LAYERS = {
             "display",
             "video",
             "encoded_video",
+            "film_strip",
         ),
         *("image_decoding", "preference", "limits", "rationales", "prompts", "images", "storage"),
         *("sources", "preparation", "synthetic"),
