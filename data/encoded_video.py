@@ -58,6 +58,18 @@ class VideoConfig(Section):
     """The largest number of pixels of a video. With `form: video`, two frames that become the same
     tokens are counted once. No frame has more pixels than `backbone.max_pixels`."""
 
+    @property
+    def most_frames(self) -> int:
+        """The largest number of frames that are sampled of a video."""
+        return self.num_frames or self.max_frames
+
+    @property
+    def in_words(self) -> str:
+        """The choice of frames, such as "2 frames a second, at most 64"."""
+        if self.num_frames is not None:
+            return f"{self.num_frames:,} evenly spaced frames"
+        return f"{self.frames_per_second:g} frames a second, at most {self.max_frames:,}"
+
 
 @dataclass(frozen=True, slots=True)
 class Video:
@@ -332,8 +344,7 @@ def num_sampled_frames(
         seconds: Seconds from the first frame to the last of each video, (videos,).
         config: The choice of frames.
     """
-    most_frames = config.num_frames or config.max_frames
-    evenly_spaced = np.minimum(np.asarray(num_frames, np.int64), most_frames)
+    evenly_spaced = np.minimum(np.asarray(num_frames, np.int64), config.most_frames)
     if config.num_frames is not None:
         return evenly_spaced
     durations = np.asarray(seconds, np.float64) + TIME_TOLERANCE
@@ -359,7 +370,7 @@ def sampled_numbers(times: Sequence[float], config: VideoConfig) -> tuple[list[i
         interval = 1 / config.frames_per_second
         wanted_times = [index * interval + TIME_TOLERANCE for index in range(num_by_rate)]
         return [bisect_right(times, time) - 1 for time in wanted_times], interval
-    num_frames = min(config.num_frames or config.max_frames, len(times))
+    num_frames = min(config.most_frames, len(times))
     numbers = np.linspace(0, len(times) - 1, num_frames, dtype=int).tolist()
     num_intervals = max(1, num_frames - 1)
     return numbers, (times[numbers[-1]] - times[numbers[0]]) / num_intervals
