@@ -33,6 +33,7 @@ from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.encoded_video import video_size
 from mmrm.data.errors import LeftOut, RecordError
+from mmrm.data.film_strip import film_strip
 from mmrm.data.images import decode, image_size
 from mmrm.data.package import recipe_path
 from mmrm.data.preference import UNANSWERED, EncodedImage, Preference, validate
@@ -88,6 +89,8 @@ class ShownResponse(NamedTuple):
     """"Chosen" or "Rejected" in a pair, otherwise the rank of the response."""
     text: str
     images: list[ShownImage]
+    videos: list[str]
+    """A film strip of each video, as a data URI."""
     critique: str | None
     attributes: str
     """The response's attributes with their numbers; empty if the record has none."""
@@ -384,24 +387,33 @@ def page(
 def samples(split: SourceSplit, count: int, seed: int) -> Iterator[dict[str, Any]]:
     """Draw up to `count` training records of a source by `seed`, and yield them for the page.
 
-    Each record is a mapping with four keys. `record` is the Preference. `responses` has a
+    Each record is a mapping with five keys. `record` is the Preference. `responses` has a
     `ShownResponse` for each of its responses. `images` has a `ShownImage` for each image of the
-    prompt. `problem` is a sentence if the record cannot be shown, else an empty text.
+    prompt, and `videos` a film strip of each video, as a data URI. `problem` is a sentence if the
+    record cannot be shown, else an empty text.
     """
     generator = np.random.default_rng(seed)
     for row in generator.choice(split.rows, min(count, len(split.rows)), replace=False):
         # An empty record is shown in place of one that cannot be read.
         record = Preference(f"{split.source.name}:{row}", prompt=(), responses=UNANSWERED)
         images: list[ShownImage] = []
+        videos: list[str] = []
         responses: list[ShownResponse] = []
         problem = ""
         try:
             record = validate(split.source.record(int(row)))
             images = shown_images(record.images, record.identity)
+            videos = [film_strip(video, record.identity) for video in record.videos]
             responses = shown_responses(record)
         except RecordError as error:
             problem = f"It cannot be shown: {error}"
-        yield {"record": record, "responses": responses, "images": images, "problem": problem}
+        yield {
+            "record": record,
+            "responses": responses,
+            "images": images,
+            "videos": videos,
+            "problem": problem,
+        }
 
 
 def shown_images(images: Sequence[EncodedImage], identity: str) -> list[ShownImage]:
@@ -426,7 +438,7 @@ def shown_responses(record: Preference) -> list[ShownResponse]:
     """Return the responses of a record as the page shows them, the best one first.
 
     Raises:
-        ImageError: An image of a response cannot be decoded.
+        ImageError: An image or a video of a response cannot be decoded.
     """
     names = ["Chosen", "Rejected"]
     if not record.is_pair:
@@ -434,6 +446,7 @@ def shown_responses(record: Preference) -> list[ShownResponse]:
     responses = []
     for index, (name, response) in enumerate(zip(names, record.responses, strict=True)):
         images = shown_images(response.images, record.identity)
+        videos = [film_strip(video, record.identity) for video in response.videos]
         attributes = []
         for attribute, values in record.attributes.items():
             number = "unknown" if math.isnan(values[index]) else f"{values[index]:g}"
@@ -444,9 +457,16 @@ def shown_responses(record: Preference) -> list[ShownResponse]:
         elif index == len(names) - 1:
             critique = record.rejected_critique
         is_best = record.ranks[index] == 0
-        responses.append(
-            ShownResponse(name, response.text, images, critique, ", ".join(attributes), is_best)
+        shown = ShownResponse(
+            name=name,
+            text=response.text,
+            images=images,
+            videos=videos,
+            critique=critique,
+            attributes=", ".join(attributes),
+            is_best=is_best,
         )
+        responses.append(shown)
     return responses
 
 

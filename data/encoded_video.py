@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from mmrm.data.frame_sampling import (
     opened_video,
     readable,
     sampled_frames,
+    sampled_numbers,
     upright_image,
 )
 from mmrm.data.regular_files import read_bytes
@@ -63,6 +65,18 @@ class VideoConfig(Section):
     max_pixels: int = Field(default=2_408_448, ge=784, le=10**10)
     """The largest number of pixels of a video. With `form: video`, two frames that become the same
     tokens are counted once. No frame has more pixels than `backbone.max_pixels`."""
+
+    @property
+    def most_frames(self) -> int:
+        """The largest number of frames that are sampled of a video."""
+        return self.num_frames or self.max_frames
+
+    @property
+    def in_words(self) -> str:
+        """The choice of frames, such as "2 frames a second, at most 64"."""
+        if self.num_frames is not None:
+            return f"{self.num_frames:,} evenly spaced frames"
+        return f"{self.frames_per_second:g} frames a second, at most {self.max_frames:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,77 @@ def sample_frames(video: Video, config: VideoConfig, record: str) -> SampledVide
     """
     with _readable(video, record):
         return sampled_frames(video.content, config)
+
+
+def spread_frames(video: Video, num_frames: int, record: str) -> SampledVideo:
+    """Return evenly spaced frames of a video for people, in a fraction of a whole decoding.
+
+    The times of frames are read from the packets of the file, and decoding starts at the key frame
+    before each frame. So the frames may differ from those of `sample_frames` if the file is damaged
+    or, as an MPEG transport stream, has no index. Their times are always their own.
+
+    Args:
+        video: The video.
+        num_frames: The largest number of frames.
+        record: Identity of the record, for messages.
+
+    Raises:
+        ImageError: The video cannot be read, or has no pictures.
+        UserError: PyAV is not installed.
+    """
+    with _readable(video, record), opened_video(video.content) as container:
+        [stream, *_] = container.streams.video
+        stream.thread_type = "AUTO"  # decode with several threads
+        is_key_by_tick: dict[int, bool] = {}
+        for packet in container.demux(stream):
+            if packet.pts is not None and packet.size > 0:
+                is_key_by_tick[packet.pts] = packet.is_keyframe
+        if not is_key_by_tick:
+            raise UserError("it holds no frame")
+        ticks = sorted(is_key_by_tick)
+        key_ticks = [tick for tick in ticks if is_key_by_tick[tick]]
+        seconds_per_tick = float(stream.time_base)
+        times = [(tick - ticks[0]) * seconds_per_tick for tick in ticks]
+        numbers, interval = sampled_numbers(times, VideoConfig(num_frames=num_frames))
+        wanted_ticks = [ticks[number] for number in numbers]
+        image_by_tick = _images_at(container, wanted_ticks, key_ticks)
+        if not image_by_tick:
+            raise UserError("it holds no frame that can be decoded")
+    return SampledVideo(
+        frames=tuple(image_by_tick.values()),
+        times=tuple((tick - ticks[0]) * seconds_per_tick for tick in image_by_tick),
+        interval=interval,
+    )
+
+
+def _images_at(
+    container: Any, wanted_ticks: Sequence[int], key_ticks: Sequence[int]
+) -> dict[int, Image]:
+    """Return the first frame at or after each wanted time, by its own time.
+
+    Times are in the unit of the stream (`time_base`). A frame that cannot be found is missing.
+
+    Args:
+        container: The opened video (`av.container.InputContainer`).
+        wanted_ticks: The wanted times, ascending.
+        key_ticks: The times of the frames at which decoding can start, ascending.
+    """
+    [stream, *_] = container.streams.video
+    image_by_tick: dict[int, Image] = {}
+    frames: Iterator[Any] = iter(())
+    last_tick: int | None = None
+    for wanted_tick in wanted_ticks:
+        num_keys = bisect_right(key_ticks, wanted_tick)
+        nearest_key = key_ticks[num_keys - 1] if num_keys else wanted_tick
+        if last_tick is None or nearest_key > last_tick:
+            container.seek(wanted_tick, stream=stream)
+            frames = container.decode(stream)
+        for frame in frames:
+            if frame.pts is not None and frame.pts >= wanted_tick:
+                last_tick = frame.pts
+                image_by_tick[frame.pts] = upright_image(frame)
+                break
+    return image_by_tick
 
 
 def video_size(video: Video, record: str) -> VideoSize:
@@ -224,8 +309,7 @@ def num_sampled_frames(
         seconds: Seconds from the first frame to the last of each video, (videos,).
         config: The choice of frames.
     """
-    most_frames = config.num_frames or config.max_frames
-    evenly_spaced = np.minimum(np.asarray(num_frames, np.int64), most_frames)
+    evenly_spaced = np.minimum(np.asarray(num_frames, np.int64), config.most_frames)
     if config.num_frames is not None:
         return evenly_spaced
     durations = np.asarray(seconds, np.float64) + TIME_TOLERANCE

@@ -1,5 +1,7 @@
 """Extract frames from videos. Sources and benchmarks then read the frames as images.
 
+Videos can also be given as they are: `backbone.videos` of a recipe then chooses their frames.
+
 python data/frames.py downloads/MM-RLHF downloads/MM-RLHF --frames 8   # {type: mm_rlhf, frames: 8}
 python data/frames.py videos MM-RLHF-RewardBench/video --frames 32     # as the benchmark does
 

@@ -382,6 +382,21 @@ class PatchTokens:
         sides = resized(sizes, self.min_pixels, self.max_pixels, self.side) // self.side
         return np.asarray(sides[:, 0] * sides[:, 1])
 
+    @property
+    def most_of_video(self) -> int:
+        """The most tokens that a video can have.
+
+        The sides of frames are rounded to whole tokens. So a few more are possible with
+        `form: frames`, and for frames that are enlarged or very long.
+        """
+        is_frames = self.videos.form == "frames"
+        frames_of_image = 1 if is_frames else FRAMES_OF_PATCH
+        num_images = np.arange(1, -(-self.videos.most_frames // frames_of_image) + 1)
+        pixels = np.minimum(self.max_pixels, self.videos.max_pixels // num_images)
+        if is_frames:  # a small frame is enlarged to the size of the smallest image
+            pixels = np.maximum(self.min_pixels, pixels)
+        return int((num_images * (pixels // self.side**2)).max())
+
     def of_videos(self, videos: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the number of tokens of each video, int64 of shape (videos,).
 
@@ -492,6 +507,16 @@ class TileTokens:
         `sizes` has a row (height, width) for each image, (images, 2).
         """
         return self._tokens_of_tiles(tiled(sizes, self.min_tiles, self.max_tiles, self.side))
+
+    @property
+    def most_of_video(self) -> int:
+        """The most tokens that a video can have.
+
+        A small frame may have as many tiles as a large one, because their number depends on the
+        shape of an image.
+        """
+        _, most_tokens = self.bounds
+        return self.videos.most_frames * most_tokens
 
     def of_videos(self, videos: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the number of tokens of each video, int64 of shape (videos,).

@@ -32,6 +32,7 @@ LAYERS = {
             "video",
             "frame_sampling",
             "encoded_video",
+            "film_strip",
         ),
         *("image_decoding", "preference", "limits", "rationales", "prompts", "point_prompt"),
         *("images", "storage"),

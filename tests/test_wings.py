@@ -49,7 +49,7 @@ WINGS = {
     "embedded world": ["data.synthetic", "train.embedded", "models.build_embedded"],
     "reporting": [
         *("eval.reporting", "data.display.axis", "data.display.chart", "data.display.html"),
-        "data.display.study_result",
+        *("data.display.study_result", "data.film_strip"),
     ],
     "contamination": ["eval.contamination"],
     "annotation": ["eval.annotation"],

@@ -57,7 +57,11 @@ def thumbnail(image: Image.Image, longest: int) -> str:
     The data URI has the image in the format WebP, without loss if it is small.
     """
     image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
-    is_tiny = max(image.size) <= TINY
+    return data_uri_of(image, lossless=max(image.size) <= TINY)
+
+
+def data_uri_of(image: Image.Image, *, lossless: bool) -> str:
+    """Return the data URI of an image in the format WebP."""
     buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=80, method=2, lossless=is_tiny)
+    image.save(buffer, "WEBP", quality=80, method=2, lossless=lossless)
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"

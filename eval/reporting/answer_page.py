@@ -14,7 +14,8 @@ from mmrm.data.display.axis import Axis
 from mmrm.data.display.chart import Chart
 from mmrm.data.display.format import short_number
 from mmrm.data.display.html import TINY, thumbnail
-from mmrm.data.errors import ImageError
+from mmrm.data.errors import ImageError, UserError
+from mmrm.data.film_strip import film_strip
 from mmrm.data.images import decode
 from mmrm.data.preference import Preference, texts
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
@@ -317,7 +318,7 @@ def _question_with_answers(
     Args:
         row: The question's row in the file of answers.
         record: The question with its texts and images; None if it is missing from its source.
-        notes: Gets a sentence for every image that cannot be decoded and is left out.
+        notes: Gets a sentence for every image and video that cannot be decoded and is left out.
     """
     scores = row["scores"] or [None] * len(row["texts"])
     columns = zip(row["texts"], row["right"], row["cut_off"], scores, strict=True)
@@ -338,6 +339,7 @@ def _question_with_answers(
         "sampled": evenly_spaced(ordered, SAMPLED),
         "turns": [],
         "images": [],
+        "videos": [],
         "truth": (),
     }
     if record is None:
@@ -350,6 +352,11 @@ def _question_with_answers(
             continue
         is_tiny = max(decoded.size) <= TINY
         question["images"].append((is_tiny, thumbnail(decoded, THUMBNAIL)))
+    for video in record.videos:
+        try:
+            question["videos"].append(film_strip(video, record.identity))
+        except UserError as error:  # a damaged video, or no PyAV
+            notes.append(f"A video cannot be shown: {error}")
     question["turns"] = ["\n".join(texts([turn])) for turn in record.prompt]
     question["truth"] = record.truth.answers if record.truth else ()
     return question

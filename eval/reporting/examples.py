@@ -1,4 +1,7 @@
-"""The rows of a benchmark as a report shows them, with their texts and small copies of images."""
+"""The rows of a benchmark as a report shows them, with their texts and small copies of images.
+
+A video is shown as a strip of its frames.
+"""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +13,9 @@ from pydantic import ValidationError
 
 from mmrm.data.config.validation import format_validation_error
 from mmrm.data.display.html import thumbnail
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import ImageError, UserError
+from mmrm.data.film_strip import film_strip
 from mmrm.data.images import decode
 from mmrm.data.preference import EncodedImage, texts
 from mmrm.data.storage.files import digest
@@ -42,7 +47,7 @@ class ShownRows:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     images: dict[str, str] = field(default_factory=dict)
-    """Data URIs of images by name; rows with the same image share it."""
+    """Data URIs of images and film strips by name; rows with the same image share it."""
     notes: list[str] = field(default_factory=list)
 
     def worst(self) -> list[dict[str, Any]]:
@@ -178,7 +183,7 @@ def rows_location(
 def _row(
     line: JsonRow, example: BenchmarkRow | None, rank: int | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a row for the page's script, and data URIs of its images by name.
+    """Return a row for the page's script, and data URIs of its images and film strips by name.
 
     Args:
         line: The line of predictions.jsonl.
@@ -192,13 +197,16 @@ def _row(
         "turns": [],
         "responses": None,
         "images": [],
+        "videos": [],
         "response_images": [],
+        "response_videos": [],
         "missing": [],
     }
     if example is None:
         return row, {}
     images: dict[str, str] = {}
     row["images"] = _added_thumbnails(example.images, "Image", example.identity, images, row)
+    row["videos"] = _added_strips(example.videos, "Video", example.identity, images, row)
     for turn in example.prompt:
         row["turns"].append({"role": turn["role"], "text": "\n".join(texts([turn]))})
     row["responses"] = [response.text for response in example.responses]
@@ -206,6 +214,9 @@ def _row(
         title = f"Image of response {number}:"
         names = _added_thumbnails(response.images, title, example.identity, images, row)
         row["response_images"].append(names)
+        title = f"Video of response {number}:"
+        names = _added_strips(response.videos, title, example.identity, images, row)
+        row["response_videos"].append(names)
     return row, images
 
 
@@ -230,6 +241,30 @@ def _added_thumbnails(
         try:
             uri = thumbnail(decode(image, identity), THUMBNAIL)
         except ImageError as error:
+            row["missing"].append(f"{title} {number} cannot be shown: {error}")
+            continue
+        name = digest(uri)
+        thumbnails[name] = uri
+        names.append(name)
+    return names
+
+
+def _added_strips(
+    videos: Sequence[Video],
+    title: str,
+    identity: str,
+    thumbnails: dict[str, str],
+    row: dict[str, Any],
+) -> list[str]:
+    """Add film strips of videos to a mapping, and return the names of those that can be shown.
+
+    The arguments are those of `_added_thumbnails`.
+    """
+    names = []
+    for number, video in enumerate(videos, start=1):
+        try:
+            uri = film_strip(video, identity)
+        except UserError as error:  # a damaged video, or no PyAV
             row["missing"].append(f"{title} {number} cannot be shown: {error}")
             continue
         name = digest(uri)

@@ -80,6 +80,10 @@ function picture(item, name, number, text) {
   return img;
 }
 
+function strip(item, name, number, of) {
+  return make("img", { className: "strip", alt: `Frames of video ${number} of ${of}`, src: data[item.benchmark].images[name] });
+}
+
 function scrolling(text, label) {
   const body = make("div", { className: "body", textContent: text, tabIndex: 0 });
   body.setAttribute("role", "region");
@@ -95,6 +99,7 @@ function pictureOfResponse(item, name, number, side) {
 
 function response(item, side) {
   const drawn = item.response_images[side] ?? [];
+  const filmed = item.response_videos[side] ?? [];
   const named = item.votes.filter((vote) => vote.names === side).length;
   const others = shownSides(item).filter((other) => other !== side);
   const values = item.scores ?? item.probabilities;
@@ -110,8 +115,9 @@ function response(item, side) {
     ? make("details", { open: true }, make("summary", { textContent: "Critique" }), scrolling(item.critiques[side], `Critique of ${nameOf(side)}`)) : null;
   return make("div", { className: rankOf(item, side) === 0 ? "response better" : "response" }, make("h3", { textContent: nameOf(side) }),
     make("div", { className: "soft", textContent: facts.join(" · ") }),
-    item.responses && (item.responses[side] || !drawn.length) ? scrolling(item.responses[side], nameOf(side)) : null,
-    make("div", { className: "pictures" }, ...drawn.map((name, number) => pictureOfResponse(item, name, number + 1, side))), critique);
+    item.responses && (item.responses[side] || !(drawn.length || filmed.length)) ? scrolling(item.responses[side], nameOf(side)) : null,
+    make("div", { className: "pictures" }, ...drawn.map((name, number) => pictureOfResponse(item, name, number + 1, side)),
+      ...filmed.map((name, number) => strip(item, name, number + 1, nameOf(side)))), critique);
 }
 
 function vote(item, one, number) {
@@ -132,7 +138,8 @@ function detail(item) {
   return [
     make("p", {}, verdict, make("span", { className: "soft", textContent: ` · ${facts.join(" · ")}` })),
     ...item.missing.map((text) => make("p", { className: "note", textContent: text })),
-    make("div", { className: "pictures" }, ...item.images.map((name, number) => picture(item, name, number + 1, question(item)))),
+    make("div", { className: "pictures" }, ...item.images.map((name, number) => picture(item, name, number + 1, question(item))),
+      ...item.videos.map((name, number) => strip(item, name, number + 1, item.identity))),
     ...item.turns.map((turn) => make("div", { className: "turn" }, several ? make("b", { textContent: turn.role }) : null, turn.text)),
     make("div", { className: "pair" }, ...shownSides(item).map((side) => response(item, side))),
     ...item.votes.map((one, number) => vote(item, one, number)),
@@ -178,7 +185,7 @@ $("examples").addEventListener("keydown", keys);
 window.addEventListener("hashchange", () => { if (location.hash.startsWith("#example/")) open(location.hash); });
 for (const place of document.querySelectorAll(".thumb")) {
   const item = items.find((one) => one.benchmark === place.dataset.benchmark && one.key === place.dataset.key);
-  place.replaceChildren(picture(item, item.images[0], 1, question(item)));
+  place.replaceChildren(item.images.length ? picture(item, item.images[0], 1, question(item)) : strip(item, item.videos[0], 1, item.identity));
 }
 filter();
 if (location.hash.startsWith("#example/")) open(location.hash);

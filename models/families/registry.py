@@ -88,3 +88,9 @@ def family_of(model_type: object, where: object = "the model") -> Family:
         f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of "
         f"these: {WORKS}. models/README.md explains how to add a family."
     )
+
+
+def family_of_shape(shape: Shape) -> Family:
+    """Return the family of the model that has the sizes `shape`."""
+    [family] = [family for family in FAMILIES.values() if family.shape is type(shape)]
+    return family

@@ -17,6 +17,7 @@ from mmrm.data.browse import count_duplicates, histogram, page, suspicious
 from mmrm.data.display.chart import Chart
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from tests.data.sources.fixtures import RED, write_images, write_jsonl
+from tests.data.test_frames import video
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,6 +71,22 @@ def test_the_page_shows_every_source_and_needs_no_other_file(tmp_path: Path) -> 
     assert "bad_image 1" in html
     assert not re.findall(r'(?:src|href)="(?!data:|#)', html)
     assert html == page(mixture, 20, "naive")
+
+
+def test_videos_are_shown_as_strips_of_frames(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    video(tmp_path / "a.mp4", 20)
+    generated = [{"type": "text", "text": "Here:"}, {"type": "video"}]
+    rows = [
+        {"prompt": "See <video>", "videos": ["a.mp4"], "chosen": "A cat.", "rejected": "A dog."},
+        {"prompt": "Film a cat.", "chosen": generated, "chosen_videos": ["a.mp4"]}
+        | {"rejected": [{"type": "video"}], "rejected_videos": ["a.mp4"]},
+    ]
+    html = page(Mixture(MixtureConfig.model_validate(section(tmp_path, rows))), 20, "naive")
+    assert html.count('<img class="strip" src="data:image/webp;base64,') == 3
+    assert 'alt="Frames of video 1 of project:0"' in html
+    assert 'alt="Frames of video 1 of the rejected response of project:1"' in html
+    assert "[video]" in html
 
 
 def test_suspicious_records_are_found_and_good_ones_are_not(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mmrm.data.encoded_video import (
     grey_video_like,
     num_sampled_frames,
     sample_frames,
+    spread_frames,
     video_of,
     video_size,
 )
@@ -61,6 +62,17 @@ def test_a_path_and_its_bytes_give_the_same_frames(tmp_path: Path) -> None:
         assert greys == [0, 5, 10, 15]
         assert sampled.times == pytest.approx((0, 0.5, 1, 1.5))
         assert sampled.frames[0].size == (64, 48)
+
+
+def test_spread_frames_are_those_of_a_whole_decoding(tmp_path: Path) -> None:
+    path = video(tmp_path / "clip.mp4", 50)
+    whole = sample_frames(Video(path), VideoConfig(num_frames=8), "a record")
+    for content in (path, path.read_bytes()):
+        spread = spread_frames(Video(content), 8, "a record")
+        assert spread.times == pytest.approx(whole.times)
+        assert spread.interval == pytest.approx(whole.interval)
+        for frame, expected in zip(spread.frames, whole.frames, strict=True):
+            assert np.array_equal(np.asarray(frame), np.asarray(expected))
 
 
 def test_what_is_no_video_is_refused_with_the_record(tmp_path: Path) -> None:

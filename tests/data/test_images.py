@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from mmrm.data.encoded_video import VideoConfig
 from mmrm.data.errors import ImageError, RecordError
 from mmrm.data.image_decoding import upright_rgb
 from mmrm.data.images import (
     PatchTokens,
+    TileTokens,
     data_uri,
     decode,
     from_data_uri,
@@ -454,3 +456,31 @@ def test_a_token_is_two_patches_wide_unless_the_tower_says_otherwise(
     vision: dict[str, int], side: int
 ) -> None:
     assert image_tokens_of({"vision_config": vision}, 1000, 10**6) == PatchTokens(1000, 10**6, side)
+
+
+@given(
+    height=st.integers(200, 400),  # neither enlarged nor less than a token high
+    width=st.integers(200, 400),
+    num_frames=st.integers(1, 400),
+    max_frames=st.integers(1, 40),
+    max_pixels=st.integers(40 * 784, 10**6),
+)
+def test_no_video_has_more_tokens_than_the_most(
+    height: int, width: int, num_frames: int, max_frames: int, max_pixels: int
+) -> None:
+    videos = VideoConfig(max_frames=max_frames, max_pixels=max_pixels)
+    tokens = PatchTokens(3136, 10**5, videos=videos)
+    size = np.array([[height, width, num_frames, num_frames / 10]], np.float64)
+    assert tokens.of_videos(size)[0] <= tokens.most_of_video
+    in_tiles = TileTokens(1, 4, 448, 256, VideoConfig(form="frames", max_frames=max_frames))
+    assert in_tiles.of_videos(size)[0] <= in_tiles.most_of_video
+
+
+def test_the_most_tokens_of_a_video_are_reached() -> None:
+    videos = VideoConfig(max_frames=20, max_pixels=10 * 15680)
+    tokens = PatchTokens(3136, 10**6, videos=videos)
+    size = np.array([[112, 140, 20, 9.5], [4 * 112, 5 * 112, 20, 9.5]], np.float64)
+    assert tokens.of_videos(size).tolist() == [200, 200]
+    assert tokens.most_of_video == 200
+    frames = PatchTokens(3136, 10**6, videos=VideoConfig(form="frames", num_frames=7))
+    assert frames.most_of_video == pytest.approx(2_408_448 / 784, rel=0.01)

@@ -19,6 +19,7 @@ from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
 from mmrm.models.families.hub_names import similar_hub_id
+from mmrm.models.families.registry import family_of_shape
 from mmrm.train.planning.machines import FILLED, RESERVE, MachineFit, fit, need
 from mmrm.train.planning.machines import GPUS as SIZES
 from mmrm.train.planning.memory import (
@@ -220,9 +221,16 @@ def cost_assumptions(recipe: Recipe, shape: Shape) -> str:
     if budget == "auto":
         budget = ROW_TOKENS
     writing = "" if recipe.method.model == "scalar" else "; what is written comes on top"
+    records = (
+        f"records of an image of {image_tokens:,} tokens, {text_tokens:,} of text, and no video"
+    )
+    if planned_tokens(recipe.data) is not None:
+        records = (
+            f"records of {image_tokens:,} tokens of images and videos, and {text_tokens:,} of text, "
+            "the means of the data card"
+        )
     return (
-        f"\nA step on GPUs, without evaluations{writing}. Assumed: records of an image of "
-        f"{image_tokens:,} tokens, {text_tokens:,} of text; every pair with a prompt of its own, for "
+        f"\nA step on GPUs, without evaluations{writing}. Assumed: {records}; every pair with a prompt of its own, for "
         "how many share one is known once the data are read; rows of "
         f"{budget:,} tokens; {MFU:.0%} of {PEAK / 1e12:.0f} TFLOP/s, the dense bf16 rate of an H100 "
         "and of an H200 (on a GPU with a quarter of that rate, computation takes four times as "
@@ -309,6 +317,7 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
         *name_lines(backbone.path, shape),
         f"images of {backbone.min_pixels:,} to {backbone.max_pixels:,} pixels: {tokens} each",
     ]
+    lines.append(video_line(recipe, shape))
     if shape is not None:
         num_parameters, num_trained = trained(recipe, shape)
         lines.append(
@@ -327,6 +336,23 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     if backbone.freeze:
         lines.append(f"frozen: {', '.join(backbone.freeze)}")
     return lines
+
+
+def video_line(recipe: Recipe, shape: Shape | None) -> str:
+    """Return the line on videos: the frames that are sampled, their form and their tokens."""
+    videos = recipe.backbone.videos
+    form = "video tokens" if videos.form == "video" else "an image for each frame"
+    line = f"videos: {videos.in_words}, as {form}"
+    if shape is None:
+        return f"{line}, an unknown number of tokens each"
+    family = family_of_shape(shape)
+    if videos.form == "video" and family.videos is None:
+        return (
+            f"videos: none, because {family.title} has no tokens of videos here; "
+            "backbone.videos.form=frames shows them as images of frames"
+        )
+    most_tokens = shape.image_tokens(recipe.backbone).most_of_video
+    return f"{line}, at most about {most_tokens:,} tokens each"
 
 
 def name_lines(name: str, shape: Shape | None) -> list[str]:
@@ -389,9 +415,10 @@ def step_lines(recipe: Recipe, num_records: int | None) -> list[str]:
         whole_epochs, further_steps = divmod(steps, steps_per_epoch)
         seen = whole_epochs * num_records + min(further_steps * records_per_step, num_records)
         length = f"{steps:,} steps: {seen:,} records, {seen / num_records:.2f} epochs"
-    tokens_per_record = planned_tokens(recipe.data)
+    planned = planned_tokens(recipe.data)
     tokens = f"tokens {UNKNOWN}"
-    if tokens_per_record is not None:
+    if planned is not None:
+        tokens_per_record = planned.images + planned.text
         tokens = f"about {tokens_per_record:,.0f} tokens a record, by the data card"
     return [
         f"{records_per_step:,} records a step, packed into rows of {budget}",

@@ -16,6 +16,7 @@ from math import ceil
 from mmrm.models.families.family import Shape
 from mmrm.train.planning.memory import bytes_per_weight, trained
 from mmrm.train.recipe.deepspeed_config import copies_within, stage
+from mmrm.train.recipe.epoch import planned_tokens
 from mmrm.train.recipe.recipe import Recipe
 
 PEAK = 989e12
@@ -30,7 +31,8 @@ INSIDE = 450e9
 BETWEEN = 50e9
 """Bytes a second that a GPU receives between nodes (400 Gb/s a GPU)."""
 IMAGE_TOKENS = 1050
-"""Tokens of a record's image before the data are read, unless the recipe's limit is lower."""
+"""Tokens of a record's image before the data are read, unless the recipe's limit is lower. No
+record is assumed to have a video."""
 TEXT_TOKENS = 530
 """Tokens of a record's text before the data are read: a question of 70, two responses of 230."""
 ROW_TOKENS = 16_384
@@ -130,7 +132,14 @@ class FullRow:
 
 
 def record_tokens(recipe: Recipe, shape: Shape) -> tuple[int, int]:
-    """Return the assumed tokens of a record's image and of its text."""
+    """Return the tokens of a record's images and videos, and those of its text.
+
+    They are the means of the data card, if the data were read. Before, a record is assumed to have
+    one image and no video.
+    """
+    planned = planned_tokens(recipe.data)
+    if planned is not None:
+        return round(planned.images), round(planned.text)
     _, most_image_tokens = shape.image_tokens(recipe.backbone).bounds
     return min(IMAGE_TOKENS, most_image_tokens), TEXT_TOKENS
 

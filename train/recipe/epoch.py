@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmrm.data.preparation.mixing import MixtureConfig
 from mmrm.data.storage.files import read_json
@@ -54,16 +54,26 @@ def planned_records(data: MixtureConfig) -> tuple[int | None, str]:
     return int(card["epoch_size"]), f"counted by data/mixture.py --plan: {file}"
 
 
-def planned_tokens(data: MixtureConfig) -> float | None:
-    """Return the mean number of tokens of a record, images included, that a data card states.
+class PlannedTokens(NamedTuple):
+    """The mean numbers of tokens of a record, by a data card."""
+
+    images: float
+    """Tokens of images and videos."""
+    text: float
+
+
+def planned_tokens(data: MixtureConfig) -> PlannedTokens | None:
+    """Return the mean numbers of tokens of a record that a data card states.
 
     The result is None if there is no card, or if it has no records.
     """
     card, _ = _newest_card(data)
     if card is None or not card["total"]["kept"]:
         return None
-    num_tokens = card["total"]["image_tokens"] + card["total"]["text_tokens"]
-    return float(num_tokens / card["total"]["kept"])
+    total = card["total"]
+    return PlannedTokens(
+        total["image_tokens"] / total["kept"], total["text_tokens"] / total["kept"]
+    )
 
 
 def _newest_card(data: MixtureConfig) -> tuple[dict[str, Any] | None, Path | None]:

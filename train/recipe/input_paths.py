@@ -14,7 +14,9 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+from mmrm.data.encoded_video import FRAMES_OF_PATCH
 from mmrm.data.errors import CheckpointError, UserError
+from mmrm.data.images import PatchTokens
 from mmrm.data.preparation.filters import read_fingerprints
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.manifest import verify_settings
@@ -23,7 +25,7 @@ from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.models.config import HUB_ID, BackboneConfig, checkpoint_at
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.hub_names import refusal_of_name
-from mmrm.models.families.registry import BACKBONES
+from mmrm.models.families.registry import BACKBONES, family_of_shape
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.sections import Broken
 
@@ -152,6 +154,7 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "optim.lora.experts", partial(look_at_experts, recipe.backbone.path)
     if recipe.optim.router_aux_loss_coef:
         yield "optim.router_aux_loss_coef", partial(look_at_experts, recipe.backbone.path)
+    yield "backbone.videos.max_pixels", partial(look_at_video_limits, recipe.backbone)
     for key, source in sources(recipe):
         yield key, source.check_local_files
     for index, benchmark in enumerate(recipe.evaluation.benchmarks):
@@ -210,6 +213,38 @@ def look_at_experts(path: str) -> None:
         return  # `look_at_model` reports it
     if shape is not None and not shape.count().experts:
         raise UserError(f"{path} has no experts; remove this key, or take a backbone with experts")
+
+
+def look_at_video_limits(backbone: BackboneConfig) -> None:
+    """Check the limit of a video's pixels, if the backbone's config.json is at hand.
+
+    A backbone without video tokens passes: it refuses records with videos, and a recipe does not
+    say which sources have some.
+
+    Raises:
+        UserError: If a video of the most frames cannot keep it.
+    """
+    try:
+        shape = shape_of(backbone.path)
+    except CheckpointError:
+        return  # `look_at_model` reports it
+    videos = backbone.videos
+    if shape is None or videos.form != "video" or family_of_shape(shape).videos is None:
+        return
+    image_tokens = shape.image_tokens(backbone)
+    assert isinstance(image_tokens, PatchTokens), "no family has videos of tiles"
+    num_patches = -(-videos.most_frames // FRAMES_OF_PATCH)
+    pixels_per_token = image_tokens.side**2
+    fewest_pixels = num_patches * pixels_per_token
+    if videos.max_pixels < fewest_pixels:
+        key = "max_frames" if videos.num_frames is None else "num_frames"
+        most_frames = FRAMES_OF_PATCH * (videos.max_pixels // pixels_per_token)
+        raise UserError(
+            f"{videos.max_pixels:,} pixels are too few for a video of {videos.most_frames:,} "
+            f"frames: every {FRAMES_OF_PATCH} frames have at least one token, which is "
+            f"{pixels_per_token:,} pixels. Set it to {fewest_pixels:,} or more, or "
+            f"backbone.videos.{key} to {most_frames:,} or fewer."
+        )
 
 
 def look_at_checkpoint(resume: str) -> None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]
 
+from mmrm.data.encoded_video import Video
+from mmrm.data.preference import Preference
 from mmrm.eval.report import file_states
+from mmrm.eval.reporting import answer_page
 from mmrm.eval.reporting.answer_page import shown_questions
 from mmrm.eval.reporting.page import page
 from mmrm.eval.reporting.run_content import Content, read_run
 from mmrm.eval.results.intervals import paired_difference
+from tests.data.test_frames import video
 from tests.eval.made_policies import make_policy
 from tests.eval.made_run import HOSTILE, rollout_table
 from tests.eval.test_report import Elements
@@ -131,6 +137,32 @@ def test_questions_stand_with_their_images_and_marked_answers(run: Path, content
     assert found.words.count("✓ right") + found.words.count("✗ wrong") == marked
     assert len(found.all("img")) == len(shown.asked)
     assert all(picture["alt"] for picture in found.all("img"))
+
+
+def test_videos_of_a_question_are_shown_as_strips(
+    content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("av")
+    clip = Video(video(tmp_path / "a.mp4", 20))
+    read_records = answer_page._records
+
+    def records_with_videos(*arguments: Any) -> dict[int, Preference]:
+        records = read_records(*arguments)
+        return {
+            index: replace(record, videos=(clip, Video(b"none")))
+            for index, record in records.items()
+        }
+
+    monkeypatch.setattr(answer_page, "_records", records_with_videos)
+    shown = shown_questions(content.questions[0], None)
+    assert all(len(one["videos"]) == 1 for one in shown.asked)
+    cannot = [note for note in shown.notes if note.startswith("A video cannot be shown: ")]
+    assert len(cannot) == len(shown.asked)
+    strips = [
+        found for found in Elements(page(content)).all("img") if found.get("class") == "strip"
+    ]
+    assert len(strips) == len(shown.asked)
+    assert str(strips[0]["alt"]).startswith("Frames of video 1 of ")
 
 
 def test_the_best_step_of_the_recipe_is_shown_if_its_answers_are_there(content: Content) -> None:

@@ -125,6 +125,9 @@ def test_the_data_card_that_was_saved_says_how_long_an_epoch_of_own_data_is(tmp_
     assert f"an epoch has 9 records (counted by data/mixture.py --plan: {card})" in text
     assert re.search(r"about \d+ tokens a record, by the data card", text)
     assert "10 steps: 18 records, 2.00 epochs" in text
+    recipe = read_recipe(write(tmp_path), [*changes, "backbone.path=Qwen/Qwen2.5-VL-3B-Instruct"])
+    costs = " ".join(shown(recipe).split())
+    assert re.search(r"records of 0 tokens of images and videos, and \d of text, the means", costs)
     assert "an epoch has an unknown number of records" in said(
         tmp_path, *changes, "data.validation=2"
     )
@@ -188,6 +191,24 @@ def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
             ["backbone.min_pixels=784", "backbone.max_pixels=785"],
             "images of 784 to 785 pixels: 1 to 1 tokens each",
         ),
+        (
+            ["backbone.videos.max_frames=16", "backbone.max_pixels=78400"],
+            "videos: 2 frames a second, at most 16, as video tokens, at most about 800 tokens each",
+        ),
+        (
+            ["backbone.videos={form: frames, num_frames: 4}", "backbone.max_pixels=78400"],
+            "videos: 4 evenly spaced frames, as an image for each frame, at most about 400 tokens",
+        ),
+        (
+            ["backbone.path=OpenGVLab/InternVL3-8B-hf"],
+            "videos: none, because InternVL has no tokens of videos here; "
+            "backbone.videos.form=frames shows them as images of frames",
+        ),
+        (
+            ["backbone={path: OpenGVLab/InternVL3-8B-hf, videos: {form: frames, num_frames: 4}}"],
+            "videos: 4 evenly spaced frames, as an image for each frame, at most about 5,120 tokens",
+        ),
+        (["backbone.path=someone/unknown"], "as video tokens, an unknown number of tokens each"),
         (["method.zero_coefficient=0.01"], "Bradley-Terry + 0.01 x (chosen + rejected)^2"),
         (
             ["method.margin=true", "method.length_normalisation=true"],

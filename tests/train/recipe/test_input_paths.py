@@ -32,6 +32,22 @@ def refused(folder: Path, *overrides: str, start: bool = False) -> dict[str, str
     return {problem.key: problem.message for problem in caught.value.problems}
 
 
+def test_a_video_of_the_most_frames_has_a_token_for_every_two(tmp_path: Path) -> None:
+    just_enough = "backbone.videos={max_frames: 9, max_pixels: 3920}"
+    read_recipe(write(tmp_path), [just_enough], entry="rm", start=True)
+    too_few = ["backbone.videos={max_frames: 11, max_pixels: 3920}", "data.cache=/dev/null"]
+    problems = refused(tmp_path, *too_few, start=True)
+    assert problems.keys() == {"backbone.videos.max_pixels", "data.cache"}
+    message = problems["backbone.videos.max_pixels"]
+    assert "3,920 pixels are too few for a video of 11 frames" in message
+    assert "Set it to 4,704 or more, or backbone.videos.max_frames to 10 or fewer." in message
+    counted = refused(tmp_path, "backbone.videos={num_frames: 40, max_pixels: 3920}", start=True)
+    assert "videos.num_frames to 10 or fewer" in counted["backbone.videos.max_pixels"]
+    # Frames that are images may be as small as they come.
+    frames = "backbone.videos={form: frames, max_frames: 11, max_pixels: 3920}"
+    read_recipe(write(tmp_path), [frames], entry="rm", start=True)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
