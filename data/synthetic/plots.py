@@ -43,6 +43,11 @@ class Actor(NamedTuple):
         """The colour and the shape, such as "red circle"."""
         return f"{self.colour} {self.shape}"
 
+    @property
+    def sized_name(self) -> str:
+        """The name with the size, such as "small red circle"."""
+        return f"{self.size} {self.name}"
+
 
 class Stage(NamedTuple):
     """Everything that decides a film next to its kind and its actors."""
@@ -89,18 +94,22 @@ class Stage(NamedTuple):
             radius = self.level.sizes[actor.size]
         return Sprite(actor.shape, actor.colour, radius, x, y)
 
-    def film(self, kind: str, actors: Sequence[Actor], frames: Sequence[Frame]) -> Film:
+    def place(self, cell: int, lane: int) -> str:
+        """Return a cell of the first (0) or the second (1) of the two lanes as "column,row"."""
+        along = self.cells[cell]
+        across = self.lanes[lane]
+        return f"{along},{across}" if self.axis == "horizontal" else f"{across},{along}"
+
+    def film(self, frames: Sequence[Frame], facts: Sequence[str]) -> Film:
         """Return a film on this stage.
 
         Args:
-            kind: The kind of the film.
-            actors: All shapes, in an order that is the same if the film is reversed.
             frames: The frames.
+            facts: For each shape, what is seen of it and what happens to it, without the direction
+                and without exact times and places. Films that look alike have equal facts.
         """
-        names = [f"{actor.size} {actor.name}" for actor in actors]
-        places = f"{self.grid} {self.axis} {self.lanes} {self.cells}"
-        facts = f"{kind}; {places}; {', '.join(names)}"
-        return Film(tuple(frames), self.level, self.grid, self.tone, facts)
+        all_facts = "; ".join((str(self.grid), *sorted(facts)))
+        return Film(tuple(frames), self.level, self.grid, self.tone, all_facts)
 
 
 def random_stage(rng: Rng, level: Level, num_frames: int) -> Stage:
@@ -144,7 +153,8 @@ def moving(stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:
     for number in range(stage.num_frames):
         along = (stage.start + number * stage.speed) % stage.side
         frames.append((*_standing(stage, bystanders), stage.sprite(actor, along, lane=0)))
-    return stage.film("moving", (actor, *bystanders), frames)
+    movement = f"{actor.sized_name} moves, {stage.axis} {stage.lanes[0]}"
+    return stage.film(frames, (movement, *_places(stage, bystanders)))
 
 
 def growing(stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:
@@ -155,7 +165,8 @@ def growing(stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:
         share = number / (stage.num_frames - 1)
         radius = SMALLEST + share * (LARGEST - SMALLEST)
         frames.append((*_standing(stage, bystanders), stage.sprite(actor, along, 0, radius)))
-    return stage.film("growing", (actor, *bystanders), frames)
+    growth = f"{actor.name} grows at {stage.place(cell=0, lane=0)}"
+    return stage.film(frames, (growth, *_places(stage, bystanders)))
 
 
 def taking_turns(
@@ -171,8 +182,9 @@ def taking_turns(
         in_place: True shows the second actor where the first one was. If both have one shape, it
             changes its colour.
     """
+    second_cell = 0 if in_place else 1
     first_along = middle_of_cell(stage.cells[0])
-    second_along = first_along if in_place else middle_of_cell(stage.cells[1])
+    second_along = middle_of_cell(stage.cells[second_cell])
     frames = []
     for number in range(stage.num_frames):
         is_first = number < stage.change
@@ -180,7 +192,11 @@ def taking_turns(
         along = first_along if is_first else second_along
         sprite = stage.sprite(actor, along, lane=0)
         frames.append((*_standing(stage, bystanders), sprite))
-    return stage.film("taking turns", (*sorted((first, second)), *bystanders), frames)
+    turns = (
+        f"{first.sized_name} has a turn at {stage.place(cell=0, lane=0)}",
+        f"{second.sized_name} has a turn at {stage.place(second_cell, lane=0)}",
+    )
+    return stage.film(frames, (*turns, *_places(stage, bystanders)))
 
 
 def overtaking(stage: Stage, fast: Actor, slow: Actor) -> Film:
@@ -196,7 +212,11 @@ def overtaking(stage: Stage, fast: Actor, slow: Actor) -> Film:
         fast_along = middle + round(time * (middle - CELL // 2))
         slow_along = middle + round(time * CELL / 8)
         frames.append((stage.sprite(fast, fast_along, 0), stage.sprite(slow, slow_along, 1)))
-    return stage.film("overtaking", (fast, slow), frames)
+    facts = (
+        f"{fast.sized_name} overtakes, {stage.axis} {stage.lanes[0]}",
+        f"{slow.sized_name} is overtaken, {stage.axis} {stage.lanes[1]}",
+    )
+    return stage.film(frames, facts)
 
 
 def _standing(stage: Stage, bystanders: Sequence[Actor]) -> Frame:
@@ -205,6 +225,14 @@ def _standing(stage: Stage, bystanders: Sequence[Actor]) -> Frame:
     for cell, actor in zip(stage.cells, bystanders, strict=False):
         sprites.append(stage.sprite(actor, middle_of_cell(cell), lane=1))
     return tuple(sprites)
+
+
+def _places(stage: Stage, bystanders: Sequence[Actor]) -> list[str]:
+    """Return the facts about the bystanders."""
+    facts = []
+    for cell, actor in enumerate(bystanders):
+        facts.append(f"{actor.sized_name} stands at {stage.place(cell, lane=1)}")
+    return facts
 
 
 class OneActorPlot(NamedTuple):

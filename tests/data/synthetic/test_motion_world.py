@@ -18,7 +18,7 @@ from mmrm.data.synthetic import motion_world
 from mmrm.data.synthetic.film_questions import FILM_QUESTION_TYPES
 from mmrm.data.synthetic.films import WAYS_TO_PLAY, Film, drawn_frames, encoded, played_frames
 from mmrm.data.synthetic.motion_world import MOTION_REVISION, MotionGenerator, MotionItem
-from mmrm.data.synthetic.plots import Actor, moving, random_stage
+from mmrm.data.synthetic.plots import Actor, growing, moving, random_stage, taking_turns
 from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scenes import LEVELS, SPLITS, bucket_of_facts
 
@@ -258,6 +258,36 @@ def test_a_coin_alone_decides_which_answer_is_right(
         else:
             # Another coin decides whether the film is reversed.
             assert other.film == item.twin.reversed()
+
+
+STAGE = random_stage(Rng(4), LEVELS["demo"], 8)._replace(
+    axis="horizontal", lanes=(0, 1), cells=(0, 1), offsets=(0, 0), change=4
+)
+RED = Actor("red", "circle", "large")
+BLUE = Actor("blue", "square", "small")
+
+
+@pytest.mark.parametrize(
+    ("film", "same_film"),
+    [
+        (
+            taking_turns(STAGE, RED, BLUE, (), in_place=False),
+            taking_turns(STAGE._replace(cells=(1, 0)), BLUE, RED, (), in_place=False).reversed(),
+        ),
+        (
+            taking_turns(STAGE, RED, BLUE, (), in_place=True),
+            taking_turns(STAGE, BLUE, RED, (), in_place=True).reversed(),
+        ),
+        (growing(STAGE, RED, ()), growing(STAGE, RED._replace(size="small"), ())),
+        (growing(STAGE, RED, ()), growing(STAGE._replace(axis="vertical"), RED, ())),
+        (growing(STAGE, RED, (BLUE,)), growing(STAGE, RED, (BLUE,)).reversed().reversed()),
+    ],
+    ids=["turns", "colours", "size", "axis", "reversed"],
+)
+def test_films_that_look_alike_are_in_one_split(film: Film, same_film: Film) -> None:
+    assert film.frames == same_film.frames
+    assert film.facts == same_film.facts
+    assert film.reversed().facts == film.facts
 
 
 def test_films_of_different_splits_differ() -> None:
