@@ -18,7 +18,9 @@ from mmrm.data.synthetic.films import Film
 from mmrm.data.synthetic.plots import (
     MAX_BYSTANDERS,
     Actor,
+    FilmOfActor,
     Stage,
+    crossing,
     growing,
     moving,
     overtaking,
@@ -78,10 +80,27 @@ def _some(rng: Rng, bystanders: Sequence[Actor]) -> Sequence[Actor]:
 
 
 def ask_direction(rng: Rng, stage: Stage) -> FilmQuery:
-    """Return a question like "in which direction does the red circle move?"."""
+    """Return a question like "in which direction does the red circle move?".
+
+    The shape goes from one side of the picture to the other.
+    """
+    return _ask_direction(rng, stage, crossing)
+
+
+def ask_drift(rng: Rng, stage: Stage) -> FilmQuery:
+    """Return a question like "in which direction does the red circle move?".
+
+    The shape starts anywhere, and comes back at the other side of the picture. So no frame tells
+    its direction, not even one whose time is known.
+    """
+    return _ask_direction(rng, stage, moving)
+
+
+def _ask_direction(rng: Rng, stage: Stage, plot: FilmOfActor) -> FilmQuery:
+    """Return a question about the direction of a shape in a film of the given kind."""
     cast = _random_cast(rng, stage)
     name = cast.first.name
-    film = moving(stage, cast.first, _some(rng, cast.bystanders))
+    film = plot(stage, cast.first, _some(rng, cast.bystanders))
     questions = (f"in which direction does the {name} move?", f"where does the {name} move?")
     directions = ("to the right", "to the left")
     if stage.axis == "vertical":
@@ -244,6 +263,7 @@ class FilmQuestionType(NamedTuple):
 
 FILM_QUESTION_TYPES: dict[str, FilmQuestionType] = {
     "direction": FilmQuestionType("order", ask_direction),
+    "drift": FilmQuestionType("order", ask_drift),
     "growth": FilmQuestionType("order", ask_growth),
     "colours": FilmQuestionType("order", ask_colours),
     "first": FilmQuestionType("order", ask_first),

@@ -17,7 +17,7 @@ from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scenes import LEVELS, SPLITS, bucket_of_facts
 from mmrm.data.synthetic.wording import WordedAnswer
 
-MOTION_REVISION = "dd3b12b744081923"
+MOTION_REVISION = "3a579d18a6d59582"
 """The revision of the generated films. A run resumes only with data of the same revision.
 
 Change it whenever an item changes by a character or a pixel, and never otherwise:

@@ -157,6 +157,22 @@ def moving(stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:
     return stage.film(frames, (movement, *_places(stage, bystanders)))
 
 
+def crossing(stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:
+    """Return the film in which an actor goes from the left side to the right, or from top to bottom.
+
+    It is easier than `moving`: the first frame alone tells where it goes, if it is known to be the
+    first.
+    """
+    last = stage.num_frames - 1
+    distance = stage.side - CELL
+    frames = []
+    for number in range(stage.num_frames):
+        along = CELL // 2 + round(distance * number / last)
+        frames.append((*_standing(stage, bystanders), stage.sprite(actor, along, lane=0)))
+    movement = f"{actor.sized_name} crosses, {stage.axis} {stage.lanes[0]}"
+    return stage.film(frames, (movement, *_places(stage, bystanders)))
+
+
 def growing(stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:
     """Return the film in which an actor grows."""
     along = middle_of_cell(stage.cells[0])
@@ -235,10 +251,14 @@ def _places(stage: Stage, bystanders: Sequence[Actor]) -> list[str]:
     return facts
 
 
+FilmOfActor = Callable[[Stage, Actor, Sequence[Actor]], Film]
+"""A function that makes a film of one actor and some bystanders on a stage."""
+
+
 class OneActorPlot(NamedTuple):
     """A kind of film in which one actor is seen in every frame, with one colour."""
 
-    make: Callable[[Stage, Actor, Sequence[Actor]], Film]
+    make: FilmOfActor
     is_reversed: bool
 
     def film(self, stage: Stage, actor: Actor, bystanders: Sequence[Actor]) -> Film:

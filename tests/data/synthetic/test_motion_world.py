@@ -73,7 +73,7 @@ def named_colours(text: str, level: str) -> list[str]:
 def answer_by_pixels(question: str, kind: str, frames: list[Pixels], level: str) -> str:
     """Return words that the right answer contains and the wrong one does not, from pixels alone."""
     named = named_colours(question, level)
-    if kind == "direction":
+    if kind in ("direction", "drift"):
         masks = [mask_of(frame, level, named[0]) for frame in frames]
         rows = sum(shift(first, second, 0) for first, second in pairwise(masks))
         columns = sum(shift(first, second, 1) for first, second in pairwise(masks))
