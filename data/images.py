@@ -23,11 +23,17 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from mmrm.data.encoded_video import FRAMES_OF_PATCH, VideoConfig, frame_size, num_sampled_frames
 from mmrm.data.errors import ImageError, SpecialFileError, UserError
 from mmrm.data.image_decoding import ImageModeError, orientation, upright_rgb
 from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular, read_bytes, require_regular
-from mmrm.data.video import VIDEO_ADVICE, is_video, is_video_name
+from mmrm.data.video import (
+    BYTES_TO_RECOGNISE_VIDEO,
+    VIDEO_PART_ADVICE,
+    is_video,
+    is_video_name,
+)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """The formats that are read. Pillow's other plug-ins are not used; EPS, for one, starts
@@ -41,11 +47,11 @@ MAX_ASPECT_RATIO = 200
 """The largest ratio of the sides that Qwen2.5-VL's image processor takes."""
 FIRST_SIDEWAYS_ORIENTATION = 5
 """EXIF orientations from 5 to 8 exchange height and width."""
-BYTES_TO_RECOGNISE_VIDEO = 16
-"""Number of bytes from the beginning of a file by which a video is recognised."""
 TOKEN_SIDE = 28
 """Side in pixels of the square of an image that becomes one token, unless the backbone has
 another."""
+DEFAULT_VIDEOS = VideoConfig()
+"""The frames that are sampled from videos unless a recipe says otherwise."""
 SENT_UNCHANGED = {
     "JPEG": "image/jpeg",
     "PNG": "image/png",
@@ -213,7 +219,7 @@ def from_data_uri(uri: str, record: str) -> bytes:
     """
     if uri.startswith("data:video/"):
         raise ImageError(
-            f"{record}: {uri[:40]!r}… is a video in the place of an image. {VIDEO_ADVICE}"
+            f"{record}: {uri[:40]!r}… is a video in the place of an image. {VIDEO_PART_ADVICE}"
         )
     if not re.match("data:image/[^,]*;base64,", uri):
         raise ImageError(
@@ -224,6 +230,24 @@ def from_data_uri(uri: str, record: str) -> bytes:
         return base64.b64decode(uri.partition(",")[2], validate=True)
     except ValueError as error:
         raise ImageError(f"{record}: the image data URI holds broken base64 ({error}).") from error
+
+
+def from_video_uri(uri: str, record: str) -> bytes:
+    """Return the bytes of a video that is written as a data URI, `data:video/mp4;base64,…`.
+
+    `record` is the name of the video's record, for messages.
+
+    Raises: ImageError if `uri` does not have that form.
+    """
+    if not re.match("data:(?:video/[^,]*|application/octet-stream);base64,", uri):
+        raise ImageError(
+            f"{record}: {uri[:40]!r}… is no video data URI; required is "
+            "'data:video/<format>;base64,<data>'."
+        )
+    try:
+        return base64.b64decode(uri.partition(",")[2], validate=True)
+    except ValueError as error:
+        raise ImageError(f"{record}: the video data URI holds broken base64 ({error}).") from error
 
 
 def data_uri(image: EncodedImage, record: str) -> str:
@@ -332,6 +356,8 @@ class PatchTokens:
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
     side: int = TOKEN_SIDE
     """Side of the square of one token in pixels."""
+    videos: VideoConfig = DEFAULT_VIDEOS
+    """The frames that are sampled from videos."""
     description: ClassVar[str] = ""
     """Beginning of a sentence that ends with the number of tokens; empty, because nothing else has
     to be said."""
@@ -350,6 +376,21 @@ class PatchTokens:
         sides = resized(sizes, self.min_pixels, self.max_pixels, self.side) // self.side
         return np.asarray(sides[:, 0] * sides[:, 1])
 
+    def of_videos(self, videos: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of each video, int64 of shape (videos,).
+
+        `videos` has the fields of `VideoSize` for each video, (videos, 4).
+        """
+        num_frames = num_sampled_frames(videos[:, 2], videos[:, 3], self.videos)
+        if self.videos.form == "frames":
+            return num_frames * self(frame_sizes(videos, self.videos, self.max_pixels))
+        num_patches = -(-num_frames // FRAMES_OF_PATCH)
+        max_pixels = np.minimum(self.max_pixels, self.videos.max_pixels // num_patches)
+        min_pixels = np.minimum(self.min_pixels, max_pixels)
+        sizes = videos[:, :2].astype(np.uint32)
+        sides = resized(sizes, min_pixels[:, None], max_pixels[:, None], self.side) // self.side
+        return np.asarray(num_patches * sides[:, 0] * sides[:, 1])
+
 
 @dataclass(frozen=True, slots=True)
 class TileTokens:
@@ -367,9 +408,18 @@ class TileTokens:
     """Side of a tile in pixels."""
     tokens: int
     """Number of tokens of a tile."""
+    videos: VideoConfig = DEFAULT_VIDEOS
+    """The frames that are sampled from videos."""
 
     @classmethod
-    def within(cls, min_pixels: int, max_pixels: int, side: int, tokens: int) -> "TileTokens":
+    def within(
+        cls,
+        min_pixels: int,
+        max_pixels: int,
+        side: int,
+        tokens: int,
+        videos: VideoConfig = DEFAULT_VIDEOS,
+    ) -> "TileTokens":
         """Return the counter for tiles whose number is limited by the pixels of an image.
 
         The limits are converted to numbers of tiles by the area of a tile. The tile that shows the
@@ -384,6 +434,7 @@ class TileTokens:
             max_pixels: The most pixels of a scaled image (`backbone.max_pixels` of a recipe).
             side: Side of a tile in pixels.
             tokens: Number of tokens of a tile.
+            videos: The frames that are sampled from videos (`backbone.videos` of a recipe).
 
         Raises:
             UserError: No number of tiles is within the limits.
@@ -410,7 +461,7 @@ class TileTokens:
                 f"there are several, is between them. Lower min_pixels to {area:,}, which is one "
                 f"tile, or raise max_pixels to {3 * area:,}."
             )
-        return cls(min_tiles, max_tiles, side, tokens)
+        return cls(min_tiles, max_tiles, side, tokens, videos)
 
     @property
     def description(self) -> str:
@@ -436,6 +487,17 @@ class TileTokens:
         """
         return self._tokens_of_tiles(tiled(sizes, self.min_tiles, self.max_tiles, self.side))
 
+    def of_videos(self, videos: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of each video, int64 of shape (videos,).
+
+        Every sampled frame is an image. `videos` has the fields of `VideoSize` for each video,
+        (videos, 4).
+        """
+        num_frames = num_sampled_frames(videos[:, 2], videos[:, 3], self.videos)
+        _, most_tokens = self.bounds
+        max_pixels = most_tokens // self.tokens * self.side**2
+        return num_frames * self(frame_sizes(videos, self.videos, max_pixels))
+
     def _tokens_of_tiles(self, num_tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of tokens of each image, int64 of shape (images,).
 
@@ -447,18 +509,24 @@ class TileTokens:
 
 
 ImageTokens = PatchTokens | TileTokens
-"""Counts the tokens that images of given sizes become in a backbone."""
+"""Counts the tokens that images and videos of given sizes become in a backbone."""
 DEFAULT_IMAGE_TOKENS = PatchTokens()
 """The tokens of Qwen2.5-VL, for use without a backbone."""
 
 
-def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int) -> ImageTokens:
+def image_tokens_of(
+    config: Mapping[str, Any],
+    min_pixels: int,
+    max_pixels: int,
+    videos: VideoConfig = DEFAULT_VIDEOS,
+) -> ImageTokens:
     """Return the object that counts a backbone's image tokens, by the contents of its config.json.
 
     Args:
         config: The contents of config.json.
         min_pixels: The fewest pixels of a scaled image (`backbone.min_pixels` of a recipe).
         max_pixels: The most pixels of a scaled image (`backbone.max_pixels` of a recipe).
+        videos: The frames that are sampled from videos (`backbone.videos` of a recipe).
 
     Raises:
         UserError: No image can be within the limits.
@@ -470,13 +538,13 @@ def image_tokens_of(config: Mapping[str, Any], min_pixels: int, max_pixels: int)
     if "downsample_ratio" in config:
         tile_side = _side(vision["image_size"])
         tokens_per_side = round(tile_side / patch_side * config["downsample_ratio"])
-        return TileTokens.within(min_pixels, max_pixels, tile_side, tokens_per_side**2)
+        return TileTokens.within(min_pixels, max_pixels, tile_side, tokens_per_side**2, videos)
     # Other models merge squares of patches into one token. Older versions of transformers left the
     # default out of config.json: 2 patches on a side for Qwen's towers, which have `in_channels`,
     # and 1 for the towers with `num_channels`.
     default_patches_per_side = 1 if "num_channels" in vision else 2
     patches_per_side = vision.get("spatial_merge_size", default_patches_per_side)
-    return PatchTokens(min_pixels, max_pixels, patch_side * patches_per_side)
+    return PatchTokens(min_pixels, max_pixels, patch_side * patches_per_side, videos)
 
 
 def _side(size: int | Sequence[int]) -> int:
@@ -520,8 +588,32 @@ def tiled(
     return num_tiles
 
 
+def frame_sizes(
+    videos: npt.NDArray[np.float64], config: VideoConfig, max_pixels: int
+) -> npt.NDArray[np.uint32]:
+    """Return the sizes of the frames of videos that are shown as images, (videos, 2).
+
+    See `mmrm.data.encoded_video.frame_size`.
+
+    Args:
+        videos: The fields of `VideoSize` for each video, (videos, 4).
+        config: The choice of frames.
+        max_pixels: The most pixels of an image (`backbone.max_pixels` of a recipe).
+    """
+    num_frames = num_sampled_frames(videos[:, 2], videos[:, 3], config)
+    sizes = []
+    for (height, width, _, _), num_sampled in zip(
+        videos.tolist(), num_frames.tolist(), strict=True
+    ):
+        sizes.append(frame_size(int(height), int(width), num_sampled, config, max_pixels))
+    return np.array(sizes, np.uint32).reshape(-1, 2)
+
+
 def resized(
-    sizes: npt.NDArray[np.uint32], min_pixels: int, max_pixels: int, side: int = TOKEN_SIDE
+    sizes: npt.NDArray[np.uint32],
+    min_pixels: int | npt.NDArray[np.integer],
+    max_pixels: int | npt.NDArray[np.integer],
+    side: int = TOKEN_SIDE,
 ) -> npt.NDArray[np.int64]:
     """Return the sizes to which Qwen's processor scales images, int64 of shape (images, 2).
 
@@ -532,8 +624,8 @@ def resized(
 
     Args:
         sizes: (height, width) of each image in pixels, (images, 2).
-        min_pixels: The smallest area in pixels.
-        max_pixels: The largest area in pixels.
+        min_pixels: The smallest area in pixels, one for all images or (images, 1).
+        max_pixels: The largest area in pixels, one for all images or (images, 1).
         side: Side in pixels of the square of an image that becomes one token.
     """
     height_and_width = sizes.astype(np.float64)
@@ -560,7 +652,7 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
     description = str(image) if isinstance(image, Path) else f"of {len(image):,} bytes"
     subject = f"{record}: the image {description}"
     if isinstance(image, Path) and is_video_name(image.name):
-        raise ImageError(f"{subject} is a video. {VIDEO_ADVICE}")
+        raise ImageError(f"{subject} is a video. {VIDEO_PART_ADVICE}")
     try:
         with _file_of(image) as file, Image.open(file, formats=FORMATS) as header:
             if header.width * header.height > MAX_PIXELS:
@@ -582,7 +674,7 @@ def opened(image: EncodedImage, record: str) -> Iterator[Image.Image]:
             first_bytes = file.read(BYTES_TO_RECOGNISE_VIDEO)
         reason = f"is none of {', '.join(FORMATS)}, or its header is damaged."
         if is_video(first_bytes):
-            reason = f"is a video. {VIDEO_ADVICE}"
+            reason = f"is a video. {VIDEO_PART_ADVICE}"
         raise ImageError(f"{subject} {reason}") from error
     except ERRORS_OF_DAMAGED_FILES as error:
         raise ImageError(f"{subject} is truncated or damaged: {error}.") from error

@@ -11,16 +11,18 @@ from typing import Any
 
 from pydantic import Field
 
-from mmrm.data.config.section import Section
+from mmrm.data.config.section import GrowingSection
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, texts
 
 
-class Limits(Section):
+class Limits(GrowingSection):
     """Upper limits on the contents of one record of a source.
 
     No record of a released data set comes near the defaults.
     """
+
+    LATER_KEYS = frozenset({"videos"})
 
     characters: int = Field(default=500_000, ge=1, le=100_000_000)
     """Characters of all its texts together. This is about the 128,000 tokens that Qwen2.5-VL reads;
@@ -28,9 +30,12 @@ class Limits(Section):
     turns: int = Field(default=500, ge=1, le=100_000)
     """Turns of its prompt."""
     parts: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Text parts and image parts of its prompt, and of responses that have images."""
+    """Parts of its prompt (texts, images and videos), and of responses that are not texts alone."""
     images: int = Field(default=256, ge=0, le=65_535)
-    """Images of its prompt and its responses; the frames of a video are images."""
+    """Images of its prompt and its responses; frames that are given as images count."""
+    videos: int = Field(default=32, ge=0, le=65_535)
+    """Videos of its prompt and its responses. The length of a video is not limited: how many of its
+    frames are shown is set by `backbone.videos`."""
 
     def check(self, record: Preference) -> Preference:
         """Return `record` unchanged; raise RecordError if it is beyond a limit."""
@@ -47,10 +52,11 @@ class Limits(Section):
         self.refuse_beyond("turns", len(record.prompt))
         num_parts = sum(len(message["content"]) for message in record.prompt)
         for response in record.responses:
-            if response.images:
+            if response.images or response.videos:
                 num_parts += len(response.content)
         self.refuse_beyond("parts", num_parts)
         self.refuse_beyond("images", len(record.all_images))
+        self.refuse_beyond("videos", len(record.all_videos))
         return record
 
     def refuse_beyond(self, name: str, count: int, advice: str | None = None) -> None:
@@ -58,7 +64,7 @@ class Limits(Section):
 
         Args:
             name: A field of this class, such as "characters".
-            count: The number of characters, turns, parts or images of a record.
+            count: The number of characters, turns, parts, images or videos of a record.
             advice: How the user can raise the limit, for the message. None names the key of the
                 recipe.
         """

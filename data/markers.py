@@ -1,7 +1,7 @@
-"""Markers in texts: `<image>` marks the position of an image, and any other marker is refused.
+"""Markers in texts: `<image>` and `<video>` mark positions, and any other marker is refused.
 
-Data sources, scoring, the server and released checkpoints all use `place_images` and
-`stray_marker`, so that a text has the same meaning in all of them. Official benchmarks follow the
+Data sources, scoring, the server and released checkpoints all use `place_images`, `place_videos`
+and `stray_marker`, so that a text has the same meaning in all of them. Official benchmarks follow the
 rule of their own script instead.
 
 This file travels with every checkpoint that has a reward head, so it imports the standard library
@@ -16,6 +16,8 @@ from typing import Any
 
 IMAGE_MARKER = "<image>"
 """The marker that data sets write into a text at the position of an image."""
+VIDEO_MARKER = "<video>"
+"""The marker that data sets write into a text at the position of a video."""
 MARKERS = re.compile(
     r"<(?:image|video|audio)>"
     r"|<\|(?:image|img|video|audio|vision)\w*\|>"  # Qwen, Phi, MiniCPM
@@ -61,15 +63,15 @@ def marker_in_response(name: str, text: str) -> str | None:
 def marker_in_prompt(text: str) -> str | None:
     """Return an error message if a text of a prompt holds a marker such as `<image>`, else None.
 
-    Markers that are positions of images must have been replaced by `place_images` before.
+    Markers that are positions must have been replaced by `place_images` and `place_videos` before.
     """
     marker = stray_marker(text)
     if marker is None:
         return None
     return (
-        f"the prompt holds {marker!r} as text. Only {IMAGE_MARKER} can be the place of an image, "
-        "with as many images as markers and no image parts. Give frames of a video as images, and "
-        f"remove other markers. {REWRITE_ADVICE}"
+        f"the prompt holds {marker!r} as text. {IMAGE_MARKER} can be the place of an image and "
+        f"{VIDEO_MARKER} that of a video, with as many of them as markers and no image or video "
+        f"parts. Add what is missing, and remove other markers. {REWRITE_ADVICE}"
     )
 
 
@@ -81,7 +83,7 @@ def place_images(turns: Sequence[Mapping[str, Any]], num_images: int) -> list[di
     either, the image parts are put before the first text of the user.
 
     Args:
-        turns: Turns {role, content} whose content is a list of parts {type: text | image}.
+        turns: Turns {role, content} whose content is a list of parts {type: text | image | video}.
         num_images: The number of images that have no image part in `turns`.
 
     Raises:
@@ -89,44 +91,73 @@ def place_images(turns: Sequence[Mapping[str, Any]], num_images: int) -> list[di
         MarkerError: The numbers of markers and of images differ, or there is a marker in a turn of
         the assistant.
     """
-    num_markers = sum(_text(turn).count(IMAGE_MARKER) for turn in turns)
-    num_image_parts = sum(part["type"] == "image" for turn in turns for part in turn["content"])
+    return _place(turns, num_images, "image", IMAGE_MARKER)
+
+
+def place_videos(turns: Sequence[Mapping[str, Any]], num_videos: int) -> list[dict[str, Any]]:
+    """Return a prompt's turns with a video part for each video, by the rules of `place_images`.
+
+    The marker is `<video>`.
+    """
+    return _place(turns, num_videos, "video", VIDEO_MARKER)
+
+
+def _place(
+    turns: Sequence[Mapping[str, Any]], count: int, kind: str, marker: str
+) -> list[dict[str, Any]]:
+    """Return a prompt's turns with a part for each image, or for each video.
+
+    Args:
+        turns: Turns {role, content}.
+        count: The number of images or videos that have no part in `turns`.
+        kind: The type of the parts, "image" or "video".
+        marker: The marker of their positions.
+    """
+    num_markers = sum(_text(turn).count(marker) for turn in turns)
+    num_parts = sum(part["type"] == kind for turn in turns for part in turn["content"])
     if num_markers:
-        _refuse_misplaced(turns, num_markers, num_image_parts, num_images)
-        return [_split_at_markers(turn) for turn in turns]
-    if num_images and not num_image_parts:
-        return _with_images_in_front(turns, num_images)
+        _refuse_misplaced(turns, num_markers, num_parts, count, kind, marker)
+        return [_split_at_markers(turn, kind, marker) for turn in turns]
+    if count and not num_parts:
+        return _with_parts_in_front(turns, count, kind)
     return [dict(turn) for turn in turns]
 
 
 def _refuse_misplaced(
-    turns: Sequence[Mapping[str, Any]], num_markers: int, num_image_parts: int, num_images: int
+    turns: Sequence[Mapping[str, Any]],
+    num_markers: int,
+    num_parts: int,
+    count: int,
+    kind: str,
+    marker: str,
 ) -> None:
-    """Raise MarkerError if the markers in `turns` cannot be replaced by the images.
+    """Raise MarkerError if the markers in `turns` cannot be replaced by the images or videos.
 
     Args:
         turns: The turns of a prompt.
-        num_markers: The number of `<image>` in their texts.
-        num_image_parts: The number of their image parts.
-        num_images: The number of images that have no image part in `turns`.
+        num_markers: The number of markers in their texts.
+        num_parts: The number of their image or video parts.
+        count: The number of images or videos that have no part in `turns`.
+        kind: "image" or "video".
+        marker: The marker.
     """
-    if num_image_parts:
+    if num_parts:
         raise StrayMarkerError(
-            f"the prompt holds {IMAGE_MARKER} {num_markers} times in its texts and "
-            f"{num_image_parts} image parts. Image parts are the places of the images already, so "
-            f"that a marker cannot be one. Remove the markers. {REWRITE_ADVICE}"
+            f"the prompt holds {marker} {num_markers} times in its texts and {num_parts} {kind} "
+            f"parts. {kind.capitalize()} parts are the places of the {kind}s already, so that a "
+            f"marker cannot be one. Remove the markers. {REWRITE_ADVICE}"
         )
-    if num_markers != num_images:
-        error_class = MarkerError if num_images else StrayMarkerError
+    if num_markers != count:
+        error_class = MarkerError if count else StrayMarkerError
         raise error_class(
-            f"the prompt holds {IMAGE_MARKER} {num_markers} times for {num_images} images; "
-            "required is one for each, or none. Add the missing images, or remove the markers that "
-            f"have none. {REWRITE_ADVICE}"
+            f"the prompt holds {marker} {num_markers} times for {count} {kind}s; required is one "
+            f"for each, or none. Add the missing {kind}s, or remove the markers that have none. "
+            f"{REWRITE_ADVICE}"
         )
-    if any(turn["role"] == "assistant" and IMAGE_MARKER in _text(turn) for turn in turns):
+    if any(turn["role"] == "assistant" and marker in _text(turn) for turn in turns):
         raise MarkerError(
-            f"a turn of the assistant in the prompt holds {IMAGE_MARKER}; images belong to the "
-            f"turns of the user. Move the marker to a turn of the user. {REWRITE_ADVICE}"
+            f"a turn of the assistant in the prompt holds {marker}; {kind}s belong to the turns of "
+            f"the user. Move the marker to a turn of the user. {REWRITE_ADVICE}"
         )
 
 
@@ -135,33 +166,33 @@ def _text(turn: Mapping[str, Any]) -> str:
     return "".join(part["text"] for part in turn["content"] if part["type"] == "text")
 
 
-def _split_at_markers(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn in which each marker, with the line breaks around it, is an image part."""
+def _split_at_markers(turn: Mapping[str, Any], kind: str, marker: str) -> dict[str, Any]:
+    """Return a turn in which each marker, with the line breaks around it, is a part of type `kind`."""
     parts: list[dict[str, Any]] = []
     for part in turn["content"]:
-        if part["type"] != "text" or IMAGE_MARKER not in part["text"]:
+        if part["type"] != "text" or marker not in part["text"]:
             parts.append(dict(part))
             continue
-        for index, piece in enumerate(part["text"].split(IMAGE_MARKER)):
+        for index, piece in enumerate(part["text"].split(marker)):
             if index > 0:  # there is a marker before every piece but the first
-                parts.append({"type": "image"})
+                parts.append({"type": kind})
             stripped = piece.strip("\n")
             if stripped:
                 parts.append({"type": "text", "text": stripped})
     return {"role": turn["role"], "content": parts}
 
 
-def _with_images_in_front(
-    turns: Sequence[Mapping[str, Any]], num_images: int
+def _with_parts_in_front(
+    turns: Sequence[Mapping[str, Any]], count: int, kind: str
 ) -> list[dict[str, Any]]:
-    """Return turns with `num_images` image parts before the first text of the user.
+    """Return turns with `count` parts of type `kind` before the first text of the user.
 
-    TRL's rule is the same.
+    TRL's rule for images is the same.
     """
-    turns_with_images = [dict(turn) for turn in turns]
-    for turn in turns_with_images:
+    changed_turns = [dict(turn) for turn in turns]
+    for turn in changed_turns:
         if turn["role"] == "user":
-            image_parts = [{"type": "image"} for _ in range(num_images)]
-            turn["content"] = [*image_parts, *turn["content"]]
+            new_parts = [{"type": kind} for _ in range(count)]
+            turn["content"] = [*new_parts, *turn["content"]]
             break
-    return turns_with_images
+    return changed_turns

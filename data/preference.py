@@ -1,10 +1,10 @@
 """The record of this project: a multimodal prompt with responses that were compared or rated.
 
-A response is a message: it may hold images as well as texts.
+A response is a message: it may hold images and videos as well as texts.
 
 Training and evaluation both start from `Preference` records, and `validate` checks the rules that
-every record must satisfy. Images stay encoded (bytes or a path) until a worker needs their pixels,
-so that a record is small and a data set can be memory-mapped.
+every record must satisfy. Images and videos stay encoded (bytes or a path) until a worker needs
+their pixels, so that a record is small and a data set can be memory-mapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from mmrm.data.encoded_video import Video
 from mmrm.data.errors import MarkerInTextError, RecordError
 from mmrm.data.markers import marker_in_prompt, marker_in_response, stray_marker
-from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
+from mmrm.data.video import VIDEO_PART_ADVICE, VIDEO_TOKEN
 
 EncodedImage = bytes | Path
 """An image file that is not decoded yet: its bytes or its path."""
@@ -81,6 +81,15 @@ def num_image_parts(messages: Sequence[Message]) -> int:
     return sum(part["type"] == "image" for message in messages for part in message["content"])
 
 
+def without_videos(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return `messages` without their video parts."""
+    turns: list[Message] = []
+    for message in messages:
+        parts: list[Part] = [part for part in message["content"] if part["type"] != "video"]
+        turns.append({"role": message["role"], "content": parts})
+    return tuple(turns)
+
+
 def num_video_parts(messages: Sequence[Message]) -> int:
     """Return the number of video parts of `messages`."""
     return sum(part["type"] == "video" for message in messages for part in message["content"])
@@ -95,7 +104,7 @@ class Response:
     """
 
     content: tuple[str | EncodedImage | Video, ...]
-    """The texts, the images and the videos. Frames of a video may also be given as images."""
+    """The texts, the images and the videos."""
 
     @classmethod
     def of_text(cls, text: str) -> Response:
@@ -141,8 +150,8 @@ class Response:
         return {"role": "assistant", "content": self.parts}
 
     def without_images(self) -> Response:
-        """Return the response without its images."""
-        return Response(tuple(part for part in self.content if not isinstance(part, bytes | Path)))
+        """Return the response without its images and its videos."""
+        return Response(tuple(part for part in self.content if isinstance(part, str)))
 
     def with_images(self, images: Sequence[EncodedImage]) -> Response:
         """Return the response with other images in the places of its own.
@@ -155,6 +164,19 @@ class Response:
             tuple(
                 next(remaining_images) if isinstance(part, bytes | Path) else part
                 for part in self.content
+            )
+        )
+
+    def with_videos(self, videos: Sequence[Video]) -> Response:
+        """Return the response with other videos in the places of its own.
+
+        Args:
+            videos: As many videos as the response has.
+        """
+        remaining_videos = iter(videos)
+        return Response(
+            tuple(
+                next(remaining_videos) if isinstance(part, Video) else part for part in self.content
             )
         )
 
@@ -188,7 +210,7 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """A prompt with its images, and two or more responses that people or a rule compared."""
+    """A prompt with its images and videos, and two or more responses that people or a rule compared."""
 
     identity: str
     """Origin of the record, for messages to people: `source:row`, or a file and line."""
@@ -218,6 +240,8 @@ class Preference:
     attributes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By the name of an attribute, one number for each response in the source's own unit, such as a
     rating. A higher number is better, equal numbers are a tie, and NaN is unknown."""
+    videos: tuple[Video, ...] = ()
+    """One video for each video part of the prompt, in the same order."""
 
     @property
     def chosen(self) -> Response:
@@ -249,6 +273,14 @@ class Preference:
         for response in self.responses:
             images += response.images
         return tuple(images)
+
+    @property
+    def all_videos(self) -> tuple[Video, ...]:
+        """The videos of the prompt, and after them those of the responses in their order."""
+        videos = list(self.videos)
+        for response in self.responses:
+            videos += response.videos
+        return tuple(videos)
 
 
 CONTROL_TOKENS = (
@@ -303,7 +335,7 @@ def control_token_faults(
             "text. Remove it from the record."
         )
         if token == VIDEO_TOKEN:
-            message = f"{message} {VIDEO_ADVICE}"
+            message = f"{message} {VIDEO_PART_ADVICE}"
         yield message
 
 
@@ -415,12 +447,18 @@ def _faults(record: Preference) -> Iterator[str]:
         )
     for index, message in enumerate(record.prompt):
         has_images = num_image_parts([message]) > 0
+        has_videos = num_video_parts([message]) > 0
         has_text = any(map(visible, texts([message])))
-        if not has_images and not has_text:
+        if not has_images and not has_videos and not has_text:
             yield f"turn {index} of the prompt ({message['role']}) is empty."
         if has_images and message["role"] == "assistant":
             yield (
                 f"turn {index} of the prompt (assistant) holds an image; images belong to the "
+                "turns of the user."
+            )
+        if has_videos and message["role"] == "assistant":
+            yield (
+                f"turn {index} of the prompt (assistant) holds a video; videos belong to the "
                 "turns of the user."
             )
     num_parts = num_image_parts(record.prompt)
@@ -429,15 +467,18 @@ def _faults(record: Preference) -> Iterator[str]:
             f"the prompt has {num_parts} image parts for {len(record.images)} images. "
             "Each image needs exactly one place in the prompt."
         )
-    responses_hold_videos = any(response.videos for response in record.responses)
-    if responses_hold_videos or num_video_parts(record.prompt):
+    num_video_places = num_video_parts(record.prompt)
+    if num_video_places != len(record.videos):
         yield (
-            "the record holds a video. Only conversations that are given to the encoder can hold "
-            f"videos, because limits, plans and filters do not count them yet. {VIDEO_ADVICE}"
+            f"the prompt has {num_video_places} video parts for {len(record.videos)} videos. "
+            "Each video needs exactly one place in the prompt."
         )
     for name, response in _named_responses(record).items():
         if not response.is_visible and not record.is_question:
-            yield f"{name} is empty; every response must hold an image, or text that can be seen."
+            yield (
+                f"{name} is empty; every response must hold an image, a video, or text that can be "
+                "seen."
+            )
     yield from _faults_of_ranks(record)
     # `not … <=` instead of `>`, because every comparison with NaN is False.
     if record.margin is not None and not abs(record.margin) <= LARGEST_MARGIN:

@@ -1,8 +1,4 @@
-"""Recognition of videos that are given in place of images, and the advice for errors about them.
-
-Every judge sees images, and a video is shown as its frames. Only the command data/frames.py decodes
-videos.
-"""
+"""Recognition of videos by their names and first bytes, and the advice for errors about them."""
 
 from __future__ import annotations
 
@@ -18,10 +14,17 @@ VIDEO_PART_TYPES = ("video", "video_url", "input_video")
 VIDEO_COLUMNS = ("video", "videos")
 """Columns of data sets that hold videos."""
 VIDEO_TOKEN = "<|video_pad|>"
+"""The token of Qwen's tokenizers that stands for a video."""
+VIDEO_PART_ADVICE = (
+    "Write the place of a video as a video part, or as <video>, and name the video in the column "
+    "`videos`."
+)
+"""The advice about a text with VIDEO_TOKEN, and about a video in the place of an image."""
 VIDEO_ADVICE = (
-    "Judges see images only: cut a video into frames with `python data/frames.py VIDEOS OUT "
+    "Only images are read here: cut a video into frames with `python data/frames.py VIDEOS OUT "
     "--frames 8`, and give these as images."
 )
+"""The advice if something takes images only."""
 FIRST_BYTES = (
     b"\x1aE\xdf\xa3",  # Matroska and WebM
     b"FLV\x01",  # Flash
@@ -35,6 +38,19 @@ MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"skip", b"free")
 """Types of the first box of an MP4 or QuickTime file."""
 STILL_IMAGE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 """Brands of still images that are stored in the container of MP4."""
+
+
+BYTES_TO_RECOGNISE_VIDEO = 16
+"""Number of bytes from the beginning of a file by which a video is recognised."""
+
+
+def media_type(first_bytes: bytes) -> str:
+    """Return the media type of a video, such as "video/mp4", by the first bytes of its file."""
+    if first_bytes[4:8] in MP4_BOXES:
+        return "video/mp4"
+    if first_bytes[:4] == b"RIFF":
+        return "video/x-msvideo"
+    return "video/webm"  # servers recognise the containers of FIRST_BYTES by themselves
 
 
 def is_video_name(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.preference import EncodedImage, Message, Preference, Response
 
 Side = Literal[0, 1]
@@ -21,7 +22,7 @@ STD = "std"
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A prompt with its images, and the responses to it that a judge scores or compares."""
+    """A prompt with its images and videos, and the responses that a judge scores or compares."""
 
     key: str
     """The label that, together with the seed, decides every random draw about these responses. It
@@ -38,11 +39,18 @@ class Candidates:
     presentations: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     """The orders in which a judge that compares is shown the responses, one judgement for each:
     indices into `responses`. Empty: every two responses are shown in both orders."""
+    videos: tuple[Video, ...] = field(default=(), kw_only=True)
+    """The videos of the prompt, one for each of its video parts. A response holds its own."""
 
     @property
     def all_images(self) -> tuple[EncodedImage, ...]:
         """The images of the prompt, and after them those of the responses in their order."""
         return images_as_shown(self, range(len(self.responses)))
+
+    @property
+    def all_videos(self) -> tuple[Video, ...]:
+        """The videos of the prompt, and after them those of the responses in their order."""
+        return videos_as_shown(self, range(len(self.responses)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,21 @@ def images_as_shown(candidates: Candidates, shown: Sequence[int]) -> tuple[Encod
     for index in shown:
         images += candidates.responses[index].images
     return tuple(images)
+
+
+def videos_as_shown(candidates: Candidates, shown: Sequence[int]) -> tuple[Video, ...]:
+    """Return the videos of a conversation that shows a judge some responses to a prompt.
+
+    They are the videos of the prompt, and after them those of the responses as they are shown.
+
+    Args:
+        candidates: The prompt and its responses.
+        shown: Indices of the responses, in the order in which they are shown.
+    """
+    videos = list(candidates.videos)
+    for index in shown:
+        videos += candidates.responses[index].videos
+    return tuple(videos)
 
 
 BenchmarkRow = Example | RankedExample
@@ -246,6 +269,7 @@ def candidates_from_record(record: Preference) -> Candidates:
     return Candidates(
         key=record.identity,
         images=record.images,
+        videos=record.videos,
         prompt=record.prompt,
         responses=(record.chosen, record.rejected),
         identity=record.identity,

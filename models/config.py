@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from mmrm.data.config.section import Section, Temperature, Tokens
+from mmrm.data.config.section import GrowingSection, Section, Temperature, Tokens
 from mmrm.data.display.console import say_on_first_rank
+from mmrm.data.encoded_video import VideoConfig
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import control_token
 from mmrm.data.prompts import CRITIQUE_REQUEST
@@ -59,8 +60,10 @@ def checkpoint_at(path: str) -> str:
     return str(best)
 
 
-class BackboneConfig(Section):
-    """The checkpoint to start from, and how it processes images."""
+class BackboneConfig(GrowingSection):
+    """The checkpoint to start from, and how it processes images and videos."""
+
+    LATER_KEYS = frozenset({"videos"})
 
     path: str
     """A hub id or a folder; `embedded` is the tiny backbone in this repository."""
@@ -77,6 +80,8 @@ class BackboneConfig(Section):
     Qwen3-VL, 196 in VideoLLaMA3. InternVL uses as many tiles of 200,704 pixels as fit, including
     the tile of the whole image: the default allows 4 and that tile, and 2609152 allows 12 and that
     tile, as in the released models."""
+    videos: VideoConfig = VideoConfig()
+    """How videos are shown. Records with videos need PyAV: `pip install -e .[video]`."""
     system_prompt: str | None = None
     """System turn of records that have none. With null, the chat template decides."""
     freeze: list[Literal["vision_tower", "projector", "language_model"]] = Field(default=[])

@@ -8,7 +8,7 @@ image processor and no weights, so loader workers can use it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,13 +24,14 @@ from mmrm.data.preference import (
     Response,
     control_token,
     control_token_faults,
+    image_parts,
     num_image_parts,
     num_video_parts,
     text,
     texts,
 )
 from mmrm.data.storage.files import read_json_object, write_json
-from mmrm.data.video import VIDEO_ADVICE, VIDEO_TOKEN
+from mmrm.data.video import VIDEO_PART_ADVICE, VIDEO_TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
 from mmrm.models.families.registry import FAMILIES, family_of
@@ -45,7 +46,7 @@ from mmrm.models.packing.segments import (
 )
 from mmrm.models.patch_cache import PatchCache
 from mmrm.models.portable.conversations import text_of_image, with_written_images
-from mmrm.models.video_patches import ProcessedVideo, VideoCache
+from mmrm.models.video_patches import FrameCache, ProcessedVideo, VideoCache
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -236,6 +237,7 @@ class Encoder:
         self.image_mark = image_mark
         self.marked_image = "".join(mark for mark in family.marks if mark is not None)
         self.video_text = self.marked_image.replace(image_mark, VIDEO_TOKEN)
+        self.frames = FrameCache(config)
         self.videos: VideoCache | None = None
         if family.videos is not None:
             self.videos = VideoCache(
@@ -349,7 +351,7 @@ class Encoder:
                 "remove these tokens from the text."
             )
             if VIDEO_TOKEN in vision_tokens:
-                message = f"{message} {VIDEO_ADVICE}"
+                message = f"{message} {VIDEO_PART_ADVICE}"
             raise RecordError(message)
 
     def _spans_before_response(self, turns: Sequence[Message]) -> tuple[Span, ...]:
@@ -420,6 +422,7 @@ class Encoder:
                 `render`), the numbers of images and of places for them differ, or a response is
                 empty and `read` needs its tokens.
         """
+        conversations = self._with_frames(conversations, record)
         images = [image for conversation in conversations for image in conversation.images]
         processed = self.patches.of_encoded(images, record)
         processed_videos = self._processed_videos(conversations, record)
@@ -460,6 +463,7 @@ class Encoder:
                 "read: last_token is the end of a whole conversation, so only the last of several "
                 "responses has it. Read another token, such as end_of_turn."
             )
+        [conversation] = self._with_frames([conversation], record)
         processed = self.patches.of_encoded(conversation.images, record)
         spans = self.render(
             conversation.messages, loss=conversation.loss, num_responses=num_responses
@@ -493,6 +497,7 @@ class Encoder:
             RecordError: As in `encode_conversations`, or a conversation has the token more than
                 once, because a text of the record contains it.
         """
+        conversations = self._with_frames(conversations, record)
         images = [image for conversation in conversations for image in conversation.images]
         processed = self.patches.of_encoded(images, record)
         processed_videos = self._processed_videos(conversations, record)
@@ -555,12 +560,24 @@ class Encoder:
         if self.videos is None:
             titles = [family.title for family in FAMILIES.values() if family.videos is not None]
             raise RecordError(
-                f"{record}: a conversation has a video, and {self.family_title} is given images "
-                f"only, because its videos are not built. Use a backbone of {', '.join(titles)}, "
-                "or cut the video into frames with `python data/frames.py VIDEOS OUT --frames 8`, "
-                "and give these as images."
+                f"{record}: the record has a video, and {self.family_title} has no tokens of "
+                "videos here. Set backbone.videos.form=frames, which shows each sampled frame as "
+                f"an image, or use a backbone of {', '.join(titles)}."
             )
         return self.videos.of_encoded(videos, record)
+
+    def _with_frames(
+        self, conversations: Sequence[Conversation], record: str
+    ) -> Sequence[Conversation]:
+        """Return conversations with the frames of videos as images, if the recipe shows them so.
+
+        Raises: RecordError if a video cannot be decoded.
+        """
+        videos = [video for conversation in conversations for video in conversation.videos]
+        if not videos or self.config.videos.form != "frames":
+            return conversations
+        frames_by_video = self.frames.of_encoded(videos, record)
+        return [_with_frames(conversation, frames_by_video) for conversation in conversations]
 
     def _with_videos_as_images(
         self,
@@ -708,6 +725,36 @@ class Encoder:
         """
         closed = _apply_template(self.tokenizer, ANSWERED, open_turn=False)
         return closed[len(closed.rstrip("\n")) :]
+
+
+def _with_frames(
+    conversation: Conversation, frames_by_video: Mapping[Video, Sequence[bytes]]
+) -> Conversation:
+    """Return a conversation in which the frames of each video are images in its place.
+
+    Args:
+        conversation: The conversation.
+        frames_by_video: The frames of each of its videos, as image files.
+    """
+    remaining_images = iter(conversation.images)
+    remaining_videos = iter(conversation.videos)
+    images: list[EncodedImage] = []
+    messages: list[Message] = []
+    for message in conversation.messages:
+        parts: list[Part] = []
+        for part in message["content"]:
+            if part["type"] == "video":
+                frames = frames_by_video[next(remaining_videos)]
+                images += frames
+                parts += image_parts(len(frames))
+                continue
+            if part["type"] == "image":
+                # Where the text is tokenised, missing and superfluous images are refused.
+                images += islice(remaining_images, 1)
+            parts.append(part)
+        messages.append({"role": message["role"], "content": parts})
+    images += remaining_images
+    return replace(conversation, messages=messages, images=images, videos=())
 
 
 def _with_last_responses(spans: Sequence[Span], count: int) -> tuple[Span, ...]:

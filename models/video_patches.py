@@ -1,5 +1,7 @@
 """Videos as the images of a packed row: sampled, scaled, and divided into temporal patches.
 
+A recipe may also show each frame as an image of its own (`FrameCache`).
+
 Two successive frames of a video form a temporal patch, which the vision tower takes like an image.
 (An image is two equal frames.) The image processor without torchvision turns each frame into the
 patches of two equal frames, and a temporal patch has the first half of one frame's numbers and the
@@ -18,7 +20,13 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from mmrm.data.encoded_video import SampledVideo, Video, sample_frames
+from mmrm.data.encoded_video import (
+    FRAMES_OF_PATCH,
+    SampledVideo,
+    Video,
+    frames_as_images,
+    sample_frames,
+)
 from mmrm.data.errors import RecordError
 from mmrm.data.images import resized
 from mmrm.models.cancellation import stop_if_abandoned
@@ -30,9 +38,6 @@ from mmrm.models.packing.vision import VisionTokens
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FRAMES = 2
-"""Frames of a temporal patch, in all families that take videos."""
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessedVideo:
@@ -42,6 +47,42 @@ class ProcessedVideo:
     """One image with all temporal patches, or, with timestamps, one for each of them."""
     labels: tuple[str, ...]
     """The text before each image, such as `<0.3 seconds>`; empty without timestamps."""
+
+
+class FrameCache:
+    """Turns videos into images of their frames, and keeps those of the last call."""
+
+    def __init__(self, limits: BackboneConfig) -> None:
+        """Create a cache for the recipe's `backbone` section, which says how frames are sampled."""
+        self.limits = limits
+        self._last: dict[Video, list[bytes]] = {}
+
+    def of_encoded(self, videos: Sequence[Video], record: str) -> dict[Video, list[bytes]]:
+        """Return the sampled frames of encoded videos as image files.
+
+        Args:
+            videos: The videos.
+            record: Identity of the record, for messages.
+
+        Raises:
+            RecordError: A video cannot be decoded.
+        """
+        # Read only once, because another thread may replace the attribute in between.
+        last = self._last
+        frames: dict[Video, list[bytes]] = {}
+        for video in videos:
+            if video in frames:
+                continue
+            stop_if_abandoned()
+            if video in last:
+                frames[video] = last[video]
+            else:
+                frames[video] = frames_as_images(
+                    video, self.limits.videos, self.limits.max_pixels, record
+                )
+        if frames:
+            self._last = frames
+        return frames
 
 
 class VideoCache:
@@ -98,10 +139,10 @@ class VideoCache:
 
     def _process(self, video: Video, record: str) -> ProcessedVideo:
         """Decode and process a video; see `of_encoded`."""
-        sampled = sample_frames(video, record)
-        num_patches = -(-len(sampled.frames) // FRAMES)
+        sampled = sample_frames(video, self.limits.videos, record)
+        num_patches = -(-len(sampled.frames) // FRAMES_OF_PATCH)
         width, height = sampled.frames[0].size
-        size = self.frame_size(height, width, num_patches, video.sampling.max_pixels, record)
+        size = self.frame_size(height, width, num_patches, record)
         pixel_values, (rows, columns) = self._temporal_patches(sampled.frames, size)
         digest = _digest(sampled, size)
         tokens_per_patch = rows * columns // self.vision.merge_size**2
@@ -125,9 +166,7 @@ class VideoCache:
         )
         return ProcessedVideo((whole,), ("",))
 
-    def frame_size(
-        self, height: int, width: int, num_patches: int, max_pixels: int, record: str
-    ) -> tuple[int, int]:
+    def frame_size(self, height: int, width: int, num_patches: int, record: str) -> tuple[int, int]:
         """Return the height and width to which the frames of a video are scaled.
 
         Sides are whole tokens. A frame has at most the pixels of an image, and at most an equal
@@ -137,19 +176,20 @@ class VideoCache:
             height: Height of a frame in pixels.
             width: Width of a frame in pixels.
             num_patches: Number of temporal patches of the video.
-            max_pixels: Budget of the video, in pixels of temporal patches.
             record: Identity of the record, for messages.
 
         Raises:
             RecordError: The budget is less than a token for each temporal patch.
         """
+        max_pixels = self.limits.videos.max_pixels
         token_side = self.vision_config.patch_size * self.vision.merge_size
         most_pixels = min(self.limits.max_pixels, max_pixels // num_patches)
         if most_pixels < token_side**2:
             raise RecordError(
                 f"{record}: a video of {num_patches} temporal patches may have {max_pixels:,} "
                 f"pixels, but {num_patches * token_side**2:,} are required, because every temporal "
-                "patch has at least one token. Raise the pixels of a video, or sample fewer frames."
+                "patch has at least one token. Raise backbone.videos.max_pixels, or sample fewer "
+                "frames."
             )
         fewest_pixels = min(self.limits.min_pixels, most_pixels)
         sizes = np.array([[height, width]], dtype=np.uint32)
@@ -178,12 +218,14 @@ class VideoCache:
             output = self.image_processor(images=[scaled], do_resize=False, return_tensors="pt")
             patches, (grid,) = self.vision.read(output, self.vision)
             # (patches, channels, frames, numbers of a channel and frame)
-            by_frame = patches.view(len(patches), channels, FRAMES, -1)
-            halves.append(by_frame[:, :, number % FRAMES])
-        if len(frames) % FRAMES:
+            by_frame = patches.view(len(patches), channels, FRAMES_OF_PATCH, -1)
+            halves.append(by_frame[:, :, number % FRAMES_OF_PATCH])
+        if len(frames) % FRAMES_OF_PATCH:
             halves.append(halves[-1])
         temporal_patches = []
-        for first, second in zip(halves[::FRAMES], halves[1::FRAMES], strict=True):
+        for first, second in zip(
+            halves[::FRAMES_OF_PATCH], halves[1::FRAMES_OF_PATCH], strict=True
+        ):
             temporal_patches.append(torch.stack([first, second], dim=2).flatten(1))
         _, rows, columns = grid
         return torch.stack(temporal_patches), (rows, columns)
@@ -192,7 +234,7 @@ class VideoCache:
         """Return the positions between temporal patches of frames `interval` seconds apart."""
         if self.layout.positions_per_second is None:
             return 1.0
-        return self.layout.positions_per_second(self.vision_config) * FRAMES * interval
+        return self.layout.positions_per_second(self.vision_config) * FRAMES_OF_PATCH * interval
 
 
 def _timestamps(times: Sequence[float]) -> tuple[str, ...]:
@@ -202,8 +244,8 @@ def _timestamps(times: Sequence[float]) -> tuple[str, ...]:
         times: Seconds from the beginning of the video, for each sampled frame.
     """
     labels = []
-    for start in range(0, len(times), FRAMES):
-        times_of_patch = times[start : start + FRAMES]
+    for start in range(0, len(times), FRAMES_OF_PATCH):
+        times_of_patch = times[start : start + FRAMES_OF_PATCH]
         mean_time = (times_of_patch[0] + times_of_patch[-1]) / 2
         labels.append(f"<{mean_time:.1f} seconds>")
     return tuple(labels)

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
 
 LARGEST = 10**12
 """The largest number of a recipe; most keys have a tighter bound."""
@@ -75,6 +83,28 @@ class Section(BaseModel):
         if isinstance(value, int | float) and abs(value) > LARGEST:
             raise ValueError(f"the value should be between {-LARGEST:,} and {LARGEST:,}")
         return value
+
+
+class GrowingSection(Section):
+    """A section that got keys in a later version, without a change of its digest.
+
+    Digests of recipes and of row indices are taken of the values that are written. Those of runs of
+    versions without the later keys have to stay as they are, so that such runs can be resumed.
+    """
+
+    LATER_KEYS: ClassVar[frozenset[str]] = frozenset()
+    """Names of the keys that earlier versions did not have. They are written only if they are set
+    to another value than their default."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the keys and values without those keys of LATER_KEYS that have their default."""
+        values: dict[str, Any] = handler(self)
+        own_values = dict(self)
+        for name in self.LATER_KEYS:
+            if own_values[name] == type(self).model_fields[name].default:
+                values.pop(name, None)
+        return values
 
 
 def _refuse_secrets(url: str) -> str:

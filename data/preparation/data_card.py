@@ -168,9 +168,11 @@ class SourceCard:
     drawn_by_tenth: list[int]
     """Number of records in each tenth of the first epoch, in order; they sum to `drawn`."""
     multimodal: int
-    """Number of kept records with images."""
+    """Number of kept records with images or videos."""
     images: int
     """Number of images in the kept records."""
+    videos: int
+    """Number of videos in the kept records."""
     image_tokens: int
     text_tokens: int
     """Tokens of prompts and all responses, estimated at four bytes a token."""
@@ -191,6 +193,14 @@ class SourceCard:
     """None if all kept records are pairs without ties, and no record has attributes."""
 
     @property
+    def video_lines(self) -> list[str]:
+        """A line for people about the number of videos; none for a source without videos."""
+        if self.videos == 0:
+            return []
+        about = "about " if self.estimated else ""
+        return [f"{self.name}: {about}{self.videos:,} videos"]
+
+    @property
     def response_lines(self) -> list[str]:
         """Lines for people about lists, ties and attributes; none for a source of pairs alone."""
         if self.responses is None:
@@ -208,6 +218,7 @@ class SourceCard:
             "drawn": self.drawn,
             "multimodal": self.multimodal,
             "images": self.images,
+            "videos": self.videos,
             "image_tokens": self.image_tokens,
             "text_tokens": self.text_tokens,
         }
@@ -430,8 +441,9 @@ def card_of(
         kept=len(split.rows),
         drawn=sum(drawn_by_tenth),
         drawn_by_tenth=drawn_by_tenth,
-        multimodal=round(scale * int((rows["images"] > 0).sum())),
+        multimodal=round(scale * int((~index.is_text_only[positions]).sum())),
         images=round(scale * int(rows["images"].sum())),
+        videos=round(scale * int(rows["videos"].sum())),
         image_tokens=round(scale * int(image_tokens.sum())),
         text_tokens=round(scale * int(rows["text_tokens"].sum())),
         pairs_a_prompt=len(rows) / max(1, len(first_row_of_prompt)),

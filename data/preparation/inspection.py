@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mmrm.data.encoded_video import VideoSize, video_size
 from mmrm.data.errors import LeftOut
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, image_size
 from mmrm.data.preference import Part, Preference, validate
@@ -119,28 +120,35 @@ def _advice_on_lists(config: FilesConfig, rows: Sequence[int], cache: Path) -> I
 def _record_lines(record: Preference) -> Iterator[str]:
     """Yield the lines that show a record: its identity, turns, responses and margin.
 
-    In place of an image is its size.
+    In place of an image or a video is its size.
     """
     yield f"\n{record.identity}"
     # Images of the prompt come before those of the responses.
     sizes = iter([image_size(image, record.identity) for image in record.all_images])
+    videos = iter([video_size(video, record.identity) for video in record.all_videos])
     for turn in record.prompt:
-        yield f"  {turn['role'] + ':':<10}{_printable(_with_sizes(turn['content'], sizes))}"
+        content = _with_sizes(turn["content"], sizes, videos)
+        yield f"  {turn['role'] + ':':<10}{_printable(content)}"
     names = ["chosen:", "rejected:"]
     if not record.is_pair:
         names = [f"rank {rank}:" for rank in record.ranks]
     for name, response in zip(names, record.responses, strict=True):
-        yield f"  {name:<10}{_printable(_with_sizes(response.parts, sizes))}"
+        yield f"  {name:<10}{_printable(_with_sizes(response.parts, sizes, videos))}"
     for name, values in record.attributes.items():
         numbers = ", ".join("unknown" if isnan(value) else f"{value:g}" for value in values)
         yield f"  attribute {_printable(name)}: {numbers}"
     yield f"  {'margin:':<10}{'none' if record.margin is None else record.margin}"
 
 
-def _with_sizes(parts: Sequence[Part], sizes: Iterator[tuple[int, int]]) -> str:
-    """Return the parts of a message as a text, with the size of each image in its place.
+def _with_sizes(
+    parts: Sequence[Part], sizes: Iterator[tuple[int, int]], videos: Iterator[VideoSize]
+) -> str:
+    """Return the parts of a message as a text, with the size of each image or video in its place.
 
-    `sizes` yields the height and the width of each image.
+    Args:
+        parts: The parts.
+        sizes: Yields the height and the width of each image.
+        videos: Yields the size and the length of each video.
     """
     pieces = []
     for part in parts:
@@ -148,7 +156,11 @@ def _with_sizes(parts: Sequence[Part], sizes: Iterator[tuple[int, int]]) -> str:
             height, width = next(sizes)
             pieces.append(f"[image of {width} x {height} pixels]")
         elif part["type"] == "video":
-            pieces.append("[video]")
+            video = next(videos)
+            pieces.append(
+                f"[video of {video.num_frames} frames in {video.seconds:.1f} seconds, "
+                f"{video.width} x {video.height} pixels]"
+            )
         else:
             pieces.append(part["text"])
     return " ".join(pieces)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from mmrm.data.config.section import Count
 from mmrm.data.config.validation import read_section
+from mmrm.data.encoded_video import VideoConfig
 from mmrm.data.errors import UserError
 from mmrm.data.images import (
     MAX_PIXELS_OF_BACKBONE,
@@ -36,6 +37,7 @@ class _BackboneKeys(BaseModel):
     revision: str | None = None
     min_pixels: int = MIN_PIXELS_OF_BACKBONE
     max_pixels: int = MAX_PIXELS_OF_BACKBONE
+    videos: VideoConfig = VideoConfig()
 
 
 class _MethodKeys(BaseModel):
@@ -119,13 +121,16 @@ def image_tokens_of_recipe(recipe: Path) -> tuple[ImageTokens, str]:
             f"those of {backbone.path}: its config.json cannot be read ({type(error).__name__}: "
             f"{str(error).splitlines()[0]}). A run counts by its backbone."
         )
-        return PatchTokens(backbone.min_pixels, backbone.max_pixels), warning
+        return PatchTokens(
+            backbone.min_pixels, backbone.max_pixels, videos=backbone.videos
+        ), warning
     if not isinstance(config, dict) or not isinstance(config.get("vision_config"), dict):
         raise UserError(
             f"backbone.path: {file} has no vision_config. Required is the config.json of a model "
             "that reads images. Give the path of another model."
         )
-    return image_tokens_of(config, backbone.min_pixels, backbone.max_pixels), ""
+    tokens = image_tokens_of(config, backbone.min_pixels, backbone.max_pixels, backbone.videos)
+    return tokens, ""
 
 
 def _config_file(backbone: _BackboneKeys) -> Path:

@@ -392,7 +392,7 @@ def _fill(fit: Fit, config: FilesConfig, rows: Rows) -> None:
             pass  # the type reads this row, and leaves it out by its own rule
         except CONVERSION_ERRORS as error:
             # Frames of videos cannot be found without their folder. Such a row counts as read.
-            is_missing_frame = isinstance(error, ImageError) and config.VIDEOS
+            is_missing_frame = isinstance(error, ImageError) and config.VIDEO_FRAMES
             if not is_missing_frame:
                 if not fit.problem:
                     fit.problem = _problem_of_row(error, row)

@@ -1,4 +1,4 @@
-"""The row index of a source: 58 bytes about each row, and the size of each image.
+"""The row index of a source: 62 bytes about each row, and the size of each image and video.
 
 Filters, packing plans and data cards are computed from it. A row index does not depend on filters,
 weights, caps or pixel limits, so that a change of those does not read the data again.
@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from mmrm.data.encoded_video import VideoSize, video_size
 from mmrm.data.errors import ImageError, LeftOut, MarkerInTextError, RecordError
 from mmrm.data.images import ImageTokens, image_size
 from mmrm.data.preference import Preference, Response, shown_words, texts, validate
@@ -66,15 +67,20 @@ ROW = np.dtype(
         # Equal for equal prompts with the same responses, whichever is preferred.
         ("pair_key", "u8"),
         ("record_key", "u8"),  # equal for records that are equal in everything but their identity
-        # Equal for prompts that are equal up to the end of their first image; 0 without images.
+        # Equal for prompts that are equal up to the end of their first image or video; 0 without.
         ("image_key", "u8"),
         ("responses", "u2"),  # number of responses
         ("ranks", "u2"),  # number of different ranks; 1 if all responses are tied
         ("others", "u4"),  # characters of all responses but the best and the worst
         ("prompt_images", "u2"),  # number of images of the prompt, which are the first ones
+        ("videos", "u2"),  # number of videos of the prompt and of all responses
+        ("prompt_videos", "u2"),  # number of videos of the prompt, which are the first ones
     ]
 )
-LATER_FIELDS = ("image_key", "responses", "ranks", "others", "prompt_images")
+LATER_FIELDS = (
+    *("image_key", "responses", "ranks", "others", "prompt_images"),
+    *("videos", "prompt_videos"),
+)
 """The fields that earlier versions did not have."""
 CONTENT_FIELDS = [name for name in ROW.names or () if name not in LATER_FIELDS]
 """The fields of which the digest of a source's content is computed. Digests of earlier versions had
@@ -96,6 +102,8 @@ KEEPS_ORDER = 32
 """The rationale cannot be rewritten for the other order of the responses."""
 REJECTED_FIRST = 64
 """The rationale calls the rejected response Response 1."""
+BEGINS_WITH_VIDEO = 128
+"""The first image or video of the prompt is a video."""
 
 BYTES_PER_TOKEN = 4
 """Rule of thumb for English and code with Qwen's tokenizer; the packer counts exactly, later."""
@@ -114,12 +122,14 @@ with that") does not match."""
 
 @dataclass(frozen=True)
 class RowIndex:
-    """The reason, lengths, keys and image sizes of all rows, or of some rows, of a source."""
+    """The reason, lengths, keys and sizes of images and videos of all or some rows of a source."""
 
     rows: npt.NDArray[np.void]
     """An entry with the fields of ROW for each row, (rows,)."""
     sizes: npt.NDArray[np.uint32]
     """Height and width of all images of all rows, in their order, (images, 2)."""
+    videos: npt.NDArray[np.float64]
+    """The fields of `VideoSize` of all videos of all rows, in their order, (videos, 4)."""
     faults: dict[str, int]
     """Messages about skipped rows, each with the number of rows that have the same fault."""
     content: str = ""
@@ -134,9 +144,10 @@ class RowIndex:
         """Return the row index that `scan` wrote into a folder, memory-mapped."""
         rows = np.load(folder / "rows.npy", mmap_mode="r")
         sizes = np.load(folder / "sizes.npy", mmap_mode="r")
+        videos = np.load(folder / "videos.npy", mmap_mode="r")
         summary = json.loads((folder / "summary.json").read_text())
         attributes = ranges_from_lists(summary["attributes"])
-        return cls(rows, sizes, summary["faults"], summary["content"], folder, attributes)
+        return cls(rows, sizes, videos, summary["faults"], summary["content"], folder, attributes)
 
     def __reduce__(self) -> Any:
         """Pickle a memory-mapped row index as its folder, and one in memory as its arrays.
@@ -152,52 +163,83 @@ class RowIndex:
         """The number of rows with a reason in SKIPPED: their records cannot be used."""
         return int(np.isin(self.rows["reason"], SKIPPED).sum())
 
-    def image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
-        """Return the number of image tokens of each row, int64 of shape (rows,).
+    @property
+    def is_text_only(self) -> npt.NDArray[np.bool_]:
+        """Whether each row has neither images nor videos, (rows,)."""
+        return np.asarray((self.rows["images"] == 0) & (self.rows["videos"] == 0))
 
-        Images of the prompt and of the responses count.
+    def image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of each row's images and videos, int64 of shape (rows,).
+
+        Those of the prompt and of the responses count.
 
         Example: three rows have 1, 0 and 2 images. If the three images have 10, 20 and 30 tokens,
         the rows have 10, 0 and 50.
 
         Args:
-            count_tokens: Counts the tokens of images from their sizes.
+            count_tokens: Counts the tokens of images and videos from their sizes.
         """
-        return self._tokens_of_first(self.rows["images"], count_tokens)
+        return self._tokens_of_first(self.rows["images"], self.rows["videos"], count_tokens)
 
     def prompt_image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
-        """Return the number of image tokens of each row's prompt, int64 of shape (rows,).
+        """Return the number of tokens of the images and videos of each row's prompt, (rows,) int64.
 
         Args:
-            count_tokens: Counts the tokens of images from their sizes.
+            count_tokens: Counts the tokens of images and videos from their sizes.
         """
-        return self._tokens_of_first(self.rows["prompt_images"], count_tokens)
+        num_images = self.rows["prompt_images"]
+        return self._tokens_of_first(num_images, self.rows["prompt_videos"], count_tokens)
 
     def _tokens_of_first(
-        self, counts: npt.NDArray[np.integer], count_tokens: ImageTokens
+        self,
+        num_images: npt.NDArray[np.integer],
+        num_videos: npt.NDArray[np.integer],
+        count_tokens: ImageTokens,
     ) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of the first images of each row, int64 of shape (rows,).
+        """Return the tokens of the first images and the first videos of each row, (rows,) int64.
 
         Args:
-            counts: The number of images of each row that count, shape (rows,).
-            count_tokens: Counts the tokens of images from their sizes.
+            num_images: The number of images of each row that count, (rows,).
+            num_videos: The number of videos of each row that count, (rows,).
+            count_tokens: Counts the tokens of images and videos from their sizes.
         """
-        tokens_of_images = count_tokens(self.sizes)
-        tokens_before_image = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens_of_images)])
-        starts = np.cumsum(self.rows["images"], dtype=np.int64) - self.rows["images"]
-        return np.asarray(tokens_before_image[starts + counts] - tokens_before_image[starts])
+        of_images = _sums_of_first(count_tokens(self.sizes), self.rows["images"], num_images)
+        if not len(self.videos):
+            return of_images
+        tokens_of_videos = count_tokens.of_videos(self.videos)
+        return of_images + _sums_of_first(tokens_of_videos, self.rows["videos"], num_videos)
 
     def first_image_tokens(self, count_tokens: ImageTokens) -> npt.NDArray[np.int64]:
-        """Return the number of tokens of each prompt's first image, int64 of shape (rows,).
+        """Return the number of tokens of each prompt's first image or video, int64 (rows,).
 
-        It is 0 for a row whose prompt has no image. In the example of `image_tokens`, the rows have
+        It is 0 for a row whose prompt has neither. In the example of `image_tokens`, the rows have
         10, 0 and 20 if all images belong to prompts.
 
         Args:
-            count_tokens: Counts the tokens of images from their sizes.
+            count_tokens: Counts the tokens of images and videos from their sizes.
         """
-        has_image = self.rows["prompt_images"] > 0
-        return self._tokens_of_first(has_image.astype(np.int64), count_tokens)
+        begins_with_video = (self.rows["flags"] & BEGINS_WITH_VIDEO) > 0
+        begins_with_image = (self.rows["prompt_images"] > 0) & ~begins_with_video
+        return self._tokens_of_first(
+            begins_with_image.astype(np.int64), begins_with_video.astype(np.int64), count_tokens
+        )
+
+
+def _sums_of_first(
+    values: npt.NDArray[np.int64],
+    num_of_rows: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer],
+) -> npt.NDArray[np.int64]:
+    """Return the sum of the first values of each row, int64 of shape (rows,).
+
+    Args:
+        values: The values of all rows, those of the first row first, (values,).
+        num_of_rows: The number of values of each row, (rows,).
+        counts: The number of values of each row that are added, (rows,).
+    """
+    sums_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
+    starts = np.cumsum(num_of_rows, dtype=np.int64) - num_of_rows
+    return np.asarray(sums_before[starts + counts] - sums_before[starts])
 
 
 def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> RowIndex:
@@ -208,14 +250,18 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     """
     entries: list[tuple[int, ...]] = []
     sizes: list[tuple[int, int]] = []
+    videos: list[VideoSize] = []
     faults: dict[str, int] = {}
     attributes: AttributeRanges = {}
     for row in rows:
         try:
             record = _usable_record(source, row)
             sizes_of_row = [image_size(image, record.identity) for image in record.all_images]
+            videos_of_row = [video_size(video, record.identity) for video in record.all_videos]
             entries.append(_entry(record))
-            sizes += sizes_of_row  # only now: a fault before leaves the row without images
+            # Only now: a fault before leaves the row without images and videos.
+            sizes += sizes_of_row
+            videos += videos_of_row
             add_ranges(attributes, ranges_of_attributes(record.attributes))
         except LeftOut as left_out:
             entries.append(_entry_left_out(left_out.reason))
@@ -225,7 +271,8 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
             entries.append(_entry_left_out(_reason_of(error)))
             faults = count_faults([*faults.items(), (str(error), 1)], MAX_FAULTS_PER_BLOCK)
     image_sizes = np.array(sizes, np.uint32).reshape(-1, 2)
-    return RowIndex(np.array(entries, ROW), image_sizes, faults, attributes=attributes)
+    video_sizes = np.array(videos, np.float64).reshape(-1, len(VideoSize._fields))
+    return RowIndex(np.array(entries, ROW), image_sizes, video_sizes, faults, attributes=attributes)
 
 
 def _usable_record(source: Source, row: int) -> Preference:
@@ -282,10 +329,12 @@ def normalised(text: str) -> str:
 def normalised_response(response: Response) -> str:
     """Return a text that is equal for copies of a response.
 
-    It is the text of the response, normalised, and after it a line with the digest of each image.
+    It is the text of the response, normalised, and after it a line with the digest of each image
+    and each video.
     """
     lines = [normalised(response.text)]
     lines += [content_digest(image) for image in response.images]
+    lines += [content_digest(video.content) for video in response.videos]
     return "\n".join(lines)
 
 
@@ -310,6 +359,8 @@ def _entry(record: Preference) -> tuple[int, ...]:
         len(set(record.ranks)),
         sum(map(len, texts_of_responses[1:-1])),
         len(record.images),
+        len(record.all_videos),
+        len(record.videos),
     )
 
 
@@ -323,8 +374,10 @@ def _entry_left_out(reason: str) -> tuple[int, ...]:
 
 
 def _shown(response: Response) -> tuple[list[str], list[str]]:
-    """Return the words of a response as a reader sees them, and digests of its images."""
-    return shown_words(response.text), [content_digest(image) for image in response.images]
+    """Return the words of a response as a reader sees them, and digests of images and videos."""
+    digests = [content_digest(image) for image in response.images]
+    digests += [content_digest(video.content) for video in response.videos]
+    return shown_words(response.text), digests
 
 
 def _flags(record: Preference) -> int:
@@ -349,6 +402,8 @@ def _flags(record: Preference) -> int:
             flags |= KEEPS_ORDER
         if record.first_in_rationale == "rejected":
             flags |= REJECTED_FIRST
+    if _first_medium(record) == "video":
+        flags |= BEGINS_WITH_VIDEO
     return flags
 
 
@@ -363,7 +418,7 @@ class _RecordKeys:
     record: int
     """Equal for records that are equal in everything but their identity."""
     image: int
-    """Equal for prompts that are equal up to the end of their first image; 0 without images."""
+    """Equal for prompts that are equal up to the end of their first image or video; 0 without."""
 
 
 def _keys(record: Preference) -> _RecordKeys:
@@ -373,10 +428,13 @@ def _keys(record: Preference) -> _RecordKeys:
     """
     try:
         images = [content_digest(image) for image in record.images]
+        videos = [content_digest(video.content) for video in record.videos]
         responses = sorted(map(normalised_response, record.responses))
     except OSError as error:
-        raise ImageError(f"{record.identity}: an image cannot be read ({error}).") from error
-    prompt = [*images, *map(normalised, texts(record.prompt))]
+        raise ImageError(
+            f"{record.identity}: an image or a video cannot be read ({error})."
+        ) from error
+    prompt = [*images, *videos, *map(normalised, texts(record.prompt))]
     everything: tuple[object, ...] = (
         images,
         record.prompt,
@@ -398,16 +456,32 @@ def _keys(record: Preference) -> _RecordKeys:
         everything = (*everything, record.ranks)
     if record.attributes:
         everything = (*everything, sorted(record.attributes.items()))
+    if videos:
+        everything = (*everything, videos)
+    first_medium = _first_medium(record)
+    image_key = 0
+    if first_medium is not None:
+        digest = images[0] if first_medium == "image" else videos[0]
+        image_key = hash64(repr((_before_first_image(record), digest)))
     return _RecordKeys(
         prompt=hash64(repr(prompt)),
         pair=hash64(repr((prompt, responses))),
         record=hash64(repr(everything)),
-        image=hash64(repr((_before_first_image(record), images[0]))) if images else 0,
+        image=image_key,
     )
 
 
+def _first_medium(record: Preference) -> Literal["image", "video"] | None:
+    """Return what comes first in a prompt, an image or a video; None if it has neither."""
+    for message in record.prompt:
+        for part in message["content"]:
+            if part["type"] != "text":
+                return part["type"]
+    return None
+
+
 def _before_first_image(record: Preference) -> list[tuple[str, list[str]]]:
-    """Return the turns of a prompt up to its first image, each as its role and its texts.
+    """Return the turns of a prompt up to its first image or video, each as its role and its texts.
 
     The texts are not normalised: the tokens before the image are computed once for several prompts
     only if they are equal.
@@ -417,8 +491,7 @@ def _before_first_image(record: Preference) -> list[tuple[str, list[str]]]:
         texts_of_turn: list[str] = []
         turns.append((message["role"], texts_of_turn))
         for part in message["content"]:
-            if part["type"] == "image":
+            if part["type"] != "text":
                 return turns
-            if part["type"] == "text":
-                texts_of_turn.append(part["text"])
+            texts_of_turn.append(part["text"])
     return turns

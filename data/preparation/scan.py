@@ -106,7 +106,7 @@ def reading_code_digest() -> str:
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:
     """Read every row of `source`, and write its row index into `folder`.
 
-    The files are `rows.npy`, `sizes.npy` and `summary.json`. Rows are read in blocks; a block that
+    The files are `rows.npy`, `sizes.npy`, `videos.npy` and `summary.json`. Rows are read in blocks; a block that
     an earlier, interrupted reading finished is taken from its file. `summary.json` is written last,
     so a folder that has one is complete.
 
@@ -119,6 +119,7 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
         folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),)
     )
     sizes: list[npt.NDArray[np.uint32]] = []
+    videos: list[npt.NDArray[np.float64]] = []
     faults: dict[str, int] = {}
     attributes: AttributeRanges = {}
     num_skipped = 0
@@ -136,6 +137,7 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
             rows[start : start + ROWS_PER_BLOCK] = block.rows
             content_hash.update(repack_fields(block.rows[CONTENT_FIELDS]).tobytes())
             sizes.append(block.sizes)
+            videos.append(block.videos)
             add_ranges(attributes, block.attributes)
             faults = count_faults([*faults.items(), *block.faults.items()], MAX_FAULTS)
             num_skipped += block.skipped
@@ -143,6 +145,7 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
             _refuse_too_many(source, policy, num_skipped, faults)
     rows.flush()
     np.save(folder / "sizes.npy", np.concatenate(sizes))
+    np.save(folder / "videos.npy", np.concatenate(videos))
     summary = {
         "content": content_hash.hexdigest(),
         "faults": faults,
@@ -163,7 +166,13 @@ def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: in
         with np.load(file) as arrays:
             faults_of_block = json.loads(str(arrays["faults"]))
             attributes = ranges_from_lists(json.loads(str(arrays["attributes"])))
-            return RowIndex(arrays["rows"], arrays["sizes"], faults_of_block, attributes=attributes)
+            return RowIndex(
+                arrays["rows"],
+                arrays["sizes"],
+                arrays["videos"],
+                faults_of_block,
+                attributes=attributes,
+            )
     rows = range(start, min(start + ROWS_PER_BLOCK, len(source)))
     block = index_rows(source, rows, strict=policy.policy == "strict")
     faults = np.array(json.dumps(block.faults))
@@ -173,6 +182,7 @@ def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: in
             block_file,
             rows=block.rows,
             sizes=block.sizes,
+            videos=block.videos,
             faults=faults,
             attributes=attribute_lists,
         )

@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from mmrm.data.encoded_video import grey_video_like
 from mmrm.data.errors import UserError
 from mmrm.data.images import ImageTokens, grey_like
 from mmrm.data.preference import Preference, validate
@@ -114,7 +115,7 @@ class SourceSplit:
                 "multimodal records. Use the source's own setting of the text share instead of "
                 "text_per_multimodal or a stage's modality."
             )
-        is_text_only = self.row_index.rows["images"][self.rows] == 0
+        is_text_only = self.row_index.is_text_only[self.rows]
         return [
             Pool(self.config, text_only=False, indices=indices[~is_text_only]),
             Pool(self.config, text_only=True, indices=indices[is_text_only]),
@@ -210,7 +211,8 @@ class SplitRecords(Sequence[Preference]):
 
         Args:
             rows_by_source: Each source with the numbers of its rows to read, (rows,).
-            grey: Whether to replace every image by a grey one of the same size.
+            grey: Whether to replace every image, and every frame of a video, by a grey one of the
+                same size.
         """
         self.rows_by_source = rows_by_source
         self.grey = grey
@@ -240,16 +242,21 @@ class SplitRecords(Sequence[Preference]):
 
 
 def _with_grey_images(record: Preference) -> Preference:
-    """Return a record with a grey image of the same size in place of each image.
+    """Return a record with a grey image of the same size in place of each image, and of each frame.
 
-    Images of the prompt and of the responses are replaced.
+    Images and videos of the prompt and of the responses are replaced.
     """
     responses = []
     for response in record.responses:
         grey_images = [grey_like(image, record.identity) for image in response.images]
-        responses.append(response.with_images(grey_images))
-    images = tuple(grey_like(image, record.identity) for image in record.images)
-    return replace(record, images=images, responses=tuple(responses))
+        grey_videos = [grey_video_like(video, record.identity) for video in response.videos]
+        responses.append(response.with_images(grey_images).with_videos(grey_videos))
+    return replace(
+        record,
+        images=tuple(grey_like(image, record.identity) for image in record.images),
+        videos=tuple(grey_video_like(video, record.identity) for video in record.videos),
+        responses=tuple(responses),
+    )
 
 
 def hold_out(

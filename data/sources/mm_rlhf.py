@@ -2,7 +2,8 @@
 
 Many pairs have a critique of each response. `dpo_pairs.jsonl` names an image or a video. A video is
 read as a folder of frames next to it: the video `x.mp4` as the folder `x`. `python data/frames.py
-IMAGES IMAGES --frames 8` writes such folders, if IMAGES is the folder of the images.
+IMAGES IMAGES --frames 8` writes such folders, if IMAGES is the folder of the images. With
+`videos: video`, the file itself is read.
 """
 
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import ImageError, LeftOut
 from mmrm.data.images import resolved
 from mmrm.data.preference import EncodedImage, Preference, text_responses
@@ -17,6 +19,7 @@ from mmrm.data.sources.shared.conversation import MARKER, prompt_from_question
 from mmrm.data.sources.shared.file_source import ImageFilesConfig, SourceRow
 from mmrm.data.sources.shared.ties import TIED_RANKS, TiedComparisonsConfig
 from mmrm.data.storage.archives import Folder
+from mmrm.data.video import VIDEO_SUFFIXES, is_video_name
 
 VIDEO = "<video>"
 """The marker of this data set for the position of a video in a text."""
@@ -28,12 +31,14 @@ class MmRlhfConfig(TiedComparisonsConfig, ImageFilesConfig):
 
     FILES = ("*dpo_pairs.jsonl",)
     VIDEOS = True
+    VIDEO_FRAMES = True
     has_critiques = True
 
     type: Literal["mm_rlhf"]
     hub: str | None = "yifanzhang114/MM-RLHF"
-    videos: Literal["frames", "leave_out"] = "frames"
-    """Show a video as frames, or leave its records out."""
+    videos: Literal["frames", "video", "leave_out"] = "frames"
+    """Show the frames of a video, which are in a folder, as images; give the backbone the video
+    itself, whose frames are chosen by `backbone.videos`; or leave its records out."""
     frames: int = Field(default=8, ge=1, le=1024)
     """Largest number of frames of a video, evenly spaced."""
 
@@ -51,20 +56,41 @@ class MmRlhfConfig(TiedComparisonsConfig, ImageFilesConfig):
         is_tie = row.optional_value("is_tie", bool)
         if is_tie:
             self.check_tie("marked as a tie.")
-        images = self._images(row)
-        text = row.text("prompt").strip()
-        if text.count(MARKER) + text.count(VIDEO) == 1:
-            # The marker is the position of the row's image, or of all frames of its video.
-            text = text.replace(VIDEO, MARKER).replace(MARKER, MARKER * len(images))
+        videos = self._videos(row)
+        images = () if videos else self._images(row)
+        content = row.text("prompt").strip()
+        if content.count(MARKER) + content.count(VIDEO) == 1:
+            # The marker is the position of the row's image or video, or of all frames of its video.
+            markers = VIDEO if videos else MARKER * len(images)
+            content = content.replace(VIDEO, MARKER).replace(MARKER, markers)
         return Preference(
             row.identity,
-            prompt_from_question(text, len(images)),
+            prompt_from_question(content, len(images), len(videos)),
             text_responses(row.text("chosen"), row.text("rejected")),
             images,
             chosen_critique=row.text_or_empty("chosen_reason") or None,
             rejected_critique=row.text_or_empty("rejected_reason") or None,
             ranks=TIED_RANKS if is_tie else (0, 1),
+            videos=videos,
         )
+
+    def _videos(self, row: SourceRow) -> tuple[Video, ...]:
+        """Return the row's video, if the recipe gives videos to the backbone, else an empty tuple.
+
+        The name in the row may lack the ending of the file.
+
+        Raises:
+            ImageError: If there is no such file.
+        """
+        name = row.text_or_empty("video")
+        if self.videos != "video" or not name:
+            return ()
+        if not is_video_name(name) and isinstance(row.images, Folder):
+            for suffix in VIDEO_SUFFIXES:
+                path = resolved(row.images.root, f"{name}{suffix}", row.identity, links=True)
+                if path.is_file():
+                    return (row.video(f"{name}{suffix}"),)
+        return (row.video(name),)
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:
         """Return the row's image, or up to `frames` evenly spaced frames of its video.

@@ -4,9 +4,10 @@
      "rejected": "White."}
 
 `images` is a list of paths (relative to the image folder), data URIs, or structs {bytes, path}, and
-may be missing. `prompt` is a text, or a list of turns {role, content} whose content is a text or a
-list of {type: text | image} parts. Without image parts and `<image>`, the images come before the
-user's first text.
+may be missing. So may `videos`, which has the same form. `prompt` is a text, or a list of turns
+{role, content} whose content is a text or a list of {type: text | image | video} parts. Without
+image parts and `<image>`, the images come before the user's first text; for videos, the marker is
+`<video>`.
 
 Optional keys are margin (a number), chosen_critique, rejected_critique, rationale, source, category
 and first_in_rationale (chosen or rejected), the response that the rationale calls Response 1. If
@@ -30,7 +31,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mmrm.data.encoded_video import Video
+from mmrm.data.encoded_video import Video, video_uri
 from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
 from mmrm.data.preference import LARGEST_MARGIN, Preference, Response
@@ -55,6 +56,7 @@ KEYS = frozenset(
         *("prompt", "chosen", "rejected"),
         *KEYS_OF_LISTS,
         *("images", "chosen_images", "rejected_images", "margin", "source", "category"),
+        *("videos", "chosen_videos", "rejected_videos"),
         *("chosen_critique", "rejected_critique", "rationale", "first_in_rationale"),
     }
 )
@@ -67,6 +69,7 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
     LATER_KEYS = frozenset({"columns", "pairs", "ties"})
     COLUMNS = ("prompt",)
     RESPONSES_WITH_IMAGES = True
+    VIDEOS = True
     NAMES = KEYS
     has_critiques = True
     has_rationales = True
@@ -104,9 +107,10 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
                 "columns in the recipe, such as columns: {prompt: question}."
             )
         images = row.all_images(row.columns.get("images"))
+        videos = row.all_videos(row.columns.get("videos"))
         has_list = any(row.columns.get(name) is not None for name in KEYS_OF_LISTS)
         written = _listed_responses(row) if has_list else _pair_of_responses(row)
-        read = read_row(row, as_turns(row.value("prompt", str | list)), written, images)
+        read = read_row(row, as_turns(row.value("prompt", str | list)), written, images, videos)
         record = Preference(
             row.identity,
             read.prompt,
@@ -119,6 +123,7 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
             first_in_rationale=first_in_rationale(row),
             source=row.text_or_empty("source"),
             category=row.text_or_empty("category"),
+            videos=read.videos,
         )
         if not has_list:
             return record
@@ -247,7 +252,7 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
 
 
 def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
-    """Return a record as an object in this project's own format, with its images as data URIs.
+    """Return a record as an object in this project's own format, with data URIs of its media.
 
     A record that is no pair, or that has attributes, lists its responses with their ranks and
     ratings.
@@ -269,6 +274,7 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
             row["ratings"] = _ratings_without_nan(record.attributes)
     row |= {
         "images": [data_uri(image, record.identity) for image in record.images],
+        "videos": [video_uri(video, record.identity) for video in record.videos],
         "margin": record.margin,
         "chosen_critique": record.chosen_critique,
         "rejected_critique": record.rejected_critique,
@@ -277,23 +283,26 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     if rationale is not None and record.first_in_rationale == "rejected":
         row["first_in_rationale"] = record.first_in_rationale
     row |= {"source": record.source, "category": record.category}
+    if not record.videos:
+        row.pop("videos")
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 
 def _written(response: Response, identity: str) -> str | list[dict[str, str]]:
-    """Return a response as a text, or as a list of parts if it has images.
+    """Return a response as a text, or as a list of parts if it has images or videos.
 
     Args:
-        response: The response. Each image becomes a data URI.
+        response: The response. Each image and each video becomes a data URI.
         identity: The name of its record, for messages.
     """
-    if not response.images:
+    if not response.images and not response.videos:
         return response.text
     parts: list[dict[str, str]] = []
     for part in response.content:
-        assert not isinstance(part, Video), "`validate` refuses records with videos."
         if isinstance(part, str):
             parts.append({"type": "text", "text": part})
+        elif isinstance(part, Video):
+            parts.append({"type": "video", "video": video_uri(part, identity)})
         else:
             parts.append({"type": "image", "image": data_uri(part, identity)})
     return parts

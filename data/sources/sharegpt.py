@@ -5,7 +5,8 @@
  "images": ["1.jpg"], "system": "…"}
 {"instruction": "…", "input": "…", "chosen": "…", "rejected": "…", "images": ["1.jpg"]}
 
-Responses may have images as well; see data/sources/shared/responses.py.
+Videos are in `videos`, and their marker is <video>. Responses may have images and
+videos as well; see data/sources/shared/responses.py.
 """
 
 from typing import Literal
@@ -22,6 +23,7 @@ class ShareGptConfig(FormatConfig):
     FILES = ("*.json", "*.jsonl", "*.parquet")
     COLUMNS = ("chosen", "rejected")
     RESPONSES_WITH_IMAGES = True
+    VIDEOS = True
 
     type: Literal["sharegpt"]
 
@@ -29,9 +31,10 @@ class ShareGptConfig(FormatConfig):
         """Return the preference record of a row in the ShareGPT form or in the Alpaca form.
 
         The prompt is in the column conversations (ShareGPT), or in instruction and input (Alpaca).
-        The columns system, chosen, rejected and images are read in both forms.
+        The columns system, chosen, rejected, images and videos are read in both forms.
         """
         images = row.all_images(row.columns.get("images"))
+        videos = row.all_videos(row.columns.get("videos"))
         if "conversations" in row.columns:
             turns = turns_from_sharegpt(row.columns["conversations"])
         else:
@@ -41,8 +44,10 @@ class ShareGptConfig(FormatConfig):
         if system:
             turns.insert(0, text("system", system))
         written = written_pair(row, _response(row, "chosen"), _response(row, "rejected"))
-        read = read_row(row, turns, written, images)
-        return Preference(row.identity, read.prompt, read.responses, read.images)
+        read = read_row(row, turns, written, images, videos)
+        return Preference(
+            row.identity, read.prompt, read.responses, read.images, videos=read.videos
+        )
 
 
 def _response(row: SourceRow, name: str) -> str | list[Message]:

@@ -10,8 +10,8 @@ A row may have one of three forms.
     standard:        `prompt`, `chosen` and `rejected` are texts; without `prompt`, the text that
                      the responses share is the prompt
 
-Images are in `images` (a list) or `image`. Responses may have images, too; see
-data/sources/shared/responses.py. Other columns are not read. If the columns of a file
+Images are in `images` (a list) or `image`, videos in `videos` or `video`. Responses may have images
+and videos, too; see data/sources/shared/responses.py. Other columns are not read. If the columns of a file
 have other names, a recipe lists them: columns: {prompt: question}.
 """
 
@@ -47,7 +47,8 @@ class TrlConfig(RenamedColumnsConfig):
     FILES = ("*{split}*.parquet", "*{split}*.jsonl", "*{split}*.json", "*{split}*.arrow")
     COLUMNS = ("chosen", "rejected")
     RESPONSES_WITH_IMAGES = True
-    NAMES = ("images", "image", "prompt", "chosen", "rejected", "margin")
+    VIDEOS = True
+    NAMES = ("images", "image", "videos", "video", "prompt", "chosen", "rejected", "margin")
 
     type: Literal["trl"]
     split: str = "train"
@@ -56,21 +57,25 @@ class TrlConfig(RenamedColumnsConfig):
     def convert(self, row: SourceRow) -> Preference:
         """Return the preference record of a row in any of TRL's preference formats.
 
-        The columns images (or image), prompt, chosen, rejected and margin are read. The columns
-        chosen and rejected are required.
+        The columns images (or image), videos (or video), prompt, chosen, rejected and margin are
+        read. The columns chosen and rejected are required.
         """
         row = self.with_format_names(row)
         images = row.all_images(row.columns.get("images"))
         if not images:
             images = row.all_images(row.columns.get("image"))
+        videos = row.all_videos(row.columns.get("videos"))
+        if not videos:
+            videos = row.all_videos(row.columns.get("video"))
         turns, chosen, rejected = split_pair(row)
-        read = read_row(row, turns, written_pair(row, chosen, rejected), images)
+        read = read_row(row, turns, written_pair(row, chosen, rejected), images, videos)
         return Preference(
             row.identity,
             read.prompt,
             read.responses,
             read.images,
             margin=row.optional_number("margin"),
+            videos=read.videos,
         )
 
 

@@ -8,6 +8,7 @@ therefore stored under a digest of everything that the record holds.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mmrm.data.encoded_video import Video
@@ -18,7 +19,7 @@ from mmrm.data.storage.files import content_digest
 def record_key(record: Preference) -> str:
     """Return a digest (64 hexadecimal digits) of a record's whole content except `identity`.
 
-    Images are compared by their bytes, wherever they are stored.
+    Images and videos are compared by their bytes, wherever they are stored.
     """
     # Records of versions without ranks and attributes have digests without them.
     labels: list[object] = []
@@ -26,7 +27,7 @@ def record_key(record: Preference) -> str:
         labels = [list(record.ranks), sorted(record.attributes.items())]
     return shown_key(
         record.prompt,
-        record.images,
+        (*record.images, *record.videos),
         record.responses,
         record.margin,
         record.chosen_critique,
@@ -40,19 +41,20 @@ def record_key(record: Preference) -> str:
 
 
 def question_key(question: Preference) -> str:
-    """Return a digest (64 hexadecimal digits) of a question, its images and its known answers.
+    """Return a digest (64 hexadecimal digits) of a question, its images, its videos and its known answers.
 
     The answers that a policy (the model that is trained) gives to the question are stored under
     this digest. It depends on the known answers, because the policy's answers are verified by them.
     """
     truth = question.truth
     known_answers = None if truth is None else [list(truth.answers), truth.rule]
-    return shown_key(question.prompt, question.images, (), known_answers)
+    media = (*question.images, *question.videos)
+    return shown_key(question.prompt, media, (), known_answers)
 
 
 def shown_key(
     prompt: Sequence[Message],
-    images: Iterable[EncodedImage],
+    media: Iterable[EncodedImage | Video],
     responses: Sequence[Response],
     *other_values: Any,
 ) -> str:
@@ -60,22 +62,28 @@ def shown_key(
 
     Args:
         prompt: The messages of the prompt.
-        images: The images of the prompt. They are compared by their bytes.
-        responses: The responses to the prompt, with their images, which are compared by their
-            bytes as well.
+        media: The images of the prompt, and after them its videos. They are compared by their
+            bytes.
+        responses: The responses to the prompt, with their images and videos, which are compared by
+            their bytes as well.
         *other_values: All other values on which the result depends. JSON must be able to hold them.
     """
-    image_digests = list(map(_image_digest, images))
+    digests: list[str | dict[str, str]] = []
+    for medium in media:
+        if isinstance(medium, Video):
+            digests.append({"video": _file_digest(medium.content)})
+        else:
+            digests.append(_file_digest(medium))
     shown_responses = list(map(response_content, responses))
-    content = [list(prompt), image_digests, shown_responses, list(other_values)]
+    content = [list(prompt), digests, shown_responses, list(other_values)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def response_content(response: Response) -> str | list[str | dict[str, str]]:
     """Return the content of a response as a value of JSON, with a digest for each image or video.
 
-    A response without images and videos is its text, as it was when responses were texts. Results that were
-    stored then are still found.
+    A response without images and videos is its text, as it was when responses were texts. Results
+    that were stored then are still found.
     """
     if not response.images and not response.videos:
         return response.text
@@ -84,28 +92,31 @@ def response_content(response: Response) -> str | list[str | dict[str, str]]:
         if isinstance(part, str):
             content.append(part)
         elif isinstance(part, Video):
-            digest = _image_digest(part.content)
-            content.append({"video": digest, "sampling": repr(part.sampling)})
+            content.append({"video": _file_digest(part.content)})
         else:
-            content.append({"image": _image_digest(part)})
+            content.append({"image": _file_digest(part)})
     return content
 
 
 def written_response(response: Response) -> str:
-    """Return a response as one text, in which each image is a digest of its bytes.
+    """Return a response as one text, in which each image and video is a digest of its bytes.
 
-    A response without images and videos is its text. Different responses have different texts, so that names,
-    draws and digests of rows can be computed from them.
+    A response without images and videos is its text. Different responses have different texts, so
+    that names, draws and digests of rows can be computed from them.
     """
     if not response.images and not response.videos:
         return response.text
     return json.dumps(response_content(response))
 
 
-def _image_digest(image: EncodedImage) -> str:
-    """Return a digest of an image's bytes, or a text with its path if it cannot be read."""
+def _file_digest(content: bytes | Path) -> str:
+    """Return a digest of the bytes of an image or a video, or its path if it cannot be read.
+
+    Args:
+        content: The bytes of the file, or its path.
+    """
     try:
-        return content_digest(image)
+        return content_digest(content)
     except OSError:
-        # Not an error here: encoding the image raises later, and no result is stored.
-        return f"unreadable {image!r}"
+        # Not an error here: encoding the file raises later, and no result is stored.
+        return f"unreadable {content!r}"

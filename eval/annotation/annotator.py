@@ -77,9 +77,11 @@ class Annotator:
             responses.reverse()
         question = judge_conversation(self.template, record.prompt, *responses)
         images = list(record.images)
+        videos = list(record.videos)
         for response in responses:
             images += response.images
-        chat = messages(question, images, record.identity)
+            videos += response.videos
+        chat = messages(question, images, videos, record.identity)
         for try_number, temperature in enumerate(self.temperatures, start=1):
             body = {
                 "model": self.model,

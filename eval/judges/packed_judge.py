@@ -19,6 +19,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from mmrm.data.encoded_video import video_size
 from mmrm.data.errors import NonFiniteError, RecordError
 from mmrm.data.images import ImageTokens, image_size
 from mmrm.data.preference import Response, control_token, texts
@@ -117,7 +118,9 @@ class ResponsesLayout:
         conversations: list[Conversation] = []
         for response in unit.responses:
             conversations.append(
-                Conversation.answered(candidates.prompt, candidates.images, response)
+                Conversation.answered(
+                    candidates.prompt, candidates.images, response, videos=candidates.videos
+                )
             )
         return conversations, self.read
 
@@ -266,13 +269,13 @@ class PackedJudge(ABC):
 def beginning(candidates: Candidates) -> bytes:
     """Return a digest that is equal for prompts that begin alike, so that they can share a tree.
 
-    It is that of the first image, which nearly all of the tokens that prompts share belong to. For
-    a prompt without an image it is that of the whole prompt.
+    It is that of the first image, or else of the first video, which nearly all of the tokens that
+    prompts share belong to. For a prompt without both it is that of the whole prompt.
     """
-    if not candidates.images:
+    files = [*candidates.images, *(video.content for video in candidates.videos)]
+    if not files:
         return hashlib.sha256(json.dumps(candidates.prompt).encode()).digest()
-    first_image = candidates.images[0]
-    content = first_image if isinstance(first_image, bytes) else str(first_image).encode()
+    content = files[0] if isinstance(files[0], bytes) else str(files[0]).encode()
     return hashlib.sha256(content).digest()
 
 
@@ -323,10 +326,10 @@ def units_of_responses(
     Args:
         candidates: The prompt and its responses.
         token_budget: Largest number of tokens in a row; None puts all responses into one unit.
-        count_image_tokens: Counts the tokens of images from their sizes.
+        count_image_tokens: Counts the tokens of images and videos from their sizes.
 
     Raises:
-        ImageError: An image of a response cannot be read.
+        ImageError: An image or a video of a response cannot be read.
     """
     num_responses = len(candidates.responses)
     start = 0
@@ -337,6 +340,9 @@ def units_of_responses(
         if response.images:
             sizes = [image_size(image, candidates.identity) for image in response.images]
             tokens += int(count_image_tokens(np.array(sizes, np.uint32)).sum())
+        if response.videos:
+            videos = [video_size(video, candidates.identity) for video in response.videos]
+            tokens += int(count_image_tokens.of_videos(np.array(videos, np.float64)).sum())
         is_full = token_budget is not None and used_tokens + tokens > token_budget
         if is_full and index > start:
             yield _unit_of_range(candidates, start, index)

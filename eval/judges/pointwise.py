@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrm.eval.candidates import Candidates, Scores, Usage, images_as_shown
+from mmrm.eval.candidates import Candidates, Scores, Usage, images_as_shown, videos_as_shown
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.packed_judge import (
     Unit,
@@ -32,7 +32,8 @@ class PointLayout:
         [response] = unit.responses
         messages = self.template.ask(unit.candidates, response)
         images = images_as_shown(unit.candidates, unit.shown)
-        return [Conversation(messages, images)], None
+        videos = videos_as_shown(unit.candidates, unit.shown)
+        return [Conversation(messages, images, videos=videos)], None
 
 
 @dataclass(frozen=True, kw_only=True)

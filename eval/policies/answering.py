@@ -21,10 +21,9 @@ import torch
 from pydantic import TypeAdapter
 
 from mmrm.data.arrays import Floats, Ints
-from mmrm.data.images import decode
 from mmrm.data.markers import MARKERS, stray_marker
-from mmrm.data.preference import Preference
-from mmrm.data.storage.content import question_key, record_key
+from mmrm.data.preference import Preference, without_videos
+from mmrm.data.storage.content import question_key, record_key, shown_key
 from mmrm.data.storage.files import content_digest, write_json, write_json_lines
 from mmrm.eval.candidates import Candidates
 from mmrm.eval.journal import SILENT, Journal
@@ -36,7 +35,7 @@ from mmrm.eval.results.intervals import cluster_codes, share_interval
 from mmrm.eval.verifiers import final_answer, is_right_answer
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank
-from mmrm.models.encoder import Encoder
+from mmrm.models.encoder import Conversation, Encoder
 from mmrm.models.generation import WritingCost, generate
 from mmrm.models.packed_generation import repeated, with_texts
 from mmrm.models.packing.packed_batch import PackedBatch
@@ -115,8 +114,8 @@ class QuestionEncoder:
     def prompt(self, record: Preference) -> SegmentTree:
         """Return the prompt of a question, a tree with one output."""
         self.encoder.refuse_control_tokens(record)
-        images = [decode(image, record.identity) for image in record.images]
-        return self.encoder.encode(images, [self.encoder.render(record.prompt)], None)
+        conversation = Conversation(record.prompt, record.images, videos=record.videos)
+        return self.encoder.encode_conversations([conversation], None, record.identity)
 
 
 def readable_text(encoder: Encoder, ids: Sequence[int], *, ended: bool) -> tuple[str, bool]:
@@ -295,9 +294,13 @@ def with_scores(
 
 def candidates(question: Preference, texts: Sequence[str]) -> Candidates:
     """Return answers to a question as candidates, the input of a judge."""
-    converted = candidates_of(list(question.prompt), texts, question.images, question.identity)
+    prompt = without_videos(question.prompt)
+    converted = candidates_of(list(prompt), texts, question.images, question.identity)
+    key = converted.key
+    if question.videos:
+        key = shown_key((), question.videos, (), key)
     # The conversion rewrites the prompt's parts. The judge gets the prompt that the policy got.
-    return replace(converted, prompt=question.prompt)
+    return replace(converted, key=key, prompt=question.prompt, videos=question.videos)
 
 
 def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
@@ -316,10 +319,13 @@ def credits_of(answers: Sequence[Answers]) -> dict[str, Floats]:
 def items_of_questions(questions: Sequence[Preference]) -> Ints:
     """Return the code of each question's item, shape (questions,).
 
-    An item is a set of questions about the same image; they have equal codes. Intervals count
+    An item is a set of questions about the same image or video; they have equal codes. Intervals count
     items and not questions, because the answers to questions about one image depend on each other.
     """
-    digests = [list(map(content_digest, question.images)) for question in questions]
+    digests: list[list[str]] = []
+    for question in questions:
+        files = [*question.images, *(video.content for video in question.videos)]
+        digests.append([content_digest(file) for file in files])
     return cluster_codes(digests)
 
 

@@ -1,4 +1,4 @@
-"""Ablations of the images: the rows of a benchmark without images, or with other ones.
+"""Ablations of images and videos: the rows of a benchmark without them, or with other ones.
 
 The accuracy that a judge keeps on such rows does not come from looking at the images.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from mmrm.data.encoded_video import Video, grey_video_like
 from mmrm.data.errors import UserError
 from mmrm.data.images import grey_like
 from mmrm.data.preference import EncodedImage, Message, Part, Response
@@ -28,37 +29,43 @@ def with_ablated_images(
 
     Args:
         examples: The rows of a benchmark.
-        images: `real` changes nothing. `none` removes the images from the prompt and the responses.
-            `grey` replaces each image by a grey one of the same size. `shuffled` gives each row the
-            images of another row.
+        images: `real` changes nothing. `none` removes the images and videos from the prompt and the
+            responses. `grey` replaces each image, and each frame of a video, by a grey one of the
+            same size. `shuffled` gives each row the images and videos of another row.
         seed: The seed of `shuffled`.
 
     Raises:
-        UserError: If there are no two different images to shuffle.
+        UserError: If there are no two different images, or videos, to shuffle.
     """
     if images == "none":
         return [_without_image_parts(example) for example in examples]
     if images == "grey":
         return [_with_grey_images(example) for example in examples]
     if images == "shuffled":
-        return _shuffled(examples, seed)
+        rows = list(examples)
+        if any(example.all_videos for example in examples):
+            rows = _with_shuffled_videos(rows, seed)
+        has_images = any(example.all_images for example in examples)
+        has_videos = any(example.all_videos for example in examples)
+        return _shuffled(rows, seed) if has_images or not has_videos else rows
     return list(examples)
 
 
 def _without_image_parts(example: BenchmarkRow) -> BenchmarkRow:
-    """Return the example without the images of its prompt and of its responses."""
+    """Return the example without the images and videos of its prompt and of its responses."""
     prompt: list[Message] = []
     for message in example.prompt:
-        parts: list[Part] = [part for part in message["content"] if part["type"] != "image"]
+        parts: list[Part] = [part for part in message["content"] if part["type"] == "text"]
         prompt.append({**message, "content": parts})
     responses = tuple(response.without_images() for response in example.responses)
-    return _with_responses(replace(example, images=(), prompt=tuple(prompt)), responses)
+    return _with_responses(replace(example, images=(), videos=(), prompt=tuple(prompt)), responses)
 
 
 def _with_grey_images(example: BenchmarkRow) -> BenchmarkRow:
-    """Return the example with grey images of the same sizes."""
+    """Return the example with grey images and videos of the same sizes."""
     images = [grey_like(image, example.identity) for image in example.all_images]
-    return _with_images(example, images)
+    videos = [grey_video_like(video, example.identity) for video in example.all_videos]
+    return _with_videos(_with_images(example, images), videos)
 
 
 def _with_images(example: BenchmarkRow, images: Sequence[EncodedImage]) -> BenchmarkRow:
@@ -75,6 +82,22 @@ def _with_images(example: BenchmarkRow, images: Sequence[EncodedImage]) -> Bench
         images_of_response = list(islice(remaining_images, len(response.images)))
         responses.append(response.with_images(images_of_response))
     return _with_responses(replace(example, images=prompt_images), tuple(responses))
+
+
+def _with_videos(example: BenchmarkRow, videos: Sequence[Video]) -> BenchmarkRow:
+    """Return the example with other videos: first those of its prompt, then of its responses.
+
+    Args:
+        example: The row.
+        videos: As many videos as the row has.
+    """
+    remaining_videos = iter(videos)
+    prompt_videos = tuple(islice(remaining_videos, len(example.videos)))
+    responses = []
+    for response in example.responses:
+        videos_of_response = list(islice(remaining_videos, len(response.videos)))
+        responses.append(response.with_videos(videos_of_response))
+    return _with_responses(replace(example, videos=prompt_videos), tuple(responses))
 
 
 def _with_responses(example: BenchmarkRow, responses: tuple[Response, ...]) -> BenchmarkRow:
@@ -108,6 +131,25 @@ def _shuffled(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]
             shuffled.append(_with_images(example, [*images_of_prompt, *images_of_responses]))
         else:
             shuffled.append(example)
+    return shuffled
+
+
+def _with_shuffled_videos(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]:
+    """Return the examples with their videos exchanged between rows, as `_shuffled` does images."""
+    digests_by_row: list[ImageDigests] = []
+    video_by_digest: dict[str, Video] = {}
+    for example in examples:
+        digests = tuple(content_digest(video.content) for video in example.all_videos)
+        digests_by_row.append(digests)
+        video_by_digest.update(zip(digests, example.all_videos, strict=True))
+    partners = _partners([digests for digests in digests_by_row if digests], seed)
+    shuffled: list[BenchmarkRow] = []
+    for digests, example in zip(digests_by_row, examples, strict=True):
+        videos = [video_by_digest[digest] for digest in partners.get(digests, ())]
+        videos_of_prompt = videos[: len(example.videos)]
+        videos_of_responses = videos[len(example.videos) :]
+        random.Random(f"{seed}/{example.key}").shuffle(videos_of_responses)
+        shuffled.append(_with_videos(example, [*videos_of_prompt, *videos_of_responses]))
     return shuffled
 
 

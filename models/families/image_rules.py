@@ -104,7 +104,7 @@ class PatchLayout(ImageLayout):
         """Return the object that computes how many tokens an image becomes."""
         patch = self.patch(vision_config)
         token_side = patch.patch_size * patch.merge_size
-        return PatchTokens(limits.min_pixels, limits.max_pixels, token_side)
+        return PatchTokens(limits.min_pixels, limits.max_pixels, token_side, limits.videos)
 
     def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the arguments with which an image processor keeps the recipe's limits."""
@@ -202,7 +202,9 @@ class TileLayout(ImageLayout):
         """Return the object that computes how many tokens an image becomes."""
         tile = Tile.of(vision_config)
         tokens_per_tile = (tile.patches // self.MERGE) ** 2
-        return TileTokens.within(limits.min_pixels, limits.max_pixels, tile.side, tokens_per_tile)
+        return TileTokens.within(
+            limits.min_pixels, limits.max_pixels, tile.side, tokens_per_tile, limits.videos
+        )
 
     def arguments(self, vision_config: Any, limits: BackboneConfig) -> dict[str, Any]:
         """Return the arguments with which an image processor keeps the recipe's limits.

@@ -1,4 +1,4 @@
-"""Videos are refused by name, with the advice, wherever records and rows come from."""
+"""Videos in the place of images are refused by name, with the advice, wherever rows come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import data_uri, decode, image_size
 from mmrm.data.preference import Preference, text, text_responses, validate
-from mmrm.data.video import VIDEO_ADVICE, is_video, is_video_name
+from mmrm.data.video import VIDEO_PART_ADVICE, is_video, is_video_name
 from mmrm.eval.benchmarks.registry import BenchmarkConfig, load
 from tests.data.mixtures import mixture, project
 from tests.data.mixtures import row as plain
@@ -30,51 +30,19 @@ HEADS = {
 }
 PAIR = {"prompt": "What happens?", "chosen": "A cat runs.", "rejected": "Nothing."}
 DATA_URI = "data:video/mp4;base64," + base64.b64encode(MP4).decode()
-
-
-def turns(part: dict[str, Any]) -> dict[str, Any]:
-    return PAIR | {
-        "prompt": [{"role": "user", "content": [part, {"type": "text", "text": "What happens?"}]}]
-    }
-
-
-CHAT = [
-    {"role": "user", "content": "What happens?"},
-    {"role": "assistant", "content": "A cat runs."},
-]
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "a path": ("project", PAIR | {"images": ["clip.mp4"]}),
     "a path that is not there": ("project", PAIR | {"images": ["gone.MOV"]}),
     "an address": ("project", PAIR | {"images": ["https://example.org/clip.webm?size=1"]}),
     "a data URI": ("project", PAIR | {"images": [DATA_URI]}),
-    "a video column": ("project", PAIR | {"video": "clip.mp4"}),
-    "a videos column": (
-        "trl",
-        {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": CHAT[1:], "videos": ["clip.mp4"]},
-    ),
-    "a part": ("project", turns({"type": "video", "video": "clip.mp4"})),
-    "a part with an address": ("project", turns({"type": "video_url", "video_url": {"url": "x"}})),
     "the token": ("project", PAIR | {"prompt": "<|vision_start|><|video_pad|><|vision_end|>What?"}),
     "the token in a response": ("project", PAIR | {"chosen": "It is <|video_pad|>."}),
-    "ms-swift": (
-        "ms_swift",
-        {"messages": CHAT, "rejected_response": "Nothing.", "videos": ["clip.mp4"]},
-    ),
-    "sharegpt": (
-        "sharegpt",
-        {
-            "conversations": [{"from": "human", "value": "<video>What?"}],
-            "chosen": {"from": "gpt", "value": "a"},
-            "rejected": {"from": "gpt", "value": "b"},
-            "videos": ["clip.mp4"],
-        },
-    ),
     "MM-RLHF's image column": ("mm_rlhf", PAIR | {"image": "clip.mp4"}),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_record_with_a_video_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_a_video_in_the_place_of_an_image_is_refused_by_name(name: str, tmp_path: Path) -> None:
     kind, row = ROWS[name]
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "clip.mp4").write_bytes(MP4)
@@ -83,7 +51,7 @@ def test_a_record_with_a_video_is_refused_by_name(name: str, tmp_path: Path) -> 
     )
     with pytest.raises(RecordError, match="video") as refused:
         validate(source_of(tmp_path, kind).record(0))
-    assert VIDEO_ADVICE in str(refused.value)
+    assert VIDEO_PART_ADVICE in str(refused.value)
     assert ":0" in str(refused.value)
 
 
@@ -94,7 +62,8 @@ def test_a_video_in_the_place_of_an_image_is_told_by_its_content(name: str, tmp_
     for image in images:
         for look in (decode, image_size, data_uri):
             with pytest.raises(
-                ImageError, match=r"r:1: the image .* is a video\. Judges see images only"
+                ImageError,
+                match=r"r:1: the image .* is a video\. Write the place of a video as a video part",
             ):
                 look(image, "r:1")
 
@@ -147,7 +116,7 @@ def test_a_benchmark_with_a_video_is_refused_by_name(name: str, tmp_path: Path) 
         benchmark
     ]
     (tmp_path / file).write_text(json.dumps({"id": "RLAIF-V-1"} | PAIR | changes) + "\n")
-    with pytest.raises(UserError, match=r"video(.|\n)*python data/frames.py"):
+    with pytest.raises(UserError, match=r"video"):
         load(BenchmarkConfig(name=benchmark, location=str(tmp_path)))
 
 
@@ -179,4 +148,4 @@ def test_the_advice_stands_in_the_refusal_of_the_token_alone() -> None:
     for token, advised in (("<|video_pad|>", True), ("<|im_end|>", False)):
         with pytest.raises(RecordError, match="would read as a control token") as refused:
             validate(Preference("r", (text("user", token),), text_responses("a", "b")))
-        assert (VIDEO_ADVICE in str(refused.value)) == advised
+        assert (VIDEO_PART_ADVICE in str(refused.value)) == advised

@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from mmrm.data.encoded_video import Video, VideoSampling
+from mmrm.data.encoded_video import Video, VideoConfig, frames_as_images, video_size
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Part, Response
 from mmrm.data.synthetic.scenes import png
-from mmrm.models.encoder import Conversation
+from mmrm.models.config import BackboneConfig
+from mmrm.models.encoder import Conversation, Encoder
 from mmrm.models.portable.reward import ScalarReward
 from tests.models import stock, tiny
 from tests.models.exactness import float64
@@ -28,6 +29,7 @@ from tests.models.families.arrangements import WORDS, packed, reward_model
 
 av = pytest.importorskip("av")
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES_OF_IMAGES = ("internvl", "video_llama_3")
 RATE = 10
 """Frames a second of the videos."""
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -59,17 +61,16 @@ def random_content(draw: random.Random, family: str, most: int) -> list[str | by
     for _ in range(draw.randint(0, most)):
         # Whole tokens and no enlargement: `test_frames_are_scaled_to_the_budget` is about sizes.
         columns, rows = draw.choice([(2, 2), (3, 2), (2, 4)])
-        sampling = draw.choice(
-            [
-                VideoSampling(frames_per_second=draw.choice([1.0, 2.0, 5.0])),
-                VideoSampling(num_frames=draw.choice([1, 2, 5])),
-            ]
-        )
-        video = Video(
-            clip(draw.randint(1, 23), columns * side, rows * side, draw.randint(0, 3)), sampling
-        )
+        video = Video(clip(draw.randint(1, 23), columns * side, rows * side, draw.randint(0, 3)))
         content.insert(draw.randint(0, len(content)), video)
     return content
+
+
+def random_sampling(draw: random.Random) -> VideoConfig:
+    """Return a choice of frames, by rate or by count."""
+    if draw.random() < 0.5:
+        return VideoConfig(frames_per_second=draw.choice([1.0, 2.0, 5.0]))
+    return VideoConfig(num_frames=draw.choice([1, 2, 5]))
 
 
 def arrangement(draw: random.Random, family: str) -> list[list[Conversation]]:
@@ -96,12 +97,11 @@ def arrangement(draw: random.Random, family: str) -> list[list[Conversation]]:
 class ReferenceVideo:
     """A video as the stock processors give it to the stock model, computed without our code."""
 
-    def __init__(self, video: Video, family: str) -> None:
+    def __init__(self, video: Video, sampling: VideoConfig, family: str) -> None:
         """Decode the video and compute patches, grid, times and the step of positions."""
         assert isinstance(video.content, bytes)
         with av.open(io.BytesIO(video.content)) as container:
             frames = [(frame.time, frame.to_image()) for frame in container.decode(video=0)]
-        sampling = video.sampling
         if sampling.num_frames is None:
             interval = 1 / sampling.frames_per_second
             numbers = list(range(0, len(frames), round(RATE * interval)))
@@ -131,7 +131,9 @@ class ReferenceVideo:
         self.grid = (len(patches), rows, columns)
 
 
-def stock_inputs(conversation: Conversation, family: str) -> dict[str, Tensor]:
+def stock_inputs(
+    conversation: Conversation, family: str, sampling: VideoConfig
+) -> dict[str, Tensor]:
     """Return what the stock model is given for one conversation, with video tokens."""
     encoder = tiny.encoder(family)
     tokenizer = tiny.tokenizer(family)
@@ -158,7 +160,7 @@ def stock_inputs(conversation: Conversation, family: str) -> dict[str, Tensor]:
             pads = "<|image_pad|>" * (math.prod(grid) // 4)
             written += f"<|vision_start|>{pads}<|vision_end|>"
             continue
-        video = ReferenceVideo(next(videos), family)
+        video = ReferenceVideo(next(videos), sampling, family)
         video_pixels.append(video.patches)
         video_grids.append(video.grid)
         seen.append(("<|video_pad|>", video.grid, video.step))
@@ -212,19 +214,20 @@ def largest_differences(model: ScalarReward, seed: int) -> tuple[float, float]:
     """Return the largest difference of a score and of a gradient, each relative to the largest one."""
     draw = random.Random(seed)
     family = model.config.model_type
+    sampling = random_sampling(draw)
     prompts = arrangement(draw, family)
     backbone = stock.backbone(model.model)
     hidden = []
     for conversations in prompts:
         for conversation in conversations:
-            output = backbone(**stock_inputs(conversation, family), use_cache=False)
+            output = backbone(**stock_inputs(conversation, family, sampling), use_cache=False)
             hidden.append(output.last_hidden_state[0, -1])
     first, bias, second = model.head.parameters()
     wanted = F.linear(F.silu(F.linear(torch.stack(hidden), first, bias)), second)[:, 0]
     weights = torch.linspace(-1, 2, len(wanted))
     torch.autograd.backward((wanted * weights).sum())
     model.zero_grad()
-    scores = packed(model, prompts, draw)
+    scores = packed(model, prompts, draw, videos=sampling)
     torch.autograd.backward((scores * weights).sum())
     score = float((scores - wanted).detach().abs().max() / wanted.detach().abs().max())
     wanted_gradients = stock.gradients(backbone)
@@ -264,8 +267,9 @@ def test_positions_are_those_of_transformers_while_frames_take_fewer_than_a_side
     family: str, tmp_path: Path
 ) -> None:
     model = stock.backbone(reward_model(tmp_path, family).model)
-    conversation = video_conversation(Video(clip(3, 56, 168), VideoSampling(frames_per_second=5.0)))
-    inputs = stock_inputs(conversation, family)
+    conversation = video_conversation(Video(clip(3, 56, 168)))
+    sampling = VideoConfig(frames_per_second=5.0)
+    inputs = stock_inputs(conversation, family, sampling)
     settings = {"second_per_grid_ts": torch.tensor([0.4])} if family == "qwen2_5_vl" else {}
     wanted, _ = model.get_rope_index(
         inputs["input_ids"],
@@ -273,7 +277,7 @@ def test_positions_are_those_of_transformers_while_frames_take_fewer_than_a_side
         video_grid_thw=inputs["video_grid_thw"],
         **settings,
     )
-    encoder = tiny.encoder(family)
+    encoder = tiny.encoder(family, videos=sampling)
     tree = encoder.encode_conversations([conversation], "end_of_turn", "a record")
     found = encoder.pack([tree]).position_ids
     assert torch.equal(found, wanted)
@@ -283,17 +287,57 @@ def test_positions_are_those_of_transformers_while_frames_take_fewer_than_a_side
 def test_families_without_videos_refuse_them_by_name(family: str) -> None:
     title = {"internvl": "InternVL", "video_llama_3": "VideoLLaMA3"}[family]
     conversation = video_conversation(Video(clip(3, 56, 56)))
-    with pytest.raises(RecordError, match=f"a record: .*{title}.* is given images only"):
+    with pytest.raises(RecordError, match=f"a record: .*{title} has no tokens of videos here"):
         tiny.encoder(family).encode_conversations([conversation], "end_of_turn", "a record")
 
 
 def test_frames_are_scaled_to_the_budget() -> None:
-    encoder = tiny.encoder()
-    assert encoder.videos is not None
     # 8 temporal patches of 12 tokens each fit, as 4 x 3 tokens of 28 pixels
-    assert encoder.videos.frame_size(300, 400, 8, 8 * 12 * 784, "a record") == (84, 112)
+    videos = tiny.encoder(videos=VideoConfig(max_pixels=8 * 12 * 784)).videos
+    assert videos is not None
+    assert videos.frame_size(300, 400, 8, "a record") == (84, 112)
+    videos = tiny.encoder(videos=VideoConfig(max_pixels=8 * 784 - 1)).videos
+    assert videos is not None
     with pytest.raises(RecordError, match="a video of 8 temporal patches may have 6,271 pixels"):
-        encoder.videos.frame_size(300, 400, 8, 8 * 784 - 1, "a record")
+        videos.frame_size(300, 400, 8, "a record")
+
+
+@pytest.mark.parametrize("form", ["video", "frames"])
+@pytest.mark.parametrize("num_frames", [1, 2, 7, 30])
+def test_tokens_of_a_video_are_counted_from_its_size(form: Any, num_frames: int) -> None:
+    content = clip(num_frames, 200, 120)
+    for config in (
+        VideoConfig(form=form),
+        VideoConfig(form=form, num_frames=5),
+        VideoConfig(form=form, frames_per_second=8.0, max_frames=6),
+        VideoConfig(form=form, max_pixels=30_000),
+    ):
+        processor = tiny.image_processor(3000, 20_000, "qwen3_vl")
+        settings = BackboneConfig(
+            path="tiny", dtype="float32", min_pixels=3000, max_pixels=20_000, videos=config
+        )
+        encoder = Encoder(tiny.tokenizer("qwen3_vl"), processor, settings, tiny.config("qwen3_vl"))
+        conversation = video_conversation(Video(content))
+        tree = encoder.encode_conversations([conversation], "end_of_turn", "a record")
+        size = np.array([video_size(Video(content), "a record")], np.float64)
+        num_tokens = sum(segment.ids.count(encoder.vision.image) for segment in tree.segments)
+        assert encoder.image_tokens.of_videos(size).tolist() == [num_tokens]
+
+
+@pytest.mark.parametrize("family", FAMILIES_OF_IMAGES)
+def test_frames_are_images_in_the_place_of_a_video(family: str) -> None:
+    config = VideoConfig(form="frames", num_frames=3)
+    video = Video(clip(9, 60, 90))
+    encoder = tiny.encoder(family, videos=config)
+    found = encoder.encode_conversations([video_conversation(video)], "end_of_turn", "a record")
+    frames = frames_as_images(video, config, encoder.config.max_pixels, "a record")
+    prompt = Response(("what is in it?", *frames))
+    turn = {"role": "user", "content": prompt.parts}
+    conversation = Conversation.answered([turn], frames, Response.of_text("a"))  # type: ignore[list-item]
+    wanted = encoder.encode_conversations([conversation], "end_of_turn", "a record")
+    assert [segment.ids for segment in found.segments] == [one.ids for one in wanted.segments]
+    assert [one.content for one in found.images] == [one.content for one in wanted.images]
+    assert len(found.images) == 3
 
 
 def test_a_video_in_a_response_carries_no_loss() -> None:

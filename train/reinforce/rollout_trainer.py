@@ -25,7 +25,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
-from mmrm.data.errors import CheckpointError
+from mmrm.data.errors import CheckpointError, UserError
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
 from mmrm.models.packed_generation import generate_packed, log_probabilities, repeated
@@ -490,10 +490,16 @@ def _by_vllm(
 
     Raises:
         RuntimeError: If the prompts that vLLM sampled from have other tokens than `prompt_ids`.
+        UserError: If a prompt has a video.
     """
     num_generations = trainer.num_generations
     prompts: list[Prompt] = []
     for prompt in trainer.batch_prompts:
+        if prompt.has_videos:
+            raise UserError(
+                f"{prompt.record}: the prompt has a video, and rollouts by vLLM are given images "
+                "only. Set method.engine=transformers, or leave records with videos out."
+            )
         prompts += [prompt] * num_generations
     # A prompt without images has None in place of a list.
     images = [list(prompt.images) or None for prompt in prompts]

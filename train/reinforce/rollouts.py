@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL.Image import Image
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError
 from mmrm.data.images import decode
 from mmrm.data.preference import EncodedImage, Message, Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import Answer, question
-from mmrm.models.encoder import Encoder
+from mmrm.models.encoder import Conversation, Encoder
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.train.methods.language_model.method import Indices
 
@@ -40,6 +41,8 @@ class Prompt:
     question: Preference | None = None
     """The record of a policy's question, which the reward reads. None for a judge, and in
     checkpoints, because the texts stored there already have their rewards."""
+    has_videos: bool = False
+    """The prompt has videos, which are in the tree alone."""
 
 
 def deal_places(
@@ -112,6 +115,7 @@ class RunPrompts(ABC):
         record: Preference,
         request: tuple[Message, ...],
         images: Sequence[EncodedImage],
+        videos: Sequence[Video],
         place: int,
     ) -> Prompt:
         """Return the prompt of a record for a place of the run.
@@ -120,6 +124,7 @@ class RunPrompts(ABC):
             record: The record.
             request: The conversation that the prompt consists of.
             images: The images of the conversation.
+            videos: The videos of the conversation.
             place: The position of the prompt in the run.
 
         Raises:
@@ -127,11 +132,14 @@ class RunPrompts(ABC):
         """
         self.encoder.refuse_control_tokens(record)
         decoded = tuple(decode(image, record.identity) for image in images)
-        tree = self.encoder.encode(decoded, [self.encoder.render(request)], None)
+        conversation = Conversation(request, images, videos=videos)
+        tree = self.encoder.encode_conversations([conversation], None, record.identity)
         if tree.tokens > self.max_tokens:
             self.too_long += 1
             raise RecordError(
                 f"{record.identity}: the prompt has {tree.tokens} tokens, method.max_prompt_tokens "
                 f"allows {self.max_tokens}"
             )
-        return Prompt(tree, decoded, None, question(request), place, record.identity)
+        return Prompt(
+            tree, decoded, None, question(request), place, record.identity, has_videos=bool(videos)
+        )

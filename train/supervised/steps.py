@@ -616,7 +616,9 @@ class ResponseEncoder:
         self.encoder.refuse_control_tokens(record)
         conversations = []
         for response in record.responses:
-            conversations.append(Conversation.answered(record.prompt, record.images, response))
+            conversations.append(
+                Conversation.answered(record.prompt, record.images, response, videos=record.videos)
+            )
         tree = self.encoder.encode_conversations(conversations, self.read, record.identity)
         return TrainingExample(
             tree,

@@ -1,6 +1,7 @@
 """Conversion of data sets' forms of a conversation into the turns of this project.
 
-A turn of this project is {"role": …, "content": [parts]}, and a part is a text or an image.
+A turn of this project is {"role": …, "content": [parts]}, and a part is a text, an image or a
+video.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,11 @@ from mmrm.data.markers import (
     StrayMarkerError,
     marker_in_response,
     place_images,
+    place_videos,
     stray_marker,
 )
 from mmrm.data.preference import CONTROL_TOKENS, Message, Part, text
 from mmrm.data.sources.shared.file_source import field
-from mmrm.data.video import VIDEO_ADVICE, VIDEO_PART_TYPES
 
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
@@ -26,14 +27,17 @@ MARKER = IMAGE_MARKER
 """The marker by which most data sets write the position of an image in a text."""
 
 
-def prompt_from_turns(turns: Sequence[Any], num_images: int = 0) -> tuple[Message, ...]:
-    """Return the prompt made of turns {role, content}, with an image part for each of its images.
+def prompt_from_turns(
+    turns: Sequence[Any], num_images: int = 0, num_videos: int = 0
+) -> tuple[Message, ...]:
+    """Return the prompt made of turns {role, content}, with a part for each image and video.
 
     Raises:
-        RecordError: If a turn has another form, or an `<image>` marker in a text cannot be the
-            position of an image.
+        RecordError: If a turn has another form, or an `<image>` or `<video>` marker in a text
+            cannot be a position.
     """
-    return with_image_parts(parsed_turns(turns), num_images)
+    prompt = with_image_parts(parsed_turns(turns), num_images)
+    return with_video_parts(prompt, num_videos) if num_videos else prompt
 
 
 def parsed_turns(turns: Sequence[Any]) -> tuple[Message, ...]:
@@ -54,15 +58,15 @@ def as_turns(prompt: str | list[Any]) -> list[Any]:
     return prompt
 
 
-def prompt_from_question(content: str, num_images: int) -> tuple[Message, ...]:
-    """Return a prompt of one user turn, with an image part in place of each `<image>` in the text.
+def prompt_from_question(content: str, num_images: int, num_videos: int = 0) -> tuple[Message, ...]:
+    """Return a prompt of one user turn, with a part in place of each `<image>` and each `<video>`.
 
-    If the text holds no `<image>`, the images come before it.
+    If the text holds no `<image>`, the images come before it. The same holds for videos.
 
     Raises:
-        RecordError: If a marker cannot be the position of an image.
+        RecordError: If a marker cannot be the position of an image or a video.
     """
-    return with_image_parts([text("user", content)], num_images)
+    return prompt_from_turns([text("user", content)], num_images, num_videos)
 
 
 def with_image_parts(turns: Sequence[Message], num_images: int) -> tuple[Message, ...]:
@@ -76,6 +80,23 @@ def with_image_parts(turns: Sequence[Message], num_images: int) -> tuple[Message
     """
     try:
         return cast(tuple[Message, ...], tuple(place_images(turns, num_images)))
+    except StrayMarkerError as error:
+        raise MarkerInTextError(str(error)) from error
+    except MarkerError as error:
+        raise RecordError(str(error)) from error
+
+
+def with_video_parts(turns: Sequence[Message], num_videos: int) -> tuple[Message, ...]:
+    """Return the turns with video parts in place of `<video>`.
+
+    If no turn holds a marker, the videos come before the first user turn's text.
+
+    Raises:
+        RecordError: If a marker cannot be the position of a video. It is a MarkerInTextError if
+            there are both markers and video parts.
+    """
+    try:
+        return cast(tuple[Message, ...], tuple(place_videos(turns, num_videos)))
     except StrayMarkerError as error:
         raise MarkerInTextError(str(error)) from error
     except MarkerError as error:
@@ -100,11 +121,11 @@ def response_text(turns: Any) -> str:
     if isinstance(turns, str):
         return checked_for_markers(turns, "a response")
     parts = turn_of_response(turns)
-    num_images = sum(part["type"] == "image" for part in parts)
-    if num_images:
+    num_media = sum(part["type"] != "text" for part in parts)
+    if num_media:
         raise RecordError(
-            f"a response holds {num_images} image parts, and responses of this data set are texts. "
-            "Leave the record out, or give it in the format of ms-swift, TRL or this project."
+            f"a response holds {num_media} images or videos, and responses of this data set are "
+            "texts. Leave the record out, or give it in the format of ms-swift, TRL or this project."
         )
     return checked_for_markers("".join(part["text"] for part in parts), "a response")
 
@@ -112,11 +133,12 @@ def response_text(turns: Any) -> str:
 def turn_of_response(turns: Any) -> list[dict[str, Any]]:
     """Return the parts of a response that is given as a list of one assistant turn.
 
-    A text part is {"type": "text", "text": …}. An image part has the keys that the row has.
+    A text part is {"type": "text", "text": …}. An image part or a video part has the keys that the
+    row has.
 
     Raises:
         RecordError: If there are several turns, the turn is not the assistant's, or a part is no
-            text and no image.
+            text, image or video.
     """
     if not isinstance(turns, list):
         raise RecordError(
@@ -240,7 +262,7 @@ def _message(turn: Any) -> Message:
 
 
 def _part(part: Any) -> Part:
-    """Return a text part or an image part of a turn, without keys of the other type.
+    """Return a text, image or video part of a turn, without keys of the other types.
 
     Arrow gives all structs of a list the same keys. So an image part that was stored next to text
     parts is read as {"type": "image", "text": None}.
@@ -250,9 +272,11 @@ def _part(part: Any) -> Part:
         return {"type": "image"}
     if kind == "text":
         return {"type": "text", "text": field(part, "text", str)}
-    advice = VIDEO_ADVICE if kind in VIDEO_PART_TYPES else "Correct the row, or remove it."
+    if kind == "video":
+        return {"type": "video"}
     raise RecordError(
-        f"a part of a turn is of type {kind!r}; required is 'text' or 'image'. {advice}"
+        f"a part of a turn is of type {kind!r}; required is 'text', 'image' or 'video'. Correct the "
+        "row, or remove it."
     )
 
 

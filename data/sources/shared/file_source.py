@@ -20,8 +20,9 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import model_validator
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import ImageError, RecordError, UserError, guess_at_name
-from mmrm.data.images import from_data_uri
+from mmrm.data.images import from_data_uri, from_video_uri
 from mmrm.data.limits import DEFAULTS, Limits
 from mmrm.data.preference import EncodedImage, Preference
 from mmrm.data.regular_files import require_regular
@@ -36,7 +37,7 @@ from mmrm.data.storage.archives import (
 )
 from mmrm.data.storage.row_files import Row, Rows, SuccessiveRows, kind_of, open_rows
 from mmrm.data.storage.strict_json import parse_json
-from mmrm.data.video import VIDEO_ADVICE, VIDEO_COLUMNS, is_video_name
+from mmrm.data.video import VIDEO_COLUMNS, VIDEO_PART_ADVICE, is_video_name
 
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\b.*")
 """The name of one file of a set on the hub, such as `test-00000-of-00003.parquet`."""
@@ -69,8 +70,10 @@ CONVERSION_ERRORS = (
 unusable, and do not stop the run."""
 RESPONSE_IMAGES = ("chosen_images", "rejected_images")
 """Columns of preference files with images of a response."""
-OTHER_MEDIA = ("audio", "audios", "rejected_audios", "rejected_videos")
-"""Columns of preference files with sounds, or with videos of a response."""
+RESPONSE_VIDEOS = ("chosen_videos", "rejected_videos")
+"""Columns of preference files with videos of a response."""
+SOUNDS = ("audio", "audios", "rejected_audios")
+"""Columns of preference files with sounds."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,9 @@ class SourceRow:
         if isinstance(value, bytes) and value:
             return value
         if isinstance(value, str) and is_video_name(value):
-            raise ImageError(f"{self.identity}: the image {value!r} is a video. {VIDEO_ADVICE}")
+            raise ImageError(
+                f"{self.identity}: the image {value!r} is a video. {VIDEO_PART_ADVICE}"
+            )
         if isinstance(value, str) and value.startswith("data:"):
             return from_data_uri(value, self.identity)
         if isinstance(value, str) and value:
@@ -158,6 +163,43 @@ class SourceRow:
             f"{self.identity}: an image is {_kind(value)}; required is a path, a data URI, bytes, "
             "or a struct of bytes and path. Correct the value, or remove the row."
         )
+
+    def video(self, value: Any) -> Video:
+        """Return the video that a value of a column stands for; it is not opened.
+
+        The value is a path in the image folder, a data URI, bytes, or {"bytes": …, "path": …}.
+
+        Raises:
+            ImageError: If the value has none of these forms or is empty, or if the path is not a
+                file below the folder.
+        """
+        if isinstance(value, bytes) and value:
+            return Video(value)
+        if isinstance(value, str) and value.startswith("data:"):
+            return Video(from_video_uri(value, self.identity))
+        if isinstance(value, str) and value:
+            return Video(self.images.find(value, self.identity))
+        if isinstance(value, dict) and value.get("bytes"):
+            return self.video(value["bytes"])
+        if isinstance(value, dict) and value.get("path"):
+            return self.video(value["path"])
+        raise ImageError(
+            f"{self.identity}: a video is {_kind(value)}; required is the path of a video file, a "
+            "data URI, bytes, or a struct of bytes and path. Correct the value, or remove the row."
+        )
+
+    def all_videos(self, values: Any) -> tuple[Video, ...]:
+        """Return the videos of a value that is a list of videos, one video, or None for no video.
+
+        Raises:
+            ImageError: If an entry is no video in the sense of `video`, such as an empty text.
+            RecordError: If there are more videos than `limits` allows.
+        """
+        if values is None:
+            return ()
+        entries = values if isinstance(values, list) else [values]
+        self.limits.refuse_beyond("videos", len(entries))
+        return tuple(self.video(entry) for entry in entries)
 
     def stored_image(self, name: str) -> EncodedImage:
         """Return the image in a column of objects {bytes, path} that hold the image's bytes.
@@ -202,7 +244,9 @@ class FilesConfig(SourceConfig):
     """Columns that every parquet or Arrow file must have."""
     LICENCE: ClassVar[str] = "not stated"
     VIDEOS: ClassVar[bool] = False
-    """True if rows may name videos, which `convert` shows as frames or leaves out."""
+    """True if rows may name videos, which `convert` reads, shows as frames, or leaves out."""
+    VIDEO_FRAMES: ClassVar[bool] = False
+    """True if `convert` shows a video as its frames, which are in a folder."""
     ROWS_TOGETHER: ClassVar[int] = 1
     """The number of successive rows of the files that `convert` is given as one row. If it is more
     than 1, every column is the list of their values."""
@@ -288,9 +332,13 @@ class FilesConfig(SourceConfig):
         Raises:
             RecordError: If a column of videos is not empty and VIDEOS is False.
         """
-        for name in VIDEO_COLUMNS:
+        for name in (*VIDEO_COLUMNS, *RESPONSE_VIDEOS):
             if columns.get(name) and not self.VIDEOS:
-                raise RecordError(f"the record holds a video under {name!r}. {VIDEO_ADVICE}")
+                raise RecordError(
+                    f"the record holds a video under {name!r}, and this type of source reads no "
+                    "videos. Leave the record out, or write it in the format of ms-swift, "
+                    "ShareGPT, TRL or this project."
+                )
 
     def open(self, cache: Path) -> TableSource:
         """Open the source: all its files as one table, and the images that their rows name.
@@ -437,7 +485,7 @@ class FormatConfig(ImageFilesConfig):
     def check_columns(self, columns: Row) -> None:
         """Refuse a row with media that `convert` would not read.
 
-        These are videos that the source cannot show, images of a response, and sounds.
+        These are videos that the source cannot show, images and videos of a response, and sounds.
 
         Raises:
             RecordError: If a column of such media is not empty.
@@ -449,14 +497,14 @@ class FormatConfig(ImageFilesConfig):
 
 
 def refuse_response_images(columns: Mapping[str, Any]) -> None:
-    """Refuse a row with images of a response.
+    """Refuse a row with images or videos of a response.
 
     Without this check, the row would be trained on or scored as if these images were not there.
 
     Raises:
-        RecordError: If a column of such images is not empty.
+        RecordError: If a column of such images or videos is not empty.
     """
-    for name in RESPONSE_IMAGES:
+    for name in (*RESPONSE_IMAGES, *RESPONSE_VIDEOS):
         if columns.get(name):
             raise RecordError(
                 f"the record holds images of a response under {name!r}, and responses in this "
@@ -466,18 +514,18 @@ def refuse_response_images(columns: Mapping[str, Any]) -> None:
 
 
 def refuse_media_columns(columns: Mapping[str, Any]) -> None:
-    """Refuse a row with sounds, or with videos of a response.
+    """Refuse a row with sounds.
 
-    Without this check, the row would be trained on or scored as if these media were not there.
+    Without this check, the row would be trained on or scored as if these sounds were not there.
 
     Raises:
-        RecordError: If a column of such media is not empty.
+        RecordError: If a column of sounds is not empty.
     """
-    for name in OTHER_MEDIA:
+    for name in SOUNDS:
         if columns.get(name):
             raise RecordError(
-                f"the record holds audio or video under {name!r}, which models here cannot read; "
-                f"required are texts and images. Leave the record out, or remove {name!r} if the "
+                f"the record holds audio under {name!r}, which models here cannot read; required "
+                f"are texts, images and videos. Leave the record out, or remove {name!r} if the "
                 "responses do not depend on it."
             )
 

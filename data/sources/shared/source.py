@@ -6,11 +6,11 @@ and opens the `Source` that the mixture draws records from.
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from mmrm.data.config.section import Ratio, Records, Section
+from mmrm.data.config.section import GrowingSection, Ratio, Records
 from mmrm.data.preference import Preference
 
 
@@ -49,7 +49,7 @@ class Source(Protocol):
         ...
 
 
-class SourceConfig(Section, ABC):
+class SourceConfig(GrowingSection, ABC):
     """The keys of a source in a recipe: the base class with the keys that all sources share.
 
     A class for one type of source adds its own keys and implements `open`. It also sets those class
@@ -64,10 +64,6 @@ class SourceConfig(Section, ABC):
     """True if records may hold a rationale of the preference."""
     has_answers: ClassVar[bool] = False
     """True if records hold a known answer, which a verifier compares responses with."""
-    LATER_KEYS: ClassVar[frozenset[str]] = frozenset()
-    """Names of the keys that earlier versions did not have. They are written only if they are set
-    to another value than their default."""
-
     type: str
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
     """Name in the data card and in stages; null takes the type. Two sources of one mixture must
@@ -79,19 +75,6 @@ class SourceConfig(Section, ABC):
     repeat: Ratio = 1.0
     """Number of times that each record counts towards the source's size; 0.5 counts half of
     the records."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the keys and values without those keys of LATER_KEYS that have their default.
-
-        Digests of recipes and of row indices are taken of this. Those of runs of versions without
-        these keys have to stay as they are, so that such runs can be resumed.
-        """
-        values: dict[str, Any] = handler(self)
-        for name in self.LATER_KEYS:
-            if values.get(name) == type(self).model_fields[name].default:
-                values.pop(name, None)
-        return values
 
     @property
     def label(self) -> str:

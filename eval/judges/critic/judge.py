@@ -16,7 +16,14 @@ import torch
 from mmrm.data.errors import CheckpointError, RecordError
 from mmrm.data.preference import text, text_responses
 from mmrm.data.prompts import CRITIQUE_REQUEST, with_critique
-from mmrm.eval.candidates import Candidates, Scores, Usage, images_as_shown, total_usage
+from mmrm.eval.candidates import (
+    Candidates,
+    Scores,
+    Usage,
+    images_as_shown,
+    total_usage,
+    videos_as_shown,
+)
 from mmrm.eval.judges.checkpoint import LoadedCheckpoint, Runtime, load_checkpoint
 from mmrm.eval.judges.critic.config import CriticJudgeConfig
 from mmrm.eval.judges.judge import JudgeInfo
@@ -65,7 +72,9 @@ class CritiqueLayout:
         if self.critiques == "none":
             for response in unit.responses:
                 conversations.append(
-                    Conversation.answered(candidates.prompt, candidates.images, response)
+                    Conversation.answered(
+                        candidates.prompt, candidates.images, response, videos=candidates.videos
+                    )
                 )
             return conversations, "end_of_turn"
         if self.critiques == "own":
@@ -89,7 +98,11 @@ class CritiqueLayout:
         """
         response = candidates.responses[index]
         messages = with_critique(candidates.prompt, response, self.request, critique)
-        return Conversation(messages, images_as_shown(candidates, [index]))
+        return Conversation(
+            messages,
+            images_as_shown(candidates, [index]),
+            videos=videos_as_shown(candidates, [index]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from mmrm.data.encoded_video import Video, video_uri
 from mmrm.data.errors import EndpointError
 from mmrm.data.images import data_uri
 from mmrm.data.package import cache_folder
@@ -284,22 +285,32 @@ def token_count(value: object) -> int:
 
 
 def messages(
-    conversation: Sequence[Message], images: Sequence[EncodedImage], record: str
+    conversation: Sequence[Message],
+    images: Sequence[EncodedImage],
+    videos: Sequence[Video],
+    record: str,
 ) -> list[dict[str, Any]]:
     """Return a conversation in the form of a chat completion request.
+
+    A video is a part of the type `video_url`, as vLLM and SGLang read it. The server samples its
+    frames by its own settings.
 
     Args:
         conversation: The turns.
         images: The images for the image parts of the turns, in order. They become data URIs.
+        videos: The videos for the video parts of the turns, in order. They become data URIs.
         record: The name of the record, for the message about an image that cannot be read.
     """
     uris = (data_uri(image, record) for image in images)
+    video_uris = (video_uri(video, record) for video in videos)
     turns: list[dict[str, Any]] = []
     for turn in conversation:
         parts: list[Any] = []
         for part in turn["content"]:
             if part["type"] == "text":
                 parts.append(part)
+            elif part["type"] == "video":
+                parts.append({"type": "video_url", "video_url": {"url": next(video_uris)}})
             else:
                 parts.append({"type": "image_url", "image_url": {"url": next(uris)}})
         turns.append({**turn, "content": parts})

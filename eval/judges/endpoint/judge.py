@@ -14,7 +14,7 @@ from typing import Any
 from mmrm.data.errors import EndpointError
 from mmrm.eval.benchmarks.benchmark import Benchmark, PairwisePrompt
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from mmrm.eval.candidates import Candidates, Scores, Vote, images_as_shown
+from mmrm.eval.candidates import Candidates, Scores, Vote, images_as_shown, videos_as_shown
 from mmrm.eval.journal import SILENT, Journal, Judging
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
@@ -197,9 +197,10 @@ class EndpointJudge:
         seed = int.from_bytes(seed_digest[:4]) >> 1  # a signed 32-bit number that is not negative
         conversation = pair_conversation(self.prompt.ask, candidates, comparison.shown)
         images = images_as_shown(candidates, comparison.shown)
+        videos = videos_as_shown(candidates, comparison.shown)
         request = {
             "model": self.config.model,
-            "messages": messages(conversation, images, candidates.identity),
+            "messages": messages(conversation, images, videos, candidates.identity),
             "max_tokens": self.prompt.max_new_tokens,
             "temperature": self.prompt.temperature,
             "top_p": self.prompt.top_p,

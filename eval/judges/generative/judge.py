@@ -16,7 +16,15 @@ from mmrm.data.preference import Message
 from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
-from mmrm.eval.candidates import Candidates, Scores, Side, Usage, Vote, images_as_shown
+from mmrm.eval.candidates import (
+    Candidates,
+    Scores,
+    Side,
+    Usage,
+    Vote,
+    images_as_shown,
+    videos_as_shown,
+)
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.judge import JudgeInfo
@@ -79,7 +87,11 @@ class PairLayout:
         score is read from the model.
         """
         messages = pair_conversation(self.ask, unit.candidates, unit.shown)
-        conversation = Conversation(messages, images_as_shown(unit.candidates, unit.shown))
+        conversation = Conversation(
+            messages,
+            images_as_shown(unit.candidates, unit.shown),
+            videos=videos_as_shown(unit.candidates, unit.shown),
+        )
         return [conversation] * len(unit.seeds), None
 
 

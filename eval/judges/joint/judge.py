@@ -49,7 +49,9 @@ class JointLayout:
         The second value is the token of a response at which its score is read.
         """
         candidates = unit.candidates
-        conversation = Conversation.answered(candidates.prompt, candidates.images, *unit.responses)
+        conversation = Conversation.answered(
+            candidates.prompt, candidates.images, *unit.responses, videos=candidates.videos
+        )
         return [conversation], self.read
 
 

@@ -207,6 +207,7 @@ def test_the_plan_prints_and_saves_the_card_from_any_folder(
         "drawn": 140,
         "multimodal": 25,
         "images": 25,
+        "videos": 0,
         "image_tokens": 25 * 6,  # 60 x 40 pixels grow to 84 x 56
         "text_tokens": card["total"]["text_tokens"],
     }

@@ -70,6 +70,7 @@ def test_one_process_and_several_find_the_same(
     assert {path.name for path in one.folder.iterdir()} == {
         "rows.npy",
         "sizes.npy",
+        "videos.npy",
         "summary.json",
         "lock",
     }
@@ -259,7 +260,9 @@ def test_image_tokens_of_rows_are_those_of_their_images(
         for row in images
     ]
     assert (
-        RowIndex(rows, sizes, {}).image_tokens(PatchTokens(min_pixels, max_pixels)).tolist()
+        RowIndex(rows, sizes, np.empty((0, 4)), {})
+        .image_tokens(PatchTokens(min_pixels, max_pixels))
+        .tolist()
         == expected
     )
     assert resized(sizes, min_pixels, max_pixels).shape == sizes.shape

@@ -192,7 +192,7 @@ def test_a_folder_of_files_is_one_source(tmp_path: Path) -> None:
                 "chosen": "a",
                 "rejected": "b",
             },
-            "of type 'video'",
+            "1 video parts for 0 videos",
         ),
         (
             {"prompt": ["?"], "chosen": "a", "rejected": "b"},

@@ -100,10 +100,16 @@ def random_response(draw: random.Random, with_images: bool) -> Response:
 
 
 def packed(
-    model: ScalarReward, prompts: Sequence[Sequence[Conversation]], draw: random.Random
+    model: ScalarReward,
+    prompts: Sequence[Sequence[Conversation]],
+    draw: random.Random,
+    **settings: Any,
 ) -> Tensor:
-    """Return the scores of a row, with fillers before, between and behind its trees."""
-    encoder = tiny.encoder(model.config.model_type)
+    """Return the scores of a row, with fillers before, between and behind its trees.
+
+    `settings` are of the section `backbone`.
+    """
+    encoder = tiny.encoder(model.config.model_type, **settings)
     row = []
     for conversations in prompts:
         row += [filler_tree(encoder.vision)] * draw.randint(0, 1)

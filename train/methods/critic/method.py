@@ -67,10 +67,15 @@ class CriticEncoder:
             for response, critique in zip(responses, critiques, strict=True):
                 messages = with_critique(record.prompt, response, self.request, critique)
                 images = (*record.images, *response.images)
-                conversations.append(Conversation(messages, images, loss=is_learned))
+                videos = (*record.videos, *response.videos)
+                conversations.append(Conversation(messages, images, loss=is_learned, videos=videos))
         if not conversations:
             for response in responses:
-                conversations.append(Conversation.answered(record.prompt, record.images, response))
+                conversations.append(
+                    Conversation.answered(
+                        record.prompt, record.images, response, videos=record.videos
+                    )
+                )
         tree = self.encoder.encode_conversations(conversations, "end_of_turn", record.identity)
         return TrainingExample(
             tree,

@@ -71,7 +71,9 @@ class JointEncoder:
             )
         order = shown_order(self.seed, epoch, record)
         responses = [record.responses[index] for index in order]
-        conversation = Conversation.answered(record.prompt, record.images, *responses)
+        conversation = Conversation.answered(
+            record.prompt, record.images, *responses, videos=record.videos
+        )
         tree = self.encoder.encode_joint(conversation, num_responses, self.read, record.identity)
         outputs = [tree.outputs[order.index(response)] for response in range(num_responses)]
         return TrainingExample(

@@ -164,7 +164,8 @@ class JudgementEncoder:
         request = judge_conversation(self.template, record.prompt, first, second)
         messages = (*request, text("assistant", write_judgement(rationale, answer)))
         images = (*record.images, *first.images, *second.images)
-        conversation = Conversation(messages, images, loss=True)
+        videos = (*record.videos, *first.videos, *second.videos)
+        conversation = Conversation(messages, images, loss=True, videos=videos)
         tree = self.encoder.encode_conversations([conversation], None, record.identity)
         return TrainingExample(tree, record=record.identity)
 

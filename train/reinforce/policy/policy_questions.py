@@ -23,4 +23,5 @@ class PolicyQuestions(RunPrompts):
 
     def _encode(self, record: Preference, place: int) -> Prompt:
         """Return the prompt of a record, with the record, which the reward reads."""
-        return replace(self.encode(record, record.prompt, record.images, place), question=record)
+        prompt = self.encode(record, record.prompt, record.images, record.videos, place)
+        return replace(prompt, question=record)

@@ -33,5 +33,6 @@ class PairPrompts(RunPrompts):
         first, second = shown_responses(record, side)
         request = judge_conversation(self.template, record.prompt, first, second)
         images = (*record.images, *first.images, *second.images)
-        prompt = self.encode(record, request, images, place)
+        videos = (*record.videos, *first.videos, *second.videos)
+        prompt = self.encode(record, request, images, videos, place)
         return replace(prompt, winner=1 if side == 0 else 2)
