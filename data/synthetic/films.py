@@ -6,23 +6,17 @@ in other ways, which show what a model learns from the order of the frames.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from PIL import Image
 
-from mmrm.data.encoded_video import import_pyav
+from mmrm.data.encoded_video import video_of
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scenes import CELL, Level, background, shape_mask
 
 FRAMES_PER_SECOND = 2
 """The rate of the video files. By default, the encoder samples as many frames of each second."""
-CODEC = "ffv1"
-"""A lossless codec, which is in the wheels of PyAV."""
-PIXEL_FORMAT = "bgr0"
-"""The pixel format of FFV1 that keeps RGB values as they are."""
-CONTAINER = "matroska"
 GREY = (128, 128, 128)
 
 Played = Literal["forwards", "reversed", "shuffled", "first", "grey"]
@@ -123,24 +117,10 @@ def encoded(images: Sequence[Image.Image]) -> bytes:
     """Return RGB images of one size as the frames of a video file, without loss.
 
     Equal images give equal bytes on one machine. Another version of FFmpeg may write other bytes
-    with the same pixels.
+    for the same pixels.
 
     Raises:
         UserError: PyAV is not installed.
     """
-    av = import_pyav()
-    buffer = io.BytesIO()
-    # Without these flags, FFmpeg writes its version and a random number into the file.
-    options = {"fflags": "+bitexact"}
-    with av.open(buffer, "w", format=CONTAINER, options=options) as container:
-        stream = container.add_stream(CODEC, rate=FRAMES_PER_SECOND)
-        stream.width, stream.height = images[0].size
-        stream.pix_fmt = PIXEL_FORMAT
-        stream.codec_context.flags |= av.codec.context.Flags.bitexact
-        stream.codec_context.thread_count = 1  # a film is too small to be worth more
-        for number, image in enumerate(images):
-            frame = av.VideoFrame.from_image(image)
-            frame.pts = number
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return buffer.getvalue()
+    times = [number / FRAMES_PER_SECOND for number in range(len(images))]
+    return video_of(images, times)

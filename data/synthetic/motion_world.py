@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmrm.data.encoded_video import Video
+from mmrm.data.preference import Message, Preference, Truth, text_responses
 from mmrm.data.storage.files import digest
 from mmrm.data.synthetic.film_questions import FILM_QUESTION_TYPES, FilmCategory, FilmQuery
 from mmrm.data.synthetic.films import Film, Played, drawn_frames, encoded, played_frames
@@ -51,6 +53,27 @@ class MotionItem:
     def video(self, played: Played) -> bytes:
         """Return the film as a video file, played in the given way."""
         return encoded(played_frames(drawn_frames(self.film), played))
+
+    def preference(self, played: Played) -> Preference:
+        """Return the item as a preference record, with the film as a video before the question.
+
+        Args:
+            played: The way in which the film is played. It changes nothing about the texts.
+        """
+        question: Message = {
+            "role": "user",
+            "content": [{"type": "video"}, {"type": "text", "text": self.question}],
+        }
+        return Preference(
+            identity=self.identity,
+            prompt=(question,),
+            responses=text_responses(self.chosen, self.rejected),
+            images=(),
+            videos=(Video(self.video(played)),),
+            source=self.source,
+            category=self.kind,
+            truth=Truth("exact", self.true.phrasings),
+        )
 
 
 class MotionGenerator:
