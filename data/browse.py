@@ -31,6 +31,7 @@ from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.html import TINY, render, thumbnail
 from mmrm.data.display.option_numbers import COUNT
+from mmrm.data.encoded_video import video_size
 from mmrm.data.errors import LeftOut, RecordError
 from mmrm.data.images import decode, image_size
 from mmrm.data.package import recipe_path
@@ -136,6 +137,8 @@ def _suspicion_about(split: SourceSplit, row: int) -> Suspicion | None:
             # Both are called for the errors that they raise: on the header, and on the pixels.
             image_size(image, record.identity)
             decode(image, record.identity)
+        for video in record.all_videos:
+            video_size(video, record.identity)
     except LeftOut:
         return None
     except RecordError as error:

@@ -76,6 +76,14 @@ def texts(messages: Sequence[Message]) -> list[str]:
     ]
 
 
+def media_parts(messages: Sequence[Message]) -> list[Part]:
+    """Return the image parts and video parts of `messages`, in their order."""
+    parts: list[Part] = []
+    for message in messages:
+        parts += [part for part in message["content"] if part["type"] != "text"]
+    return parts
+
+
 def num_image_parts(messages: Sequence[Message]) -> int:
     """Return the number of image parts of `messages`."""
     return sum(part["type"] == "image" for message in messages for part in message["content"])

@@ -19,8 +19,7 @@ from mmrm.data.preference import (
     Part,
     Preference,
     Response,
-    image_parts,
-    num_image_parts,
+    media_parts,
     text,
     texts,
 )
@@ -67,11 +66,13 @@ def judge_conversation(
 ) -> tuple[Message, ...]:
     """Return the conversation in which a judge is asked which of two responses is better.
 
-    Its images are those of the prompt, then those of the first and those of the second response.
+    Its images are those of the prompt, then those of the first and those of the second response. So
+    are its videos.
 
     Args:
         template: The key in TEMPLATES of the words that the judge gets.
-        prompt: The prompt of the responses. Its images come before the text of the first turn.
+        prompt: The prompt of the responses. Its images and videos come before the text of
+            the first turn.
         first: The response that is called Response 1.
         second: The response that is called Response 2.
     """
@@ -83,7 +84,7 @@ def judge_conversation(
         is_of_user = index % 2 == 0
         parts = filled(template_of_turn, contents)
         if index == 0:
-            parts = [*image_parts(num_image_parts(prompt)), *parts]
+            parts = [*media_parts(prompt), *parts]
         messages.append({"role": "user" if is_of_user else "assistant", "content": parts})
     return tuple(messages)
 

@@ -52,11 +52,12 @@ def journal_key(candidates: Candidates) -> str:
     """Return the key under which a journal keeps the judge's result for `candidates`.
 
     A journal is a file of the results so far, from which a killed evaluation continues. The key is
-    a digest (64 hexadecimal digits) of the prompt, the bytes of the images, the responses in their
-    order, and `candidates.key`, which decides random draws. The judge and the protocol are not in
-    the key, because the whole journal belongs to one judge and one protocol.
+    a digest (64 hexadecimal digits) of the prompt, the bytes of the images and videos, the
+    responses in their order, and `candidates.key`, which decides random draws. The judge and the
+    protocol are not in the key, because the whole journal belongs to one judge and one protocol.
     """
-    return shown_key(candidates.prompt, candidates.images, candidates.responses, candidates.key)
+    media = (*candidates.images, *candidates.videos)
+    return shown_key(candidates.prompt, media, candidates.responses, candidates.key)
 
 
 class ProtocolConfig(Section):

@@ -186,10 +186,12 @@ def example_from_record(record: Preference) -> Example:
     if better == 1:
         responses = (record.rejected, record.chosen)
     references = [content_digest(image) for image in record.images]
+    references += [content_digest(video.content) for video in record.videos]
     group = record.category or UNSORTED
     return Example(
         key=content_key(record.prompt, sorted([chosen, rejected]), references),
         images=record.images,
+        videos=record.videos,
         prompt=record.prompt,
         responses=responses,
         better=better,

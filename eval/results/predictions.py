@@ -252,8 +252,9 @@ def contents(examples: Sequence[BenchmarkRow]) -> list[str]:
     count_by_digest = Counter[str]()
     names = []
     for example in examples:
-        images = [content_digest(image) for image in example.images]
-        digest = content_key(example.prompt, _responses_in_order(example), images)
+        media = [content_digest(image) for image in example.images]
+        media += [content_digest(video.content) for video in example.videos]
+        digest = content_key(example.prompt, _responses_in_order(example), media)
         count_by_digest[digest] += 1
         count = count_by_digest[digest]
         names.append(digest if count == 1 else f"{digest}-{count}")

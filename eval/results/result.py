@@ -429,9 +429,9 @@ def chance_of_votes(votes: int, ties: Ties) -> float:
 def items_of(examples: Sequence[BenchmarkRow], item: Callable[[Any], str] | None = None) -> Ints:
     """Return the index of each row's item, shape (rows,).
 
-    Rows belong to one item if they show the same image (in the prompt or in a response), have the
-    same prompt without an image, or have the same item of the benchmark. A judge that misreads an image is wrong in all rows that
-    show it.
+    Rows belong to one item if they show the same image or video (in the prompt or in a response),
+    have the same prompt without an image or a video, or have the same item of the benchmark. A judge
+    that misreads an image is wrong in all rows that show it.
 
     Args:
         examples: The rows.
@@ -440,7 +440,8 @@ def items_of(examples: Sequence[BenchmarkRow], item: Callable[[Any], str] | None
     names_by_row: list[list[tuple[str, str]]] = []
     for example in examples:
         names = [("image", content_digest(image)) for image in example.all_images]
-        if not example.images:
+        names += [("video", content_digest(video.content)) for video in example.all_videos]
+        if not example.images and not example.videos:
             names.append(("prompt", repr(example.prompt)))
         if item is not None:
             names.append(("item", item(example)))

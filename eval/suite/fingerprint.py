@@ -35,6 +35,7 @@ IGNORED_KEYS = {"backbone", "token_budget", "workers", "benchmarks", "protocol",
 SCORING_MODULES = (
     "mmrm.eval.suite.suite",
     "mmrm.eval.judges.loading",
+    "mmrm.data.encoded_video",
     "mmrm.data.image_decoding",
     "mmrm.data.images",
     "mmrm.data.preference",
@@ -138,7 +139,7 @@ def shared_digest(path: Path) -> str:
 
 
 def rows_digest(examples: Sequence[BenchmarkRow]) -> str:
-    """Return a digest of the rows of a benchmark, with the contents of their images.
+    """Return a digest of the rows of a benchmark, with the contents of their images and videos.
 
     The keys of the rows are included, because the order of the responses is drawn from them.
     """
@@ -160,6 +161,8 @@ def rows_digest(examples: Sequence[BenchmarkRow]) -> str:
             example.source,
             [digest_by_image[image] for image in example.images],
         ]
+        if example.videos:
+            row.append([content_digest(video.content) for video in example.videos])
         rows.append(json.dumps(row))
     return _digest(rows)
 

@@ -423,7 +423,7 @@ def _notes(
         )
     if protocol.images != "real":
         notes.append(f"Ablation: images {protocol.images}.")
-    text_only = sum(not example.all_images for example in examples)
+    text_only = sum(not example.all_images and not example.all_videos for example in examples)
     if text_only and protocol.images != "none":
         notes.append(f"{text_only} of {len(examples)} rows carry no image.")
     if benchmark.ranked and protocol.order != "both":

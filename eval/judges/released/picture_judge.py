@@ -61,6 +61,11 @@ class PictureLayout:
 
     def _refuse_other_forms(self, candidates: Candidates, response: Response) -> None:
         """Raise RecordError unless the response is one image, and the prompt has its images."""
+        if candidates.all_videos:
+            raise RecordError(
+                f"{candidates.identity}: the row has a video, and this model scores images. Leave "
+                "the row out."
+            )
         if len(candidates.images) != self.num_source_pictures:
             raise RecordError(
                 f"{candidates.identity}: the prompt has {len(candidates.images)} images, and this "

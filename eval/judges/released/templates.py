@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Message, Response, image_parts, num_image_parts
+from mmrm.data.preference import Message, Response, media_parts
 from mmrm.data.prompts import filled, question
 from mmrm.data.scanning import contents_between
 from mmrm.eval.candidates import Candidates, Side
@@ -44,7 +44,7 @@ class PairTemplate:
             "first": pair.responses[first],
             "second": pair.responses[1 - first],
         }
-        prompt_images = image_parts(num_image_parts(pair.prompt))
+        prompt_images = media_parts(pair.prompt)
         return ({"role": "user", "content": [*prompt_images, *filled(self.text, contents)]},)
 
 
@@ -65,13 +65,13 @@ class PointTemplate:
         Raises:
             RecordError: The response has images, and the images of the prompt would follow them.
         """
-        if self.mark and response.images:
+        if self.mark and (response.images or response.videos):
             raise RecordError(
-                f"{candidates.identity}: a response has images, and this judge's prompt puts the "
+                f"{candidates.identity}: a response has images or videos, and this judge's prompt puts the "
                 "images of the question after the responses, so that it judges texts alone. Use "
                 "another judge."
             )
-        prompt_images = image_parts(num_image_parts(candidates.prompt))
+        prompt_images = media_parts(candidates.prompt)
         question_text = question(candidates.prompt)
         is_unmarked = self.mark.strip() not in question_text
         if prompt_images and self.mark and is_unmarked:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.errors import EndpointError
+from mmrm.data.errors import EndpointError, RecordError
 from mmrm.data.preference import Response
 from mmrm.eval.adapters.reward_client import RewardServer, RewardServerError, sendable
 from mmrm.eval.benchmarks.benchmark import Benchmark
@@ -68,6 +68,7 @@ class ServedJudge:
         """
         rows: list[tuple[Any, Any]] = []
         for candidates in batch:
+            _refuse_videos(candidates)
             messages = sendable(candidates.prompt, candidates.images)
             rows += [(messages, _sent(response)) for response in candidates.responses]
         try:
@@ -80,6 +81,15 @@ class ServedJudge:
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
         """Return a note that names the server and its checkpoint, as the server reports it."""
         return (f"scored by {self.server.url}, checkpoint {self.server.fingerprint}",)
+
+
+def _refuse_videos(candidates: Candidates) -> None:
+    """Raise RecordError if the prompt or a response has a video, which the client does not send."""
+    if candidates.all_videos:
+        raise RecordError(
+            f"{candidates.identity}: the row has a video, and a judge of `type: server` is sent "
+            "texts and images only. Evaluate the checkpoint itself, or leave the row out."
+        )
 
 
 def _sent(response: Response) -> Any:
