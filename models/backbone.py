@@ -23,7 +23,14 @@ from mmrm.models.encoder import Encoder, assistant_turn
 from mmrm.models.families.family import Family
 from mmrm.models.families.registry import BACKBONES, family_of
 from mmrm.models.heads.score_head import ScoreHeadConfig
-from mmrm.models.packing.attention import TEXT, VISION, Kernel, PatchProjection, register
+from mmrm.models.packing.attention import (
+    TEXT,
+    VISION,
+    Kernel,
+    PatchProjection,
+    register,
+    take_plans,
+)
 from mmrm.models.packing.image_places import place_images
 from mmrm.models.portable.critic import Critic
 from mmrm.models.portable.head_columns import columns_of
@@ -330,6 +337,7 @@ def set_attention(model: Any, kernel: Kernel = "auto") -> None:
     """
     check_transformers(model.config.model_type)
     register()
+    take_plans(model, family_of(model.config.model_type).parts().plan_classes)
     attends_in_runs = family_of(model.config.model_type).images.attends_in_runs
     vision_attention = VISION[kernel] if attends_in_runs else "sdpa"
     model.set_attn_implementation({"text_config": TEXT[kernel], "vision_config": vision_attention})

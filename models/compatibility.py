@@ -5,6 +5,7 @@ how it is called.
 """
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,15 @@ from transformers import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmrm.models.families.registry import FAMILIES
-from mmrm.models.packing.attention import AttentionPlan, plan_or_mask
+from mmrm.models.packing.attention import (
+    TEXT,
+    AttentionPlan,
+    plan_or_mask,
+    register,
+    take_plans,
+)
 from mmrm.models.packing.positions import without_single_axis
+from mmrm.models.packing.recurrent import RecurrentPlan
 from mmrm.models.packing.segments import Segment, SegmentTree
 
 EXPECTED = "5.17 to 5.23"
@@ -34,12 +42,17 @@ def check_transformers(model_type: str) -> None:
 
     Raises:
         RuntimeError: The language model does not pass an `AttentionPlan` to its attention function
-            unchanged, or a vision layer does not pass a whole row of patches in one call.
+            unchanged, or no `RecurrentPlan` to its recurrent layers, or a vision layer does not
+            pass a whole row of patches in one call.
     """
     if not _plan_reaches_attention(model_type):
         raise _incompatible(
             model_type,
             "an attention mask of its own kind no longer reaches the attention function",
+        )
+    if not _plan_reaches_recurrent_layers(model_type):
+        raise _incompatible(
+            model_type, "a plan in place of a mask no longer reaches the recurrent layers"
         )
     if not _row_of_patches_is_one_call(model_type):
         raise _incompatible(
@@ -70,7 +83,12 @@ class AttentionCall:
 
 
 def _attention_calls(
-    model_class: Any, config: Any, attention_name: str, *args: Tensor, **kwargs: Any
+    model_class: Any,
+    config: Any,
+    attention_name: str,
+    plan_classes: Mapping[type, type],
+    *args: Tensor,
+    **kwargs: Any,
 ) -> list[AttentionCall]:
     """Run a model once, and return how it called its attention function.
 
@@ -80,6 +98,7 @@ def _attention_calls(
         model_class: A class of transformers.
         config: The configuration from which a model of this class is created.
         attention_name: Name under which the probe is registered with transformers.
+        plan_classes: The classes that modules of the model take on.
         args: Positional arguments of the model.
         kwargs: Keyword arguments of the model.
     """
@@ -97,6 +116,7 @@ def _attention_calls(
         return query.transpose(1, 2), None  # the shape that attention returns
 
     model = model_class(config)
+    take_plans(model, plan_classes)
     ALL_ATTENTION_FUNCTIONS.register(attention_name, probe)
     AttentionMaskInterface.register(attention_name, plan_or_mask)
     config._attn_implementation = attention_name
@@ -135,24 +155,61 @@ def _tiny_config(model_type: str) -> Any:
 
 
 def _plan_reaches_attention(model_type: str) -> bool:
-    """Return True if every layer of the language model gets an `AttentionPlan` unchanged."""
-    prompt_and_response = SegmentTree((Segment(ids=(0,)), Segment(ids=(0,), parent=0)))
-    plan = AttentionPlan.from_trees([prompt_and_response])
+    """Return True if every attention layer of the language model gets an `AttentionPlan` unchanged."""
     config = _tiny_config(model_type).text_config
-    parts = FAMILIES[model_type].parts()
-    text_model, _ = parts.stock
-    image_token = 1  # does not occur, so there are no grids of images
-    position_ids, _ = parts.positions((0, 0), image_token, (), 1, ())
+    family = FAMILIES[model_type]
+    text_model, _ = family.parts().stock
+    arguments = _row_of_two_tokens(model_type)
     calls = _attention_calls(
-        text_model,
-        config,
-        "probe_plan",
-        input_ids=torch.zeros(1, 2, dtype=torch.int64),
-        position_ids=without_single_axis(position_ids[:, None]),
-        use_cache=False,
-        attention_mask=plan,
+        text_model, config, "probe_plan", family.parts().plan_classes, **arguments
     )
-    return len(calls) == config.num_hidden_layers and all(call.mask is plan for call in calls)
+    plan = arguments["attention_mask"]
+    num_expected = family.attention_layers(config)
+    return len(calls) == num_expected and all(call.mask is plan for call in calls)
+
+
+def _plan_reaches_recurrent_layers(model_type: str) -> bool:
+    """Return True if every recurrent layer of the language model gets a `RecurrentPlan`.
+
+    Transformers drops a plan on the way to these layers without an error, and the states of one
+    conversation would run on into the next.
+    """
+    family = FAMILIES[model_type]
+    parts = family.parts()
+    config = _tiny_config(model_type).text_config
+    num_recurrent = config.num_hidden_layers - family.attention_layers(config)
+    if num_recurrent == 0:
+        return True
+    text_model, _ = parts.stock
+    model = text_model(config)
+    take_plans(model, parts.plan_classes)
+    register()
+    config._attn_implementation = TEXT["sdpa"]
+    masks: list[Any] = []
+
+    def keep_mask(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        masks.append(kwargs.get("attention_mask"))
+
+    for module in model.modules():
+        if module is not model and type(module) in parts.plan_classes.values():
+            module.register_forward_pre_hook(keep_mask, with_kwargs=True)
+    with torch.no_grad():
+        model(**_row_of_two_tokens(model_type))
+    return len(masks) == num_recurrent and all(isinstance(mask, RecurrentPlan) for mask in masks)
+
+
+def _row_of_two_tokens(model_type: str) -> dict[str, Any]:
+    """Return the arguments of the language model for a row of a prompt and a response."""
+    prompt_and_response = SegmentTree((Segment(ids=(0,)), Segment(ids=(0,), parent=0)))
+    image_token = 1  # does not occur, so there are no grids of images
+    parts = FAMILIES[model_type].parts()
+    position_ids, _ = parts.positions((0, 0), image_token, (), 1, ())
+    return {
+        "input_ids": torch.zeros(1, 2, dtype=torch.int64),
+        "position_ids": without_single_axis(position_ids[:, None]),
+        "use_cache": False,
+        "attention_mask": AttentionPlan.from_trees([prompt_and_response]),
+    }
 
 
 def _row_of_patches_is_one_call(model_type: str) -> bool:
@@ -174,7 +231,9 @@ def _row_of_patches_is_one_call(model_type: str) -> bool:
     for name, number in family.tower_plan(config, grids).per_image.items():
         image_arguments[name] = torch.tensor([number])  # of the only image
     _, vision_tower = family.parts().stock
-    calls = _attention_calls(vision_tower, config, "probe_flash", patches, grids, **image_arguments)
+    calls = _attention_calls(
+        vision_tower, config, "probe_flash", {}, patches, grids, **image_arguments
+    )
     if len(calls) != 1:
         return False
     return {"cu_seq_lens_q", "max_length_q"} <= calls[0].keywords.keys()

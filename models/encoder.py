@@ -45,7 +45,12 @@ from mmrm.models.packing.segments import (
     prefix_tree,
 )
 from mmrm.models.patch_cache import PatchCache
-from mmrm.models.portable.conversations import text_of_image, with_written_images
+from mmrm.models.portable.conversations import (
+    apply_template,
+    text_of_image,
+    trims_answers,
+    with_written_images,
+)
 from mmrm.models.video_patches import FrameCache, ProcessedVideo, VideoCache
 
 if TYPE_CHECKING:
@@ -134,8 +139,8 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
         UserError: The template writes nothing after an answer.
     """
     user_turn = ANSWERED[:1]
-    before_opening = _apply_template(tokenizer, user_turn, open_turn=False)
-    opened = _apply_template(tokenizer, user_turn, open_turn=True)
+    before_opening = apply_template(tokenizer, user_turn)
+    opened = apply_template(tokenizer, user_turn, open_turn=True)
     begin = opened[len(before_opening) :].rstrip()
     begin_ids = tokenizer(begin, add_special_tokens=False)["input_ids"]
     end_ids = tokenizer(_written_after_answer(tokenizer), add_special_tokens=False)["input_ids"]
@@ -150,20 +155,9 @@ def assistant_turn(tokenizer: Any) -> dict[str, Any]:
 
 def _written_after_answer(tokenizer: Any) -> str:
     """Return the text that the chat template writes after an assistant's answer."""
-    opened = _apply_template(tokenizer, ANSWERED[:1], open_turn=True)
-    closed = _apply_template(tokenizer, ANSWERED, open_turn=False)
+    opened = apply_template(tokenizer, ANSWERED[:1], open_turn=True)
+    closed = apply_template(tokenizer, ANSWERED)
     return closed[len(opened) + len(joined_text(ANSWERED[1])) :]
-
-
-def _apply_template(tokenizer: Any, turns: Sequence[Message], open_turn: bool) -> str:
-    """Return turns as the chat template renders them.
-
-    With `open_turn`, the text that the template writes before an answer is added at the end.
-    """
-    rendered: str = tokenizer.apply_chat_template(
-        list(turns), tokenize=False, add_generation_prompt=open_turn
-    )
-    return rendered
 
 
 def joined_text(turn: Message) -> str:
@@ -181,6 +175,15 @@ def rewriting_template_message(rendered: str) -> str:
         "conversation differently once a turn is added. The tokens of the response can then not be "
         f"told from others. The conversation begins with {rendered[:200]!r}. Use the backbone's "
         "own template."
+    )
+
+
+def rewritten_answer_message(answer: str) -> str:
+    """Return the error message for an answer that the chat template changes, and others not."""
+    return (
+        f"the chat template rewrites the assistant's text {answer[:200]!r}. The text may contain a "
+        "mark that the template reads, such as the end of a block of thoughts. Remove it from the "
+        "text, or leave the record out."
     )
 
 
@@ -220,7 +223,7 @@ class Encoder:
         family.images.refuse(image_processor, vision_config)
         self.image_tokens = family.images.tokens(vision_config, config)
 
-        rendered_image = _apply_template(tokenizer, WITH_IMAGE, open_turn=False)
+        rendered_image = apply_template(tokenizer, WITH_IMAGE)
         start_mark, image_mark, _ = family.marks
         num_image_marks = rendered_image.count(image_mark)
         if num_image_marks != 1:
@@ -232,6 +235,7 @@ class Encoder:
             )
         self.template_writes_start_mark = start_mark is not None and start_mark in rendered_image
         self.image_text = text_of_image(tokenizer)
+        self.trims_answers = trims_answers(tokenizer)
         self.patches = PatchCache(image_processor, self.vision)
         self.family_title = family.title
         self.image_mark = image_mark
@@ -289,7 +293,7 @@ class Encoder:
         without a system turn gets the recipe's system prompt, if there is one.
 
         The template is called at most three times, however many turns there are, so the time is
-        linear in the length of the conversation.
+        linear in the length of the conversation. It is called once more if it rewrites a text.
 
         Args:
             messages: The turns of the conversation.
@@ -298,8 +302,8 @@ class Encoder:
 
         Raises:
             RecordError: A turn's text (its parts joined as the template joins them) contains a
-                vision token.
-            ValueError: The template rewrites the assistant's text or earlier turns.
+                vision token, or the template rewrites a text of the assistant, but not others.
+            ValueError: The template rewrites every text of the assistant, or earlier turns.
         """
         for turn in messages:
             self._refuse_vision_tokens(turn)
@@ -311,9 +315,13 @@ class Encoder:
 
         spans_before = self._spans_before_response(turns[:-1])
         text_before = "".join(span.text for span in spans_before)
-        response = joined_text(turns[-1])
-        rendered = _apply_template(self.tokenizer, turns, open_turn=False)
+        response = self._answer_text(turns[-1])
+        rendered = apply_template(self.tokenizer, turns)
         if not rendered.startswith(text_before + response):
+            other_answer = ANSWERED[1]
+            with_other_answer = apply_template(self.tokenizer, [*turns[:-1], other_answer])
+            if with_other_answer.startswith(text_before + joined_text(other_answer)):
+                raise RecordError(rewritten_answer_message(response))
             raise ValueError(rewriting_template_message(rendered))
         end_of_turn = rendered[len(text_before) + len(response) :].rstrip("\n")
         return (
@@ -321,6 +329,14 @@ class Encoder:
             Span(response, loss, response=True),
             Span(end_of_turn, loss),
         )
+
+    def _answer_text(self, turn: Message) -> str:
+        """Return the text of the assistant's turn as the template writes it.
+
+        Some templates remove the white space around it.
+        """
+        answer = joined_text(turn)
+        return answer.strip() if self.trims_answers else answer
 
     def _with_written_images(self, turn: Message) -> Message:
         """Return a turn of the assistant with images as one text, in which these are written out.
@@ -365,10 +381,11 @@ class Encoder:
         (To render every beginning of the conversation would take quadratic time.)
 
         Raises:
-            ValueError: The template changes the text of an assistant turn.
+            RecordError: The template changes the text of an assistant turn, but not of others.
+            ValueError: The template changes every text of an assistant turn.
         """
-        rendered = _apply_template(self.tokenizer, turns, open_turn=True)
-        answers = [joined_text(turn) for turn in turns if turn["role"] == "assistant"]
+        rendered = apply_template(self.tokenizer, turns, open_turn=True)
+        answers = [self._answer_text(turn) for turn in turns if turn["role"] == "assistant"]
         if not answers:
             return (Span(rendered),)
 
@@ -377,7 +394,7 @@ class Encoder:
         marked_turns = [
             text("assistant", marker) if turn["role"] == "assistant" else turn for turn in turns
         ]
-        marked = _apply_template(self.tokenizer, marked_turns, open_turn=True)
+        marked = apply_template(self.tokenizer, marked_turns, open_turn=True)
         first_piece, *pieces = marked.split(marker)
         if len(pieces) != len(answers):
             raise ValueError(rewriting_template_message(rendered))
@@ -389,7 +406,9 @@ class Encoder:
             answer_span = Span(answer, response=True)
             spans += [answer_span, Span(self.end_of_turn_text), Span(next_opening)]
         if "".join(span.text for span in spans) != rendered:
-            raise ValueError(rewriting_template_message(rendered))
+            # The template does not rewrite the markers, which stood in the same places.
+            longest = max(answers, key=len)
+            raise RecordError(rewritten_answer_message(longest))
         return tuple(spans)
 
     def refuse_control_tokens(self, record: Preference) -> None:
@@ -723,7 +742,7 @@ class Encoder:
 
         Most templates write one. `render` drops it.
         """
-        closed = _apply_template(self.tokenizer, ANSWERED, open_turn=False)
+        closed = apply_template(self.tokenizer, ANSWERED)
         return closed[len(closed.rstrip("\n")) :]
 
 

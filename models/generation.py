@@ -3,8 +3,9 @@
 What the conversations of a tree share is computed once: the packed row is the prefill. Its keys and
 values are held once and read by all texts, which hold only those of their generated tokens. A text
 goes on from the segment of its output, which may be any node of the tree, and several texts may go
-on from one segment. The end-of-turn token is also computed, because the head of a critic reads its
-hidden state. Critique and score then cost one pass. Ranks run equally many steps, as ZeRO-3 needs.
+on from one segment. In recurrent layers each text has a state of its own, which begins as that of
+its segment. The end-of-turn token is also computed, because the head of a critic reads its hidden
+state. Critique and score then cost one pass. Ranks run equally many steps, as ZeRO-3 needs.
 """
 
 import random
@@ -15,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import max_over_ranks
@@ -23,6 +23,7 @@ from mmrm.models.families.registry import family_of
 from mmrm.models.packing.decode_attention import DecodePlan
 from mmrm.models.packing.packed_batch import PackedBatch
 from mmrm.models.packing.positions import without_single_axis
+from mmrm.models.packing.recurrent import PrefillCache
 from mmrm.models.packing.segments import SegmentTree
 
 
@@ -38,6 +39,8 @@ class WritingCost:
     """Cost of keeping the keys and values of one position in memory."""
     new_tokens: int
     """Largest number of tokens of a generated text."""
+    states: float = 0.0
+    """Cost of keeping the states of recurrent layers in memory for one text."""
 
     @classmethod
     def of(cls, config: Any, sampling: SamplingConfig) -> "WritingCost":
@@ -48,20 +51,27 @@ class WritingCost:
             sampling: Limits the length of the texts.
         """
         text = config.text_config
-        head_size = family_of(config.model_type).head_size(text)
-        # The cache keeps a key and a value for every key head of every layer.
-        numbers_per_position = 2 * text.num_hidden_layers * text.num_key_value_heads * head_size
+        family = family_of(config.model_type)
+        # The cache keeps a key and a value for every key head of every attention layer.
+        numbers_per_position = (
+            2 * family.attention_layers(text) * text.num_key_value_heads * family.head_size(text)
+        )
         # The unit of cost, a token, stands for the memory that the forward pass of one layer takes
         # for a token: two hidden states and three vectors of the MLP.
         numbers_per_token = 2 * text.hidden_size + 3 * text.intermediate_size
         # 0.45 for Qwen2.5-VL-7B (57 KB per position in bf16), and 0.50 for 3B.
         cost_per_position = numbers_per_position / numbers_per_token
-        return cls(cached=cost_per_position, new_tokens=sampling.max_new_tokens)
+        return cls(
+            cached=cost_per_position,
+            new_tokens=sampling.max_new_tokens,
+            states=family.state_numbers(text) / numbers_per_token,
+        )
 
     def __call__(self, tree: SegmentTree) -> int:
-        """Return the cost of a tree, with the keys and values of texts of full length."""
-        num_generated = len(tree.outputs) * self.new_tokens
-        return tree.cost + ceil(self.cached * (tree.tokens + num_generated))
+        """Return the cost of a tree, with what texts of full length keep in memory."""
+        num_texts = len(tree.outputs)
+        num_positions = tree.tokens + num_texts * self.new_tokens
+        return tree.cost + ceil(self.cached * num_positions + self.states * num_texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +94,9 @@ class _State:
     """(C,) int64: index of the output, among all outputs of the row, that each text goes on from."""
     plan: DecodePlan
     """Keys and values of the row, and which of them each text sees."""
-    cache: Any
-    """Keys and values of the generated tokens, equally many for each text."""
+    cache: PrefillCache
+    """Keys and values of the generated tokens, equally many for each text, and the states of
+    recurrent layers."""
     positions: Tensor
     """(axes, C) int64: position ids of the next token."""
     hidden: Tensor
@@ -100,7 +111,7 @@ class _State:
         self.positions = self.positions[:, index]
         self.hidden = self.hidden[index]
         self.plan.keep(index)
-        self.cache.batch_select_indices(index)
+        self.cache.reorder_cache(index)  # the only selection that recurrent layers have
         if self.seen is not None:
             self.seen = self.seen[index]
 
@@ -197,23 +208,23 @@ def _prefill(model: Any, batch: PackedBatch) -> _State:
     stand-in for one, which goes on from the image, so that the rank takes the same steps as the
     others.
     """
-    cache = DynamicCache()
-    inputs = {**batch.model_inputs(), "use_cache": True, "past_key_values": cache}
-    hidden = model.model(**inputs).last_hidden_state[0]
     segment_of_row_without_work = 0
     segments = batch.output_segments or (segment_of_row_without_work,)
+    cache = PrefillCache(
+        model.config.text_config, torch.tensor(segments, device=batch.input_ids.device)
+    )
+    inputs = {**batch.model_inputs(), "use_cache": True, "past_key_values": cache}
+    hidden = model.model(**inputs).last_hidden_state[0]
     visible_positions = [batch.plan.keys_of(segment) for segment in segments]
     last_positions = torch.stack([positions[-1] for positions in visible_positions])
-    layers = [(layer.keys[0], layer.values[0]) for layer in cache.layers]
-    del cache  # so that `layers` alone holds the keys and values, and `DecodePlan` can release them
     # An image at the end of a segment has different positions on the axes; a text goes on after the
     # largest of them, on all axes.
     last_position_ids = batch.position_ids[:, 0, last_positions]
     next_position_ids = (last_position_ids.amax(0) + 1).expand_as(last_position_ids).clone()
     return _State(
         outputs=torch.arange(len(segments), device=hidden.device),
-        plan=DecodePlan.of(layers, visible_positions),
-        cache=DynamicCache(),
+        plan=DecodePlan.of(cache.take_keys(), visible_positions),
+        cache=cache,
         positions=next_position_ids,
         hidden=hidden[last_positions],
     )

@@ -44,11 +44,32 @@ class Parameters:
     parameters_per_lora_rank: int
     """Parameters of LoRA adapters of rank 1, the sum of rows and columns of the language model's
     linear layers. Adapters of rank r have r times as many. They are in no other part."""
+    experts: int = 0
+    """Those of `language_model` that are in experts. A token is computed by a few of them."""
+    idle_experts: int = 0
+    """Those of `experts` that compute nothing for a token, because it is sent to other experts."""
+    expert_parameters_per_lora_rank: int = 0
+    """Parameters of LoRA adapters of rank 1 on all experts. They are in no other part."""
 
     @property
     def backbone(self) -> int:
         """Parameters of all parts except the LM head."""
         return self.vision_tower + self.projector + self.language_model
+
+
+class Experts(NamedTuple):
+    """The names of what sends the tokens of a layer to experts, and of their weights.
+
+    Names are those in a layer of the language model.
+    """
+
+    block: str
+    """Module that takes the place of the MLP."""
+    router: str
+    """Module that chooses the experts of each token. The first tensor that it returns are its
+    logits, (T, experts)."""
+    weights: tuple[str, ...]
+    """Parameters with the weights of all experts, (experts, rows, columns) each."""
 
 
 class Tower(Protocol):
@@ -126,6 +147,19 @@ class Shape(ABC):
         """
 
     @property
+    def gradients_of_layer(self) -> int:
+        """Numbers for each token that a layer's backward pass takes for gradients of its parts.
+
+        They were counted like `kept_for_backward`, on top of it.
+        """
+        return 2 * self.intermediate_size
+
+    @property
+    def largest_module(self) -> int:
+        """Parameters of the largest module, which ZeRO-3 gathers whole while it is used."""
+        return self.vocab_size * self.hidden_size  # the embedding
+
+    @property
     def head_size(self) -> int:
         """Size of an attention head of the language model."""
         return self.hidden_size // self.num_attention_heads
@@ -147,7 +181,9 @@ class Shape(ABC):
         merge_size, _ = self.images.sizes(self.vision_config)
         return merge_size**2
 
-    def count_language_model(self, *, bias: bool, head_norms: bool) -> tuple[int, int]:
+    def count_language_model(
+        self, *, bias: bool, head_norms: bool, mlp: bool = True
+    ) -> tuple[int, int]:
         """Return the numbers of parameters of the language model and of LoRA adapters of rank 1.
 
         The LM head is not counted.
@@ -155,6 +191,8 @@ class Shape(ABC):
         Args:
             bias: The projections to queries, keys and values have a bias.
             head_norms: Queries and keys have norms.
+            mlp: Each layer has an MLP of `intermediate_size`. False for layers with experts, which
+                the family counts itself.
         """
         hidden = self.hidden_size
         query = self.num_attention_heads * self.head_size
@@ -164,10 +202,9 @@ class Shape(ABC):
             (hidden, query),  # output
             (hidden, key),  # k
             (hidden, key),  # v
-            (hidden, self.intermediate_size),  # gate
-            (hidden, self.intermediate_size),  # up
-            (hidden, self.intermediate_size),  # down
         ]
+        if mlp:
+            linear_layers += [(hidden, self.intermediate_size)] * 3  # gate, up and down
         layer = sum(rows * columns for rows, columns in linear_layers)
         layer += 2 * hidden  # two norms
         if bias:
@@ -222,6 +259,9 @@ class Parts(NamedTuple):
         [Sequence[int], int, Sequence[Grid], int, Sequence[float]], tuple[Tensor, int]
     ]
     """`VisionTokens.positions`: a function of models/packing/positions.py."""
+    plan_classes: Mapping[type, type] = {}
+    """Stock classes of the language model that cannot take the plan of a packed row, and classes
+    derived from them that can. The modules of a loaded model take the latter on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +291,11 @@ class Family:
     """Turns `vision_config` and grids (I, 3) into the plan of the tower; runs in loader workers."""
     head_size: Callable[[Any], int] = lambda text: int(text.hidden_size // text.num_attention_heads)
     """Turns `text_config` into the size of an attention head."""
+    attention_layers: Callable[[Any], int] = lambda text: int(text.num_hidden_layers)
+    """Turns `text_config` into the number of layers that keep keys and values of every token."""
+    state_numbers: Callable[[Any], int] = lambda text: 0
+    """Turns `text_config` into the count of 16-bit numbers that all recurrent layers keep for a
+    text, however long it is."""
     tower: str = "visual"
     """Name of the vision tower in the backbone."""
     projector: tuple[str, ...] = ("visual.merger",)
@@ -264,6 +309,8 @@ class Family:
     does not work."""
     lora_targets: str
     """Pattern of the names of modules that get adapters."""
+    experts: Experts | None = None
+    """The names of experts and routers; None if every token is computed by all weights."""
     probe: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
     """Values of the text and vision configurations of the tiny model in
     `mmrm.models.compatibility`, in addition to those that all families share."""

@@ -22,15 +22,6 @@ REFUSED_CHECKPOINTS: dict[str, str] = {
     **dict.fromkeys(("google/gemma-3n-E2B-it", "google/gemma-3n-E4B-it"), "gemma3n"),
     **dict.fromkeys(
         (
-            "Qwen/Qwen3-VL-30B-A3B-Instruct",
-            "Qwen/Qwen3-VL-30B-A3B-Thinking",
-            "Qwen/Qwen3-VL-235B-A22B-Instruct",
-            "Qwen/Qwen3-VL-235B-A22B-Thinking",
-        ),
-        "qwen3_vl_moe",
-    ),
-    **dict.fromkeys(
-        (
             "llava-hf/llava-onevision-qwen2-0.5b-ov-hf",
             "llava-hf/llava-onevision-qwen2-7b-ov-hf",
             "llava-hf/llava-onevision-qwen2-72b-ov-hf",

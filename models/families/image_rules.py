@@ -87,7 +87,7 @@ class Patch:
 
 
 class PatchLayout(ImageLayout):
-    """The rules of Qwen2-VL to Qwen3-VL: an image is scaled until its sides are whole tokens."""
+    """The rules of Qwen2-VL to Qwen3.5: an image is scaled until its sides are whole tokens."""
 
     attends_in_runs = True
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLTowerShape(TowerShape):
-    """The numbers of `vision_config`, named as there; the defaults are those of 8B and 32B."""
+    """The numbers of `vision_config`, named as there; the defaults are those of 8B and larger."""
 
     depth: Size = 27
     patch_size: Size = 16
@@ -38,13 +38,65 @@ class Qwen3VLTowerShape(TowerShape):
     num_position_embeddings: Size = 2304
     deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
 
+    def count(self, text_size: int) -> tuple[int, int]:
+        """Return the numbers of parameters of the vision tower and of the projector.
+
+        Args:
+            text_size: Size of the hidden states of the language model.
+        """
+        vision_size = self.hidden_size
+        mlp_size = self.intermediate_size
+        # A block has q, k, v and output, an MLP of two layers, all with biases, and two norms
+        # with biases.
+        attention = 4 * vision_size * vision_size + 4 * vision_size
+        mlp = 2 * vision_size * mlp_size + mlp_size + vision_size
+        norms = 4 * vision_size
+        block = attention + mlp + norms
+        merged_size = vision_size * self.spatial_merge_size**2
+        # Patches, with a bias, and positions.
+        embedding = (self.numbers_per_patch + 1 + self.num_position_embeddings) * vision_size
+        # A merger maps the patches of a token to the language model, by a norm and two layers.
+        merger_mlp = merged_size * merged_size + merged_size + merged_size * text_size + text_size
+        merger = 2 * vision_size + merger_mlp
+        deepstack_merger = 2 * merged_size + merger_mlp
+        num_deepstack_mergers = len(self.deepstack_visual_indexes)
+        tower = embedding + self.depth * block
+        projector = merger + num_deepstack_mergers * deepstack_merger
+        return tower, projector
+
+    @property
+    def kept_for_backward(self) -> int:
+        """Numbers kept for the backward pass of a block, for each patch."""
+        return 2 * self.intermediate_size + 10 * self.width
+
+    def config(self, text_size: int) -> dict[str, Any]:
+        """Return the `vision_config` of transformers.
+
+        Args:
+            text_size: Size of the hidden states of the language model.
+        """
+        return asdict(self) | {"num_heads": 16, "out_hidden_size": text_size}
+
+
+LARGE_TOWER = Qwen3VLTowerShape()
+"""The `vision_config` of 8B and larger."""
+ROPE = {
+    "rope_type": "default",
+    "mrope_interleaved": True,
+    "mrope_section": [24, 20, 20],
+    "rope_theta": 5000000.0,
+}
+"""Rotary positions of the released models."""
+CONTEXT = 262144
+"""Context length of the released models."""
+
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VLShape(Shape):
     """The sizes of a Qwen3-VL. Its language model has no biases, but norms of queries and keys."""
 
     head_dim: Size = 128
-    vision_config: Qwen3VLTowerShape = Qwen3VLTowerShape()
+    vision_config: Qwen3VLTowerShape = LARGE_TOWER
 
     @property
     def head_size(self) -> int:
@@ -56,28 +108,11 @@ class Qwen3VLShape(Shape):
 
     def count(self) -> Parameters:
         """Return the number of parameters of each part."""
-        tower = self.vision_config
-        text_size = self.hidden_size
-        vision_size = tower.hidden_size
-        mlp_size = tower.intermediate_size
-        # A block has q, k, v and output, an MLP of two layers, all with biases, and two norms
-        # with biases.
-        attention = 4 * vision_size * vision_size + 4 * vision_size
-        mlp = 2 * vision_size * mlp_size + mlp_size + vision_size
-        norms = 4 * vision_size
-        block = attention + mlp + norms
-        merged_size = vision_size * tower.spatial_merge_size**2
-        # Patches, with a bias, and positions.
-        embedding = (tower.numbers_per_patch + 1 + tower.num_position_embeddings) * vision_size
-        # A merger maps the patches of a token to the language model, by a norm and two layers.
-        merger_mlp = merged_size * merged_size + merged_size + merged_size * text_size + text_size
-        merger = 2 * vision_size + merger_mlp
-        deepstack_merger = 2 * merged_size + merger_mlp
-        num_deepstack_mergers = len(tower.deepstack_visual_indexes)
+        vision_tower, projector = self.vision_config.count(self.hidden_size)
         language_model, per_lora_rank = self.count_language_model(bias=False, head_norms=True)
         return Parameters(
-            vision_tower=embedding + tower.depth * block,
-            projector=merger + num_deepstack_mergers * deepstack_merger,
+            vision_tower=vision_tower,
+            projector=projector,
             language_model=language_model,
             lm_head=self.lm_head,
             parameters_per_lora_rank=per_lora_rank,
@@ -91,8 +126,7 @@ class Qwen3VLShape(Shape):
         """
         heads = 5 * self.num_attention_heads + 10 * self.num_key_value_heads
         layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
-        block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
-        return layer, block
+        return layer, self.vision_config.kept_for_backward
 
     def config(self) -> Any:
         """Return a configuration of transformers from which a model of this shape can be created.
@@ -100,16 +134,10 @@ class Qwen3VLShape(Shape):
         Values that are not in the shape are those of the released models.
         """
         text = asdict(self)
-        vision = text.pop("vision_config")
+        del text["vision_config"]
         is_tied = text.pop("tie_word_embeddings")
-        rope = {
-            "rope_type": "default",
-            "mrope_interleaved": True,
-            "mrope_section": [24, 20, 20],
-            "rope_theta": 5000000.0,
-        }
-        text |= {"max_position_embeddings": 262144, "rope_parameters": rope}
-        vision |= {"num_heads": 16, "out_hidden_size": self.hidden_size}
+        text |= {"max_position_embeddings": CONTEXT, "rope_parameters": ROPE}
+        vision = self.vision_config.config(self.hidden_size)
         return parts().config(text_config=text, vision_config=vision, tie_word_embeddings=is_tied)
 
 

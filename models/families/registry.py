@@ -1,24 +1,34 @@
 """The families of backbones that work, and model types that are known not to work."""
 
 from mmrm.data.errors import CheckpointError
-from mmrm.models.families import internvl, qwen2_5_vl, qwen2_vl, qwen3_vl, video_llama_3
+from mmrm.models.families import (
+    internvl,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_5,
+    qwen3_vl,
+    qwen3_vl_moe,
+    video_llama_3,
+)
 from mmrm.models.families.family import Family, Shape
 
 FAMILIES: dict[str, Family] = {
     "qwen2_5_vl": qwen2_5_vl.FAMILY,
     "qwen2_vl": qwen2_vl.FAMILY,
     "qwen3_vl": qwen3_vl.FAMILY,
+    "qwen3_vl_moe": qwen3_vl_moe.FAMILY,
+    "qwen3_5": qwen3_5.FAMILY,
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
-RECURRENT = (
-    "its recurrent layers carry a state from token to token, which every continuation would have "
-    "to branch off"
-)
 BOTH_WAYS = "its image tokens see each other in both directions, and packed rows attend causally"
-EXPERTS = "how its experts are laid out on disk and divided over ranks was not verified"
+OMNI = "it takes sound besides images, and packed rows of it were not verified"
+MIXED = (
+    "its recurrent layers and its experts work in other families, and packed rows of both together "
+    "were not verified"
+)
 ANYRES = (
     "its image tokens depend on the image's own size, with a learned one after each row of "
     "patches, and its chat template writes white space before an answer that its generation prompt "
@@ -30,9 +40,9 @@ BETWEEN_TILES = (
 )
 NO_END = "its chat template writes no token after an answer, where scores are read and answers end"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), RECURRENT),
     **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "paligemma"), BOTH_WAYS),
-    **dict.fromkeys(("qwen3_vl_moe", "qwen3_omni_moe"), EXPERTS),
+    "qwen3_omni_moe": OMNI,
+    "qwen3_5_moe": MIXED,
     "llava_onevision": ANYRES,
     **dict.fromkeys(("idefics3", "smolvlm"), BETWEEN_TILES),
     "glm4v": NO_END,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -25,6 +25,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmrm.models.packing.decode_attention import DecodePlan, decode
+from mmrm.models.packing.recurrent import RecurrentPlan
 from mmrm.models.packing.vision import PatchRuns, SdpaCall, SdpaCalls, VisionPlan, cumulative
 
 if TYPE_CHECKING:
@@ -52,11 +53,14 @@ class AttentionPlan:
 
         query_lengths (3, 2, 1)   cu_seqlens_q [0, 3, 5, 6]
         key_lengths   (3, 5, 4)   cu_seqlens_k [0, 3, 8, 12]
+        parents       (None, 0, 0)
         key_index     [0, 1, 2,  0, 1, 2, 3, 4,  0, 1, 2, 5]
     """
 
     query_lengths: tuple[int, ...]
     key_lengths: tuple[int, ...]
+    parents: tuple[int | None, ...]
+    """For each segment the segment before it in its tree, counted over the row; None for a root."""
     cu_seqlens_q: Tensor
     """(S + 1,) int32."""
     cu_seqlens_k: Tensor
@@ -69,20 +73,27 @@ class AttentionPlan:
     _calls: dict[torch.dtype, SdpaCalls] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _recurrent: dict[int, RecurrentPlan] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def from_trees(cls, trees: Sequence[SegmentTree]) -> AttentionPlan:
         """Return the plan of a row of trees, whose segments follow one another."""
         query_lengths: list[int] = []
         keys_by_segment: list[Tensor] = []
+        parents: list[int | None] = []
         start = 0
         for tree in trees:
             first_segment = len(keys_by_segment)
             for segment in tree.segments:
                 length = len(segment.ids)
                 keys = torch.arange(start, start + length)
+                parent = None
                 if segment.parent is not None:
-                    keys = torch.cat([keys_by_segment[first_segment + segment.parent], keys])
+                    parent = first_segment + segment.parent
+                    keys = torch.cat([keys_by_segment[parent], keys])
+                parents.append(parent)
                 query_lengths.append(length)
                 keys_by_segment.append(keys)
                 start += length
@@ -90,6 +101,7 @@ class AttentionPlan:
         return cls(
             query_lengths=tuple(query_lengths),
             key_lengths=tuple(key_lengths),
+            parents=tuple(parents),
             cu_seqlens_q=cumulative(query_lengths),
             cu_seqlens_k=cumulative(key_lengths),
             key_index=torch.cat(keys_by_segment),
@@ -113,6 +125,17 @@ class AttentionPlan:
         if dtype not in self._calls:
             self._calls[dtype] = _padded_calls(self, dtype)
         return self._calls[dtype]
+
+    def recurrent(self, kernel_size: int) -> RecurrentPlan:
+        """Return the plan of recurrent layers whose convolutions have kernels of this size.
+
+        It is built for the first layer and kept for the other layers.
+        """
+        if kernel_size not in self._recurrent:
+            self._recurrent[kernel_size] = RecurrentPlan.of(
+                self.query_lengths, self.parents, kernel_size, self.key_index.device
+            )
+        return self._recurrent[kernel_size]
 
 
 def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
@@ -474,6 +497,20 @@ def plan_or_mask(*, attention_mask: Any = None, **rest: Any) -> Any:
     if isinstance(attention_mask, AttentionPlan | DecodePlan):
         return attention_mask
     return sdpa_mask(attention_mask=attention_mask, **rest)
+
+
+def take_plans(model: torch.nn.Module, plan_classes: Mapping[type, type]) -> None:
+    """Let modules of a loaded model take on classes that can take the plan of a packed row.
+
+    Parameters and their names stay as they are.
+
+    Args:
+        model: The model.
+        plan_classes: Stock classes, and the classes that their modules take on.
+    """
+    for module in model.modules():
+        if type(module) in plan_classes:
+            module.__class__ = plan_classes[type(module)]
 
 
 def register() -> None:

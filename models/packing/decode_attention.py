@@ -42,8 +42,9 @@ class GroupBatch:
     with the last entry as padding, and `flat_index` [0, 1, 2].
     """
 
-    layers: list[tuple[Tensor, Tensor]]
-    """Keys and values in every layer, (B, key heads, L, d) each."""
+    layers: dict[int, tuple[Tensor, Tensor]]
+    """Keys and values by attention layer, (B, key heads, L, d) each. Layers of other kinds have
+    none."""
     mask: Tensor
     """(C', L), added to the logits: 0 at the tokens of a text's conversation, else -inf."""
     members: Tensor
@@ -57,7 +58,7 @@ class GroupBatch:
 
     @classmethod
     def of(
-        cls, layers: list[tuple[Tensor, Tensor]], mask: Tensor, members: Tensor, groups: Tensor
+        cls, layers: dict[int, tuple[Tensor, Tensor]], mask: Tensor, members: Tensor, groups: Tensor
     ) -> "GroupBatch":
         """Return a batch with these fields; the other two are computed from `groups`."""
         num_groups = int(groups[-1]) + 1
@@ -96,7 +97,7 @@ class GroupBatch:
         kept_groups, new_groups = torch.unique(self.groups[is_kept], return_inverse=True)
         if len(kept_groups) < len(self.members_by_group):
             # One layer after another, so that few layers are in memory twice.
-            for layer, (keys, values) in enumerate(self.layers):
+            for layer, (keys, values) in self.layers.items():
                 self.layers[layer] = (keys[kept_groups], values[kept_groups])
         return GroupBatch.of(self.layers, self.mask[is_kept], new_members[is_kept], new_groups)
 
@@ -147,11 +148,13 @@ class DecodePlan:
     """Transformers passes the plan on unchanged, because it is no mask of two dimensions."""
 
     @classmethod
-    def of(cls, layers: list[tuple[Tensor, Tensor]], visible: Sequence[Tensor]) -> "DecodePlan":
+    def of(
+        cls, layers: dict[int, tuple[Tensor, Tensor]], visible: Sequence[Tensor]
+    ) -> "DecodePlan":
         """Return the plan of a packed row, and empty `layers`.
 
         Args:
-            layers: Keys and values of the row in every layer, (key heads, T, d) each. They are
+            layers: Keys and values of the row by attention layer, (key heads, T, d) each. They are
                 taken out one by one, so that few layers are in memory twice.
             visible: For each text the row positions that it sees, ascending, (positions,)
                 int64. Texts of one group begin with the same root, so they see the same first
@@ -165,13 +168,14 @@ class DecodePlan:
         spans = [GroupSpan(start, end) for start, end in end_by_start.items()]
         spans_by_batch = _batches_of_similar_lengths(spans)
 
-        dtype = layers[0][0].dtype
+        some_keys, _ = next(iter(layers.values()))
+        dtype = some_keys.dtype
         batches = [_empty_batch(batch_spans, visible, dtype) for batch_spans in spans_by_batch]
-        while layers:
-            keys, values = layers.pop(0)
+        for layer in list(layers):
+            keys, values = layers.pop(layer)
             for batch, batch_spans in zip(batches, spans_by_batch, strict=True):
                 stacked_keys = _stack_groups(keys, batch_spans)
-                batch.layers.append((stacked_keys, _stack_groups(values, batch_spans)))
+                batch.layers[layer] = (stacked_keys, _stack_groups(values, batch_spans))
         return cls(batches, len(visible))
 
     @property
@@ -182,7 +186,8 @@ class DecodePlan:
         """
         total = 0
         for batch in self.batches:
-            num_groups, _, num_positions, _ = batch.layers[0][0].shape
+            some_keys, _ = next(iter(batch.layers.values()))
+            num_groups, _, num_positions, _ = some_keys.shape
             total += num_groups * num_positions
         return (total,)
 
@@ -243,7 +248,7 @@ def _empty_batch(
     group_index = torch.tensor(groups, device=device)
     order = group_index.argsort(stable=True)
     return GroupBatch.of(
-        layers=[],
+        layers={},
         mask=mask[order],
         members=torch.tensor(members, device=device)[order],
         groups=group_index[order],

@@ -101,6 +101,27 @@ class PackedBatch:
         return tuple(segments)
 
     @property
+    def conversation_counts(self) -> Tensor:
+        """The number of outputs whose conversation has each token of the row, (T,) int64, on the CPU.
+
+        Without sharing, a token would be computed as often. It is 0 for the tokens of a filler.
+        """
+        counts: list[int] = []
+        for tree in self.trees:
+            counts_of_segments = [0] * len(tree.segments)
+            for output in tree.outputs:
+                counts_of_segments[output.segment] += 1
+            # Parents come before their segments, so from the last segment on, a count is complete.
+            for index in range(len(tree.segments) - 1, -1, -1):
+                parent = tree.segments[index].parent
+                if parent is not None:
+                    counts_of_segments[parent] += counts_of_segments[index]
+            for segment, count in zip(tree.segments, counts_of_segments, strict=True):
+                counts += [count] * len(segment.ids)
+        counts += [0] * (self.tokens - len(counts))  # the filler that `pack` may have added
+        return torch.tensor(counts, dtype=torch.int64)
+
+    @property
     def tokens(self) -> int:
         """Number of language-model tokens, T."""
         return self.input_ids.shape[1]

@@ -174,6 +174,35 @@ def joined_text(parts: Iterable[Mapping[str, Any]]) -> str:
     return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
+def apply_template(
+    tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, open_turn: bool = False
+) -> str:
+    """Return turns as the chat template renders them, with an empty block of thoughts if any.
+
+    Some templates write a block of thoughts at the beginning of an answer. With `enable_thinking`
+    false, the block is empty and the same before an answer that is given and before one that is
+    still to be written. Templates without such a block ignore the variable.
+
+    Args:
+        tokenizer: The tokenizer with the chat template.
+        turns: The turns.
+        open_turn: The text that the template writes before an answer is added at the end.
+    """
+    rendered: str = tokenizer.apply_chat_template(
+        list(turns), tokenize=False, add_generation_prompt=open_turn, enable_thinking=False
+    )
+    return rendered
+
+
+def trims_answers(tokenizer: Any) -> bool:
+    """Return True if the chat template removes white space around the text of an answer."""
+    answer = "  answer  "
+    turns = []
+    for role, text in (("user", "-"), ("assistant", answer)):
+        turns.append({"role": role, "content": [{"type": "text", "text": text}]})
+    return answer not in apply_template(tokenizer, turns)
+
+
 def text_of_image(tokenizer: Any) -> str:
     """Return the text that the chat template writes for an image in a turn of the user.
 
@@ -184,7 +213,7 @@ def text_of_image(tokenizer: Any) -> str:
     rendered: list[str] = []
     for content in ([image, following_text], [following_text]):
         turn = {"role": "user", "content": content}
-        rendered.append(tokenizer.apply_chat_template([turn], tokenize=False))
+        rendered.append(apply_template(tokenizer, [turn]))
     with_image, without_image = rendered
     start = 0
     while start < len(without_image) and with_image[start] == without_image[start]:

@@ -17,7 +17,9 @@ from .language_model import (
     LabelModel,
     LanguageModel,
     Qwen2VLLanguageModel,
+    Qwen3_5LanguageModel,
     Qwen3VLLanguageModel,
+    Qwen3VLMoeLanguageModel,
     VideoLlama3LanguageModel,
 )
 from .reward import RewardHead, mean_by_owner, pooled
@@ -91,6 +93,14 @@ class Qwen2VLCriticRewardModel(Critic, Qwen2VLLanguageModel):
 
 class Qwen3VLCriticRewardModel(Critic, Qwen3VLLanguageModel):
     """The critic on Qwen3-VL."""
+
+
+class Qwen3VLMoeCriticRewardModel(Critic, Qwen3VLMoeLanguageModel):
+    """The critic on Qwen3-VL with experts."""
+
+
+class Qwen3_5CriticRewardModel(Critic, Qwen3_5LanguageModel):
+    """The critic on Qwen3.5, dense."""
 
 
 class InternVLCriticRewardModel(Critic, InternVLLanguageModel):

@@ -1,6 +1,6 @@
 """The form in which a model takes images: as grids of patches, or as tiles.
 
-Qwen2-VL to Qwen3-VL and VideoLLaMA3 take grids of patches, InternVL takes tiles. `images_of`
+Qwen2-VL to Qwen3.5 and VideoLLaMA3 take grids of patches, InternVL takes tiles. `images_of`
 returns the class with the rules for a model. The classes are not instantiated.
 
 This file is saved with every checkpoint that has a reward head, so it imports torch and

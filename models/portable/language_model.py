@@ -19,12 +19,20 @@ from transformers import (
     PreTrainedModel,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5ForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
     VideoLlama3ForConditionalGeneration,
 )
 
 from .images import images_of, refuse_wrong_images  # relative: saved with a critic
-from .reward import RELEASED_CURRENT, RELEASED_TILES, CompleteCheckpoint
+from .reward import (
+    EXPERT_WEIGHTS,
+    MULTI_TOKEN_PREDICTION,
+    RELEASED_CURRENT,
+    RELEASED_TILES,
+    CompleteCheckpoint,
+)
 
 CHUNK = 1024
 """Number of labels whose logits exist at one time: 1024 x 152,064 numbers in fp32 are 0.6 GB."""
@@ -173,6 +181,25 @@ class Qwen3VLLanguageModel(LabelModel, Qwen3VLForConditionalGeneration):  # type
     forward = forward_of(Qwen3VLForConditionalGeneration)
 
 
+class Qwen3VLMoeLanguageModel(
+    LabelModel,
+    Qwen3VLMoeForConditionalGeneration,  # type: ignore[misc]
+):
+    """The language model on Qwen3-VL with experts."""
+
+    forward = forward_of(Qwen3VLMoeForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+    expert_weights = EXPERT_WEIGHTS
+
+
+class Qwen3_5LanguageModel(LabelModel, Qwen3_5ForConditionalGeneration):  # type: ignore[misc]
+    """The language model on Qwen3.5, dense."""
+
+    forward = forward_of(Qwen3_5ForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+    _keys_to_ignore_on_load_unexpected = (MULTI_TOKEN_PREDICTION,)
+
+
 class InternVLLanguageModel(LabelModel, InternVLForConditionalGeneration):  # type: ignore[misc]
     """The language model on InternVL."""
 
@@ -194,5 +221,7 @@ class VideoLlama3LanguageModel(
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
 Qwen3VLLanguageModel.__name__ = Qwen3VLForConditionalGeneration.__name__
+Qwen3VLMoeLanguageModel.__name__ = Qwen3VLMoeForConditionalGeneration.__name__
+Qwen3_5LanguageModel.__name__ = Qwen3_5ForConditionalGeneration.__name__
 InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__
 VideoLlama3LanguageModel.__name__ = VideoLlama3ForConditionalGeneration.__name__

@@ -23,10 +23,12 @@ from .conversations import (
     ConversationError,
     Picture,
     Response,
+    apply_template,
     joined_text,
     read_conversation,
     read_response,
     text_of_image,
+    trims_answers,
     with_written_images,
 )
 from .decoding import upright_rgb
@@ -339,8 +341,10 @@ def _tokenise(
     """
     image_lengths = [image.num_tokens for image in images]
     response = joined_text(answer["content"])
-    opening = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    rendered = tokenizer.apply_chat_template([*turns, answer], tokenize=False)
+    if trims_answers(tokenizer):
+        response = response.strip()
+    opening = apply_template(tokenizer, turns, open_turn=True)
+    rendered = apply_template(tokenizer, [*turns, answer])
     if not rendered.startswith(opening + response):
         raise ConversationError(
             "the chat template rewrites earlier turns or the response, so its tokens cannot be "

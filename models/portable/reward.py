@@ -35,7 +35,11 @@ from transformers import (
     Qwen2_5_VLPreTrainedModel,
     Qwen2VLModel,
     Qwen2VLPreTrainedModel,
+    Qwen3_5Model,
+    Qwen3_5PreTrainedModel,
     Qwen3VLModel,
+    Qwen3VLMoeModel,
+    Qwen3VLMoePreTrainedModel,
     Qwen3VLPreTrainedModel,
     VideoLlama3Model,
     VideoLlama3PreTrainedModel,
@@ -44,6 +48,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .conversations import Response
 from .decoding import upright_rgb
+from .expert_layout import register_expert_layout
 from .head_columns import HeadColumns, columns_of, hidden_widths
 from .images import images_of, refuse_wrong_images
 from .markers import MarkerError
@@ -66,6 +71,12 @@ RELEASED_TILES = {
 """The same for InternVL 3. InternVL 3.5 has the current names."""
 RELEASED_CURRENT = {r"^score\.": "head.0."}
 """The same for families that were released with the current names."""
+EXPERT_WEIGHTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+"""Ends of the names of the weights of experts in Qwen3-VL."""
+
+MULTI_TOKEN_PREDICTION = r"^mtp\."
+"""Names of the tensors in released Qwen3.5 checkpoints that predict several tokens at once.
+Transformers has no classes for them and does not load them. Neither scores nor texts need them."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "none": nn.Identity,
@@ -244,6 +255,9 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
 
     released_layout = RELEASED_LAYOUT
     """Patterns of the names in the family's released checkpoints, and the current names."""
+    expert_weights: tuple[str, ...] = ()
+    """Ends of the names of the parameters with the weights of experts, which released checkpoints
+    hold transposed."""
     decode = staticmethod(upright_rgb)
     """Turns an image from `Image.open` into upright RGB for the image processor, as in training."""
 
@@ -272,6 +286,8 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
                 integers although config.json describes no quantisation.
         """
         kwargs.setdefault("key_mapping", cls.released_layout)
+        if cls.expert_weights:
+            register_expert_layout(cls.config_class.model_type, cls.expert_weights)
         # Tensors of another shape are then reported below, together with the missing ones.
         kwargs["ignore_mismatched_sizes"] = True
         loaded_path = path
@@ -575,6 +591,25 @@ class Qwen3VLScalarRewardModel(ScalarReward, Qwen3VLPreTrainedModel):  # type: i
     """The scalar model on Qwen3-VL."""
 
     stock = Qwen3VLModel
+
+
+class Qwen3VLMoeScalarRewardModel(ScalarReward, Qwen3VLMoePreTrainedModel):  # type: ignore[misc]
+    """The scalar model on Qwen3-VL with experts."""
+
+    stock = Qwen3VLMoeModel
+    released_layout = RELEASED_CURRENT
+    expert_weights = EXPERT_WEIGHTS
+
+
+class Qwen3_5ScalarRewardModel(ScalarReward, Qwen3_5PreTrainedModel):  # type: ignore[misc]
+    """The scalar model on Qwen3.5, dense."""
+
+    stock = Qwen3_5Model
+    released_layout = RELEASED_CURRENT
+    _keys_to_ignore_on_load_unexpected = (
+        *ScalarReward._keys_to_ignore_on_load_unexpected,
+        MULTI_TOKEN_PREDICTION,
+    )
 
 
 class VideoLlama3ScalarRewardModel(ScalarReward, VideoLlama3PreTrainedModel):  # type: ignore[misc]

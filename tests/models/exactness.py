@@ -32,13 +32,37 @@ RELATIVE = 1e-9
 MARGIN = 1.2
 """Largest error of ours, relative to the stock model's own error in the same precision."""
 
+
+def grouped_products(rows: Tensor, matrices: Tensor, *, offs: Tensor) -> Tensor:
+    """Return what `torch.nn.functional.grouped_mm` does, which experts compute with.
+
+    Its own kernel takes no float64.
+
+    Args:
+        rows: (S, in), sorted by group.
+        matrices: (groups, in, out).
+        offs: (groups,) int32, the end of each group.
+
+    Returns:
+        (S, out), each row times the matrix of its group.
+    """
+    ends = offs.tolist()
+    products = []
+    for number, matrix in enumerate(matrices):
+        start = ends[number - 1] if number > 0 else 0
+        products.append(rows[start : ends[number]] @ matrix)
+    return torch.cat(products)
+
+
 FLOAT32_NAMES: list[tuple[Any, str, Any]] = [
     (torch, "float32", torch.float64),
     (torch, "float", torch.float64),
     (Tensor, "float", Tensor.double),
     (nn.Module, "float", nn.Module.double),
+    (nn.functional, "grouped_mm", grouped_products),
 ]
-"""The names of float32 as (object, attribute, replacement)."""
+"""The names of float32, and of a kernel that takes nothing wider, as (object, attribute,
+replacement)."""
 
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 """The dtypes by their own names, such as `torch.float32`."""

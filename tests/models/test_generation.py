@@ -243,7 +243,9 @@ def test_a_tree_is_held_once_and_dropped_with_its_last_text(
             )
             for part in attention_mask.batches:
                 assert all(
-                    x.shape == part.layers[0][0].shape for layer in part.layers for x in layer
+                    x.shape == part.layers[0][0].shape
+                    for layer in part.layers.values()
+                    for x in layer
                 )
         return forward(attention_mask=attention_mask, past_key_values=past_key_values, **inputs)
 
@@ -285,7 +287,7 @@ def test_a_decoding_step_is_attention_over_what_each_continuation_sees(
             )
             end += tokens
     row = [(torch.randn(shared, end, d), torch.randn(shared, end, d)) for _ in range(2)]
-    plan, left = DecodePlan.of(list(row), seen), torch.arange(len(seen))
+    plan, left = DecodePlan.of(dict(enumerate(row)), seen), torch.arange(len(seen))
     assert (
         sum(len(part.members_by_group) * part.layers[0][0].shape[2] for part in plan.batches)
         <= MAX_PADDED_RATIO * end

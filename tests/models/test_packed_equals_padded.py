@@ -208,6 +208,7 @@ def test_a_filler_changes_neither_scores_nor_gradients(model: ScalarReward) -> N
     assert_exact(stock.gradients(model), gradients)
 
 
+@pytest.mark.usefixtures("float64")
 def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: ScalarReward) -> None:
     model.zero_grad()
     scores = model(**tiny.encoder(model.config.model_type).pack([]).score_inputs())

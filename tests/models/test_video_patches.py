@@ -28,8 +28,9 @@ from tests.models.exactness import float64
 from tests.models.families.arrangements import WORDS, packed, reward_model
 
 av = pytest.importorskip("av")
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 FAMILIES_OF_IMAGES = ("internvl", "video_llama_3")
+WITH_TIMESTAMPS = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 RATE = 10
 """Frames a second of the videos."""
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -166,7 +167,7 @@ def stock_inputs(
         seen.append(("<|video_pad|>", video.grid, video.step))
         frames, rows, columns = video.grid
         pads = "<|video_pad|>" * (rows * columns // 4)
-        if family == "qwen3_vl":
+        if family in WITH_TIMESTAMPS:
             for time in video.times:
                 written += f"<{time:.1f} seconds><|vision_start|>{pads}<|vision_end|>"
         else:
@@ -181,7 +182,7 @@ def stock_inputs(
         inputs["video_grid_thw"] = torch.tensor(video_grids)
     image_id, video_id = tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|video_pad|>"])
     inputs["mm_token_type_ids"] = (ids == image_id).int() + 2 * (ids == video_id).int()
-    if family != "qwen3_vl":
+    if family not in WITH_TIMESTAMPS:
         inputs["position_ids"] = reference_positions(ids[0].tolist(), (image_id, video_id), seen)
     return inputs
 

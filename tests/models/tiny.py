@@ -53,6 +53,29 @@ TILES_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Qwen3.5's: texts are trimmed, and the answers after the last question begin with a block of thoughts, which is empty unless
+# the answer has one. Without `enable_thinking=False` an answer that is still to be written begins with an open block.
+THINKING_TEMPLATE = (
+    "{% macro written(content) %}{% if content is string %}{{ content }}{% else %}{% for part in content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endmacro %}"
+    "{% set last = namespace(question=-1) %}"
+    "{% for message in messages %}{% if message.role == 'user' %}{% set last.question = loop.index0 %}{% endif %}{% endfor %}"
+    "{% if last.question < 0 %}{{ raise_exception('No user query found in messages.') }}{% endif %}"
+    "{% for message in messages %}{% set text = written(message.content) | trim %}"
+    "<|im_start|>{{ message.role }}\n"
+    "{% if message.role == 'assistant' %}{% set thoughts = '' %}{% if '</think>' in text %}"
+    "{% set thoughts = text.split('</think>')[0].split('<think>')[-1] | trim %}"
+    "{% set text = text.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{% if loop.index0 > last.question %}<think>\n{{ thoughts }}\n</think>\n\n{% endif %}"
+    "{{ text }}{% else %}{{ text }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+TEMPLATES = {"qwen3_5": THINKING_TEMPLATE}
+"""Chat templates of families that write images as Qwen2.5-VL does."""
+
 # VideoLLaMA3's: no marks and no system turn of its own.
 UNMARKED_TEMPLATE = TILES_TEMPLATE.replace("<IMG_CONTEXT>", "<|image_pad|>").replace(
     "<video>", "<|video_pad|>"
@@ -72,8 +95,8 @@ CORPUS = [
 
 @cache
 def tokenizer(family: str = "") -> Any:
-    """Return a byte-level BPE tokenizer with some merges, Qwen's special tokens and Qwen2.5-VL's chat template, or `OWN`."""
-    special, template = OWN.get(family, ([], CHAT_TEMPLATE))
+    """Return a byte-level BPE tokenizer with some merges, and the special tokens and chat template of the family."""
+    special, template = OWN.get(family, ([], TEMPLATES.get(family, CHAT_TEMPLATE)))
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -111,6 +134,23 @@ VISION: dict[str, dict[str, Any]] = {
         "deepstack_visual_indexes": [0, 1],
         "num_position_embeddings": 64,
     },
+    "qwen3_vl_moe": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "depth": 3,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "deepstack_visual_indexes": [0, 1],
+        "num_position_embeddings": 64,
+    },
+    "qwen3_5": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "depth": 3,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "num_position_embeddings": 64,
+    },
     "internvl": {
         "hidden_size": 24,
         "intermediate_size": 40,
@@ -135,6 +175,34 @@ TEXT: dict[str, dict[str, Any]] = {
             "rope_type": "default",
             "mrope_interleaved": True,
             "mrope_section": [4, 2, 2],
+            "rope_theta": 10000.0,
+        },
+    },
+    "qwen3_vl_moe": {
+        "head_dim": 16,
+        "moe_intermediate_size": 24,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_interleaved": True,
+            "mrope_section": [4, 2, 2],
+            "rope_theta": 10000.0,
+        },
+    },
+    "qwen3_5": {
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 12,
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_interleaved": True,
+            "mrope_section": [2, 1, 1],
+            "partial_rotary_factor": 0.5,
             "rope_theta": 10000.0,
         },
     },

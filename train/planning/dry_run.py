@@ -314,11 +314,16 @@ def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
         lines.append(
             f"{in_millions(num_parameters)} parameters, {in_millions(num_trained)} of them trained"
         )
+        num_idle = shape.count().idle_experts
+        if num_idle:
+            lines.append(
+                f"a token is computed by {in_millions(num_parameters - num_idle)} of them; memory and "
+                "network carry all experts"
+            )
     lora = recipe.optim.lora
     if lora is not None:
-        lines.append(
-            f"LoRA of rank {lora.rank} on the language model, quantisation {lora.quantise}"
-        )
+        adapted = "the language model and its experts" if lora.experts else "the language model"
+        lines.append(f"LoRA of rank {lora.rank} on {adapted}, quantisation {lora.quantise}")
     if backbone.freeze:
         lines.append(f"frozen: {', '.join(backbone.freeze)}")
     return lines
@@ -408,6 +413,11 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
             f". A rate of {optim.learning_rate:g} suits the training of all weights; LoRA usually "
             "needs about ten times as much (arXiv 2405.09673): 1e-4 is a start"
         )
+    balancing = []
+    if optim.router_aux_loss_coef is None:
+        balancing.append("load-balancing loss times the router_aux_loss_coef of config.json")
+    elif optim.router_aux_loss_coef:
+        balancing.append(f"load-balancing loss times {optim.router_aux_loss_coef:g}")
     checkpointing = "on" if optim.activation_checkpointing else "off"
     return [
         f"{optim.optimizer}: {rates}",
@@ -415,6 +425,7 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
         f"betas {optim.betas[0]:g} and {optim.betas[1]:g}, weight decay {optim.weight_decay:g}",
         f"gradient norm clipped to {optim.max_grad_norm:g}",
         f"activation checkpointing {checkpointing}",
+        *balancing,
     ]
 
 

@@ -98,8 +98,7 @@ def need(recipe: Recipe, shape: Shape, num_gpus: int) -> Need:
         "reserve": float(RESERVE),
     }
     if recipe.deepspeed != NONE and stage(recipe.deepspeed) == 3:
-        # The embedding is the largest weight, and is gathered whole while it is used.
-        parts["gathered weights"] = shape.vocab_size * shape.hidden_size * bytes_per_weight(recipe)
+        parts["gathered weights"] = shape.largest_module * bytes_per_weight(recipe)
     return Need(parts, memory.host)
 
 

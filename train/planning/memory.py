@@ -68,12 +68,13 @@ def writing_price(recipe: Recipe, shape: Shape) -> WritingPrice:
 def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> float:
     """Return the largest number of bytes that the activations of a training row take.
 
-    A layer or vision block keeps `shape.kept_for_backward` numbers. They were counted kernel by kernel on the
-    released models, with tensors without values. `tests/train/planning/test_memory.py` checks that
-    the estimate is within 5 %. Under activation checkpointing only the input of a layer is kept, and one
-    layer at a time is computed again, with 2 more intermediate vectors for its gradients. A frozen
-    vision tower keeps nothing. The logits of an LM head, the workspace of libraries and the
-    rounding of the allocator come on top.
+    A layer or vision block keeps `shape.kept_for_backward` numbers. They were counted kernel by
+    kernel on the released models, with tensors without values.
+    `tests/train/planning/test_memory.py` checks that the estimate is within 5 %. Under activation
+    checkpointing only the input of a layer is kept, and one layer at a time is computed again, with
+    the gradients of its parts. A frozen vision tower keeps nothing. Adapted experts keep the sums of
+    their weights and adapters. The logits of an LM head, the workspace of libraries and the rounding
+    of the allocator come on top.
 
     Args:
         recipe: The recipe.
@@ -85,7 +86,7 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     num_blocks = shape.vision_config.depth
     patch_width = shape.vision_config.width
     if recipe.optim.activation_checkpointing:
-        recomputed = per_layer + 2 * shape.intermediate_size
+        recomputed = per_layer + shape.gradients_of_layer
         per_token = shape.num_hidden_layers * shape.hidden_size + recomputed
         per_patch = num_blocks * patch_width
     else:
@@ -94,7 +95,13 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     per_patch += 7 * patch_width
     if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
         per_patch = 0
-    return (tokens * per_token + patches * per_patch) * bytes_per_weight(recipe)
+    adapted_weights = 0
+    if recipe.optim.lora is not None and recipe.optim.lora.experts:
+        adapted_weights = shape.count().experts
+        if recipe.optim.activation_checkpointing:
+            adapted_weights //= shape.num_hidden_layers
+    numbers = tokens * per_token + patches * per_patch + adapted_weights
+    return numbers * bytes_per_weight(recipe)
 
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
@@ -112,7 +119,10 @@ def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:
     if recipe.method.model != "scalar":
         lm_head = counts.lm_head
     if recipe.optim.lora is not None:
-        adapters = recipe.optim.lora.rank * counts.parameters_per_lora_rank
+        per_rank_of_lora = counts.parameters_per_lora_rank
+        if recipe.optim.lora.experts:
+            per_rank_of_lora += counts.expert_parameters_per_lora_rank
+        adapters = recipe.optim.lora.rank * per_rank_of_lora
         return counts.backbone + lm_head + head + adapters, adapters + head
     sizes = {
         "vision_tower": counts.vision_tower,
@@ -224,15 +234,16 @@ def per_rank(recipe: Recipe, shape: Shape, deepspeed: str, ranks: int) -> RankMe
 def frozen_bytes(recipe: Recipe, shape: Shape, deepspeed: str) -> float:
     """Return the bytes of all weights that are not trained.
 
-    nf4 quantises the linear layers of the language model. The vision tower, the projector and the
-    embedding keep 16 bits.
+    nf4 quantises the linear layers of the language model. The vision tower, the projector, the
+    embedding and experts keep 16 bits.
     """
     num_parameters, num_trained = trained(recipe, shape)
     num_frozen = num_parameters - num_trained
     width = frozen_width(recipe, deepspeed)
     if recipe.optim.lora is None or recipe.optim.lora.quantise != "nf4":
         return num_frozen * width
-    num_quantised = shape.count().language_model - shape.vocab_size * shape.hidden_size
+    counts = shape.count()
+    num_quantised = counts.language_model - counts.experts - shape.vocab_size * shape.hidden_size
     return num_quantised * NF4_WIDTH + (num_frozen - num_quantised) * width
 
 

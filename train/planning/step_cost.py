@@ -3,7 +3,8 @@
 This is arithmetic on the recipe and the backbone's shape, under stated assumptions, for a plan.
 A prompt is computed once for both responses. A parameter of the language model costs 6 FLOP a
 token, and one of the vision tower 6 FLOP a patch: 2 each for the forward pass, for the gradients of
-inputs and for those of weights. That makes 4 for frozen weights, and 2 for a frozen vision tower.
+inputs and for those of weights. Experts to which a token is not sent cost nothing, but ZeRO-3
+gathers them like all other weights. That makes 4 for frozen weights, and 2 for a frozen vision tower.
 What is computed again under activation checkpointing counts as idle time. Pairs that share a prompt
 cost less than this: the data card counts them. What DeepSpeed hands to its collectives was counted
 (`tests/train/planning/test_step_cost.py`).
@@ -167,8 +168,8 @@ def record_flop(recipe: Recipe, shape: Shape) -> float:
     has_lora = recipe.optim.lora is not None
     flop_per_token = 4 if has_lora or "language_model" in frozen else 6
     flop_per_patch = 2 if has_lora or "vision_tower" in frozen else 6
-    # Looking up an embedding is no multiplication.
-    layers = counts.language_model - shape.vocab_size * shape.hidden_size
+    # Looking up an embedding is no multiplication, and a token is sent to a few experts only.
+    layers = counts.language_model - shape.vocab_size * shape.hidden_size - counts.idle_experts
     of_text = flop_per_token * layers * (image_tokens + text_tokens)
     num_patches = image_tokens * shape.patches_per_token
     of_images = flop_per_patch * (counts.vision_tower + counts.projector) * num_patches

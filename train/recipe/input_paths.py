@@ -148,6 +148,10 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
     for key, path in models(recipe):
         yield key, partial(look_at_model, path)
     yield "backbone.max_pixels", partial(look_at_limits, recipe.backbone)
+    if recipe.optim.lora is not None and recipe.optim.lora.experts:
+        yield "optim.lora.experts", partial(look_at_experts, recipe.backbone.path)
+    if recipe.optim.router_aux_loss_coef:
+        yield "optim.router_aux_loss_coef", partial(look_at_experts, recipe.backbone.path)
     for key, source in sources(recipe):
         yield key, source.check_local_files
     for index, benchmark in enumerate(recipe.evaluation.benchmarks):
@@ -192,6 +196,20 @@ def look_at_limits(backbone: BackboneConfig) -> None:
         return  # `look_at_model` reports it
     if shape is not None:
         shape.image_tokens(backbone)
+
+
+def look_at_experts(path: str) -> None:
+    """Check that a backbone has experts, if its config.json is at hand.
+
+    Raises:
+        UserError: If it has none.
+    """
+    try:
+        shape = shape_of(path)
+    except CheckpointError:
+        return  # `look_at_model` reports it
+    if shape is not None and not shape.count().experts:
+        raise UserError(f"{path} has no experts; remove this key, or take a backbone with experts")
 
 
 def look_at_checkpoint(resume: str) -> None:

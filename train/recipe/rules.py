@@ -198,6 +198,13 @@ def _frozen_part_rules(recipe: Recipe) -> Iterator[Broken]:
                 "thaw one of them"
             )
             yield Broken(message, keys)
+    if optim.lora is not None and optim.lora.experts and optim.lora.dropout:
+        message = (
+            "the adapters of experts are added to their weights before any input is multiplied, "
+            f"so there is no input for a dropout of {optim.lora.dropout:g}; set optim.lora.dropout=0 "
+            "or optim.lora.experts=false"
+        )
+        yield Broken(message, ("optim.lora.experts", "optim.lora.dropout"))
     if optim.lora is not None and "language_model" in frozen:
         message = (
             "the adapters sit in the language model, which backbone.freeze keeps fixed; remove one "

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -86,9 +86,14 @@ class LoraConfig(Section):
     """The output of the adapters is multiplied by alpha / rank."""
     dropout: Share = 0.0
     """Probability with which an input of an adapter is set to 0 in training."""
+    experts: bool = False
+    """Also adapt the experts of a backbone that has some. Each expert gets adapters of its own, so
+    take a small rank, such as 4: at rank 1 they are 39 M parameters for Qwen3-VL-30B-A3B. Their
+    products are added to the weights of a whole layer in each pass, and `dropout` has to be 0.
+    Routers are never adapted."""
     quantise: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the frozen backbone in 4 bits (QLoRA); it needs CUDA and the `quantisation`
-    extra."""
+    """`nf4` keeps the frozen backbone in 4 bits (QLoRA), except experts, which stay in 16 bits; it
+    needs CUDA and the `quantisation` extra."""
 
 
 class OptimConfig(Section):
@@ -131,6 +136,10 @@ class OptimConfig(Section):
     compile: Literal["none", "layers"] = "none"
     """`layers` compiles the MLPs and norms of the language model and the vision tower with
     torch.compile. Compiling takes minutes at the start. It makes steps faster on CUDA."""
+    router_aux_loss_coef: Annotated[float, Field(ge=0.0, le=10.0)] | None = 0.0
+    """Weight of the load-balancing loss of a backbone with experts, which is added to the loss. With
+    0 it is only logged, as TRL's RewardTrainer trains. Null takes the value of this name in the
+    backbone's config.json (0.001 if it has none), as TRL's other trainers do by default."""
     lora: LoraConfig | None = None
     """Train low-rank adapters. Null trains all weights that `backbone.freeze` does not freeze."""
 

@@ -170,6 +170,13 @@ class RolloutConfig(MethodConfig):
             )
             yield Broken(message, filter_keys)
 
+        if run.optim.router_aux_loss_coef != 0:
+            message = (
+                "the load-balancing loss is not part of reinforcement learning here, so this weight "
+                "would be unused; remove it"
+            )
+            yield Broken(message, ("optim.router_aux_loss_coef", "method.type"))
+
         bounds = self.pre_clip
         if bounds is not None and (bounds.lowest >= 1 or bounds.highest <= 1):
             message = (

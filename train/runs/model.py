@@ -6,6 +6,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from mmrm.data.errors import UserError
 from mmrm.models.backbone import (
     compute_in_half,
     load_critic,
@@ -77,6 +78,9 @@ def add_adapters(
         lora: The section of the recipe on adapters.
         has_head: The model has a reward head, which is trained in full.
         has_master_weights: The optimizer keeps fp32 copies of trained weights.
+
+    Raises:
+        UserError: The recipe adapts experts, and the model has none.
     """
     # peft finds modules by the ends of their names, and `lm_head` also ends with `head`. Therefore
     # the layers of the head are named one by one.
@@ -85,11 +89,22 @@ def add_adapters(
         for name, layer in model.get_submodule("head").named_children():
             if list(layer.parameters()):
                 trained_in_full.append(f"head.{name}")
+    family = family_of(model.config.model_type)
+    adapted_weights: list[str] = []
+    if lora.experts:
+        if family.experts is None:
+            raise UserError(
+                f"optim.lora.experts=true, but {family.title} has no experts. Remove the key, or "
+                "take a backbone with experts."
+            )
+        # These weights are no modules of their own, so peft adapts them as parameters.
+        adapted_weights += family.experts.weights
     adapters = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=family_of(model.config.model_type).lora_targets,
+        target_modules=family.lora_targets,
+        target_parameters=adapted_weights or None,
         modules_to_save=trained_in_full or None,
     )
     adapted: nn.Module = get_peft_model(model, adapters, autocast_adapter_dtype=False)

@@ -113,14 +113,17 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
 def token_wise_modules(backbone: Any) -> Iterator[nn.Module]:
     """Yield the MLPs and norms of a backbone: the modules that compute each token by itself.
 
-    These are the modules of the language model, then those of the vision tower.
+    These are the modules of the language model, then those of the vision tower. Experts are left
+    out: how many tokens each of them computes depends on the tokens, not on the shape of the row.
     """
+    family = family_of(backbone.config.model_type)
     for layer in backbone.language_model.layers:
-        yield layer.mlp
+        if family.experts is None:
+            yield layer.mlp
         yield layer.input_layernorm
         yield layer.post_attention_layernorm
     yield backbone.language_model.norm
-    path_of_blocks, module_names = family_of(backbone.config.model_type).blocks
+    path_of_blocks, module_names = family.blocks
     for block in backbone.get_submodule(path_of_blocks):
         for module_name in module_names:
             yield block.get_submodule(module_name)

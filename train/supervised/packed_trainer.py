@@ -28,6 +28,7 @@ from mmrm.train.supervised.budget import (
     out_of_memory_message,
     write_lowered_budget,
 )
+from mmrm.train.supervised.load_balancing import RouterWatch, router_figures
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.optimizer import FiniteTrainer, compiled_graphs, learning_rates
 from mmrm.train.supervised.steps import PackedRow, Step, StepDataset, make_row
@@ -68,6 +69,7 @@ class PackedTrainer(FiniteTrainer):
         self.objective = objective
         self.steps = steps
         self.folder = Path(self.args.output_dir)
+        self.routers = RouterWatch(self.model, self.optim.router_aux_loss_coef)
         largest_budget = ceiling(self.optim.token_budget, self.folder)
         self.budget = RowBudget(steps, self.args.device, largest_budget)
         self._sums: defaultdict[str, Tensor | float] = defaultdict(float)
@@ -203,8 +205,7 @@ class PackedTrainer(FiniteTrainer):
             try:
                 # These tensors keep the memory that the gradients will take.
                 held_memory = self._gradients_to_come()
-                with self.compute_loss_context_manager():
-                    loss, _ = self.objective.loss(self.model, row.to(self.args.device), totals)
+                loss, _ = self._loss_of_row(self.model, row, totals)
                 # Every layer has small parameters (norms, adapters), so a backward pass for them
                 # reaches all layers.
                 small_parameters = [
@@ -252,8 +253,7 @@ class PackedTrainer(FiniteTrainer):
         self.accelerator.gradient_state._set_sync_gradients(is_last)
         exchanges_gradients = self.is_deepspeed_enabled or is_last
         with nullcontext() if exchanges_gradients else self.accelerator.no_sync(model):
-            with self.compute_loss_context_manager():
-                loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
+            loss, sums = self._loss_of_row(model, row, totals)
             # The loss is divided by the totals of all ranks, so gradients have to be summed over
             # ranks. The ranks average them instead, which the factor `world_size` undoes.
             # DeepSpeed must not divide the loss by a number of accumulated passes, either.
@@ -268,6 +268,23 @@ class PackedTrainer(FiniteTrainer):
             # Not `+=`, which would also change the copy that a repeated step goes back to.
             self._sums[name] = self._sums[name] + value
         return loss.detach().mul(self.args.world_size)
+
+    def _loss_of_row(
+        self, model: nn.Module, row: PackedRow, totals: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the share of a row in the step's loss, a scalar, and sums for the log.
+
+        It is the loss of the objective, and that of load balancing if the recipe asks for it.
+
+        Args:
+            model: The model in its wrappers, or without them.
+            row: The row.
+            totals: The result of `_totals_over_ranks`, by which the loss is divided.
+        """
+        with self.compute_loss_context_manager(), self.routers.record():
+            loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
+        balancing_loss, router_sums = self.routers.loss(row, totals)
+        return loss + balancing_loss, {**sums, **router_sums}
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Raise IncompleteCheckpointError if a checkpoint lacks weights or has further ones.
@@ -316,7 +333,7 @@ class PackedTrainer(FiniteTrainer):
         now = time.perf_counter()
         seconds = now - (self.speed_start or now)
         self.speed_start = now
-        figures = dict(self.objective.report(sums))
+        figures = {**self.objective.report(sums), **router_figures(sums)}
         figures["records_per_second"] = sums["records"] / seconds
         figures["tokens_per_second"] = sums["tokens"] / seconds
         if sums[UNUSABLE]:

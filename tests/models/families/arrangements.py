@@ -1,6 +1,7 @@
 """Random arrangements of packed rows against the stock model, one padded conversation a row.
 
-    python -m tests.models.families.arrangements 200     # of every family; prints the largest differences in float64
+    python -m tests.models.families.arrangements 200             # of every family; prints the largest differences in float64
+    python -m tests.models.families.arrangements 200 qwen3_vl    # of this family
 
 A row holds up to four prompts of up to three images with five uneven responses, some of them alike, and fillers anywhere.
 The responses to half of the prompts contain up to three images at any place.
@@ -181,9 +182,9 @@ def largest_differences(model: ScalarReward, seed: int) -> tuple[float, float]:
     return score, gradient
 
 
-def main(count: int) -> None:
-    """Print the largest differences over `count` arrangements of every family, in float64."""
-    for family in FAMILIES:
+def main(count: int, families: Sequence[str]) -> None:
+    """Print the largest differences over `count` arrangements of families, in float64."""
+    for family in families:
         with tempfile.TemporaryDirectory() as folder, float64():
             model = reward_model(Path(folder), family)
             found = [largest_differences(model, seed) for seed in range(count)]
@@ -194,4 +195,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:] or list(FAMILIES))

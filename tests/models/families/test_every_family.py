@@ -246,11 +246,14 @@ def test_tokens_come_from_the_tokenizer_and_patches_fit_the_tower(
 
 
 def test_all_layers_that_are_compiled_are_there(family: str) -> None:
+    config = tiny.config(family)
     with torch.device("meta"):
-        backbone = FAMILIES[family].parts().scalar.stock(tiny.config(family))
+        backbone = FAMILIES[family].parts().scalar.stock(config)
     vision = tiny.VISION[family]
     blocks = vision.get("depth") or vision["num_hidden_layers"]
-    assert len(list(token_wise_modules(backbone))) == 3 * 2 + 1 + 3 * blocks
+    layers = config.text_config.num_hidden_layers
+    of_layer = 3 if FAMILIES[family].experts is None else 2  # MLP and two norms
+    assert len(list(token_wise_modules(backbone))) == of_layer * layers + 1 + 3 * blocks
 
 
 @pytest.mark.parametrize("path", PUBLISHED)

@@ -21,6 +21,8 @@ LIKELY = {
     "qwen2_5_vl": (7, 4.75),
     "qwen2_vl": (13, 4.0),
     "qwen3_vl": (2, 3.0),
+    "qwen3_vl_moe": (3, 3.0),
+    "qwen3_5": (3, 3.0),
     "internvl": (0, 3.5),
     "video_llama_3": (13, 2.5),
 }
@@ -92,6 +94,10 @@ def test_a_position_costs_what_its_keys_and_values_take(family: str) -> None:
     text, sampling = config.text_config, SamplingConfig(max_new_tokens=10)
     with torch.device("meta"):
         model = FAMILIES[family].parts().scalar.stock(config)
-    width = model.language_model.layers[0].self_attn.k_proj.out_features
-    held = 2 * text.num_hidden_layers * width / (2 * text.hidden_size + 3 * text.intermediate_size)
+    widths = [
+        module.k_proj.out_features
+        for name, module in model.language_model.named_modules()
+        if name.endswith(".self_attn")
+    ]
+    held = 2 * sum(widths) / (2 * text.hidden_size + 3 * text.intermediate_size)
     assert WritingCost.of(config, sampling).cached == pytest.approx(held)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeTextModel
 
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
 from mmrm.models.families.registry import FAMILIES, PUBLISHED
+from mmrm.train.planning.machines import need
 from mmrm.train.planning.memory import (
     GIB,
     NF4_WIDTH,
@@ -20,6 +22,7 @@ from mmrm.train.planning.memory import (
     per_rank,
     trained,
 )
+from mmrm.train.planning.step_cost import record_flop, step_cost
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.studies.speed.workload import SHAPES, PairSize, pair_tree, vision_tokens
@@ -191,6 +194,7 @@ COUNTED = [
     ("Qwen/Qwen2-VL-2B-Instruct", False),
     ("Qwen/Qwen3-VL-2B-Instruct", False),
 ]
+COUNTED += [("Qwen/Qwen3-VL-30B-A3B-Instruct", True), ("Qwen/Qwen3-VL-235B-A22B-Instruct", False)]
 COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF", True)]
 COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False)]
 
@@ -204,9 +208,10 @@ def test_activations_are_those_of_the_kernels(
 
     Where deepstack adds to the tokens of images, it asks for values; here it adds to none.
     """
-    monkeypatch.setattr(
-        Qwen3VLTextModel, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
-    )
+    for text_model in (Qwen3VLTextModel, Qwen3VLMoeTextModel):
+        monkeypatch.setattr(
+            text_model, "_deepstack_process", lambda model, hidden, mask, features: hidden.clone()
+        )
     shape = (SHAPES | PUBLISHED)[size]
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
     recipe = read_recipe(
@@ -230,6 +235,42 @@ def test_activations_are_those_of_the_kernels(
         )
         print(f"{size}: {wanted / GIB:.3f} GiB by the formula, {counted / GIB:.3f} counted")
         assert wanted == pytest.approx(counted, rel=0.05)
+
+
+A3B = BASEREWARD.with_name("qwen3_vl_moe.yaml")
+
+
+def test_all_experts_take_memory_and_bytes_and_those_of_a_token_take_time() -> None:
+    shape = PUBLISHED["Qwen/Qwen3-VL-30B-A3B-Instruct"]
+    recipe = read_recipe(A3B)
+    assert trained(recipe, shape)[0] == pytest.approx(30.76e9, rel=1e-3)
+    cost = step_cost(recipe, shape, 64)
+    assert cost.received["zero3"] == pytest.approx(63 / 64 * 3 * 2 * 30.76e9, rel=1e-3)
+    layers_of_token = 30.22e9 - 0.311e9 - 27.18e9  # without the embedding and idle experts
+    assert record_flop(recipe, shape) == pytest.approx(
+        6 * (layers_of_token * (640 + 530) + 0.539e9 * 2560), rel=1e-2
+    )
+    # The experts of a layer are larger than the embedding.
+    gathered = need(recipe, shape, 8).parts["gathered weights"]
+    assert gathered == 2 * 128 * 3 * 768 * 2048
+
+
+def test_adapters_of_experts_are_counted_and_keep_sums() -> None:
+    shape = PUBLISHED["Qwen/Qwen3-VL-30B-A3B-Instruct"]
+    counts = shape.count()
+    attention = read_recipe(A3B, ["optim.lora.rank=4"])
+    experts = read_recipe(A3B, ["optim.lora={rank: 4, experts: true}"])
+    added = trained(experts, shape)[1] - trained(attention, shape)[1]
+    assert added == 4 * counts.expert_parameters_per_lora_rank == pytest.approx(157e6, rel=0.01)
+    kept = [activations(recipe, shape, 100, 0) for recipe in (attention, experts)]
+    assert kept[1] - kept[0] == 2 * counts.experts / 48  # one layer at a time
+    whole = read_recipe(
+        A3B,
+        ["optim.lora={rank: 4, experts: true}", "optim.activation_checkpointing=false"],
+    )
+    assert activations(whole, shape, 0, 0) == 2 * counts.experts
+    quantised = read_recipe(A3B, ["deepspeed=zero2", "optim.lora={rank: 4, quantise: nf4}"])
+    assert per_rank(quantised, shape, "zero2", 1).weights > 2 * counts.experts
 
 
 def test_what_is_frozen_keeps_no_activations() -> None:

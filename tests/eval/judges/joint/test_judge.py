@@ -280,7 +280,9 @@ def test_the_remote_code_scores_all_responses_together(tmp_path: Path, read: Any
     assert_exact(model.score(processor, "What is in it?", RESPONSES, images=pictures), means)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", "internvl", "video_llama_3"])
+@pytest.mark.parametrize(
+    "family", ["qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "internvl", "video_llama_3"]
+)
 @pytest.mark.numerics
 def test_every_family_scores_together(tmp_path: Path, family: str) -> None:
     judge = loaded(joint_checkpoint(tmp_path, family=family))
