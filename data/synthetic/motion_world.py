@@ -19,7 +19,7 @@ from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scenes import LEVELS, SPLITS, bucket_of_facts
 from mmrm.data.synthetic.wording import WordedAnswer
 
-MOTION_REVISION = "3a579d18a6d59582"
+MOTION_REVISION = "98e3398a2dd5a00b"
 """The revision of the generated films. A run resumes only with data of the same revision.
 
 Change it whenever an item changes by a character or a pixel, and never otherwise:
@@ -55,14 +55,16 @@ class MotionItem:
         return encoded(played_frames(drawn_frames(self.film), played))
 
     def preference(self, played: Played) -> Preference:
-        """Return the item as a preference record, with the film as a video before the question.
+        """Return the item as a preference record, with the film as a video after the question.
+
+        So the tokens of the video are computed by a model that has read what is asked.
 
         Args:
             played: The way in which the film is played. It changes nothing about the texts.
         """
         question: Message = {
             "role": "user",
-            "content": [{"type": "video"}, {"type": "text", "text": self.question}],
+            "content": [{"type": "text", "text": self.question}, {"type": "video"}],
         }
         return Preference(
             identity=self.identity,

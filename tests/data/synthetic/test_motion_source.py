@@ -25,7 +25,7 @@ def config(**keys: Any) -> MotionConfig:
     return source
 
 
-def test_a_record_shows_a_video_before_its_question(tmp_path: Path) -> None:
+def test_a_record_shows_a_video_after_its_question(tmp_path: Path) -> None:
     pytest.importorskip("av")
     source = config().open(tmp_path)
     records = [source.record(index) for index in range(len(source))]
@@ -33,7 +33,7 @@ def test_a_record_shows_a_video_before_its_question(tmp_path: Path) -> None:
     for record in records:
         validate(record)
         [question] = record.prompt
-        assert [part["type"] for part in question["content"]] == ["video", "text"]
+        assert [part["type"] for part in question["content"]] == ["text", "video"]
         assert len(record.videos) == 1
         assert record.images == ()
         assert record.category in FILM_QUESTION_TYPES

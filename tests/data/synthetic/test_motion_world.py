@@ -309,11 +309,11 @@ def test_equal_films_are_equal_files() -> None:
 
 
 def digest_of(items: list[MotionItem]) -> str:
-    """Return a digest of the texts and of the pixels of items."""
+    """Return a digest of the texts, the prompts and the pixels of items."""
     content = hashlib.sha256()
     for item in items:
         texts = (item.identity, item.question, item.chosen, item.rejected)
-        content.update(repr(texts).encode())
+        content.update(repr((texts, item.preference("forwards").prompt)).encode())
         films: tuple[Film, ...] = (item.film, item.twin)
         for film in films:
             for played in WAYS_TO_PLAY:
