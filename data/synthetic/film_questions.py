@@ -65,12 +65,13 @@ def _random_cast(rng: Rng, stage: Stage, *, one_shape: bool = False) -> _Cast:
     first_shape, second_shape, *other_shapes = rng.sample(level.shapes, len(level.shapes))
     if one_shape:
         second_shape = first_shape
-    actors = []
     colours = rng.sample(tuple(level.colours), 2 + MAX_BYSTANDERS)
-    for index, colour in enumerate(colours):
-        shape = (first_shape, second_shape)[index] if index < 2 else rng.choice(other_shapes)
-        actors.append(Actor(colour, shape, rng.choice(tuple(level.sizes))))
-    first, second, *bystanders = actors
+    sizes = tuple(level.sizes)
+    first = Actor(colours[0], first_shape, rng.choice(sizes))
+    second = Actor(colours[1], second_shape, rng.choice(sizes))
+    bystanders = []
+    for colour in colours[2:]:
+        bystanders.append(Actor(colour, rng.choice(other_shapes), rng.choice(sizes)))
     return _Cast(first, second, tuple(bystanders))
 
 

@@ -1,8 +1,8 @@
 """What happens in the films of the generated data set, one function for each kind of film.
 
-A film is of a stage, which holds all places and times, and of actors, the shapes of which something
-happens to one or two. Every film can be played backwards. Then the same frames tell another story:
-what moved to the right moves to the left, and what grew shrinks.
+A film shows actors on a stage. The actors are coloured shapes, and the stage holds all places and
+times. Every film can be played backwards, and the same frames then tell another story: what moved
+to the right moves to the left, and what grew shrinks.
 """
 
 from __future__ import annotations
