@@ -34,6 +34,7 @@ COMMANDS = {
         "predictors": "train.predictors",
         "compare-objectives": "train.compare_objectives",
         "picture-faults": "train.picture_faults",
+        "frame-order": "train.frame_order",
         "answers": "eval.answers",
         "stress": "train.stress",
         "throughput": "train.throughput",

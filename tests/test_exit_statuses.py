@@ -15,6 +15,7 @@ from mmrm.commands import modules_by_command
 QUESTIONS = "{type: shapes, level: demo, split: validation, rows: 2}"
 RATED_QUESTIONS = "{type: shapes_rated, level: demo, split: validation, rows: 2}"
 DRAWN_QUESTIONS = "{type: shapes_drawn, level: demo, split: validation, rows: 2}"
+MOTION_QUESTIONS = "{type: shapes_motion, level: demo, split: validation, rows: 2}"
 WRONG_ARGUMENTS = 2
 OTHER_ERROR = 1
 
@@ -57,6 +58,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     ),
     "compare-objectives": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", RATED_QUESTIONS]),
     "picture-faults": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", DRAWN_QUESTIONS]),
+    "frame-order": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", MOTION_QUESTIONS]),
     "answers": (OTHER_ERROR, ["nowhere", "--output", "new/answers.json"]),
     "stress": (WRONG_ARGUMENTS, ["nowhere.yaml"]),
     "throughput": (OTHER_ERROR, ["--json", "file/inside.json"]),

@@ -74,7 +74,7 @@ COMMANDS = {
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
-        *("throughput", "describe", "compare_objectives", "picture_faults"),
+        *("throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""
@@ -105,7 +105,7 @@ NAMED_TWICE = {
     **dict.fromkeys(
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
-            *("compare_objectives", "picture_faults"),
+            *("compare_objectives", "picture_faults", "frame_order"),
         ),
         "a command and its study",
     ),

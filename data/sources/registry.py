@@ -56,6 +56,7 @@ SOURCES: dict[str, type[SourceConfig] | str] = {
     "shapes": "mmrm.data.synthetic.source:ShapesConfig",
     "shapes_drawn": "mmrm.data.synthetic.drawn_source:DrawnShapesConfig",
     "shapes_edited": "mmrm.data.synthetic.drawn_source:EditedShapesConfig",
+    "shapes_motion": "mmrm.data.synthetic.motion_source:MotionConfig",
     "shapes_rated": "mmrm.data.synthetic.rated_source:RatedShapesConfig",
     "sharegpt": ShareGptConfig,
     "shp": ShpConfig,

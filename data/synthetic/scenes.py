@@ -231,7 +231,7 @@ have none."""
 
 
 @lru_cache(maxsize=256)
-def _shape_mask(shape: str, radius: float) -> Image.Image:
+def shape_mask(shape: str, radius: float) -> Image.Image:
     """Return the mask of a shape: for each pixel the share that the shape covers, in 8 bits."""
     side = 2 * int(radius + 1)
     large_mask = Image.new("L", (side * _OVERSAMPLING, side * _OVERSAMPLING))
@@ -265,7 +265,7 @@ NUM_BACKGROUNDS = 16
 
 
 @lru_cache(maxsize=256)
-def _background(side: int, tone: int) -> Image.Image:
+def background(side: int, tone: int) -> Image.Image:
     """Return an RGB image in which red increases to the right, and green downwards.
 
     So each part of the image shows its position. A vision tower that has rotary positions alone
@@ -293,7 +293,7 @@ def draw(scene: Scene) -> Image.Image:
     """
     level = scene.level
     side = scene.grid * CELL
-    image = _background(side, scene.look % NUM_BACKGROUNDS).copy()
+    image = background(side, scene.look % NUM_BACKGROUNDS).copy()
     for thing in sorted(scene.things, key=lambda thing: thing.kind != "shape"):
         mask = _mask_of(thing, level)
         x_offset, y_offset = _offset_in_cell(scene, thing.cell)
@@ -322,7 +322,7 @@ def _offset_in_cell(scene: Scene, cell: int) -> tuple[int, int]:
 def _mask_of(thing: SceneObject, level: Level) -> Image.Image:
     """Return the mask of a thing: for each pixel the share that the thing covers, in 8 bits."""
     if thing.kind == "shape":
-        return _shape_mask(thing.what, level.sizes[thing.size])
+        return shape_mask(thing.what, level.sizes[thing.size])
     if thing.kind == "word":
         return _text_mask(thing.what, level.font)
     return _text_mask(thing.what, level.font + _LARGER_DIGITS)

@@ -18,6 +18,7 @@ ENDS_WITH_A_MESSAGE = {
     "annotate",
     "on-policy",
     "picture-faults",
+    "frame-order",
     "predictors",
     "select-pairs tries",
     "stress",

@@ -67,6 +67,7 @@ POLICY_OPTIONS = {"policy": ["embedded"], "questions": [NEW_QUESTIONS], "launche
 RESPONSES = {"scored": ["scored.jsonl"], "output": ["out.jsonl"]}
 RATED_QUESTIONS = "{type: shapes_rated, level: demo, split: benchmark, rows: 4, seed: 4}"
 DRAWN_QUESTIONS = "{type: shapes_drawn, level: demo, split: benchmark, rows: 4, seed: 4}"
+MOTION_QUESTIONS = "{type: shapes_motion, level: demo, split: benchmark, rows: 4, seed: 4}"
 RUN = ("run", "vl")
 BASE_CALLS = {
     "rm": BaseCall({"recipe": ["rm.yaml"], "dry_run": []}, ("rm.yaml",)),
@@ -140,6 +141,10 @@ BASE_CALLS = {
     ),
     "picture-faults": BaseCall(
         {"list": ["list.yaml"], "questions": [DRAWN_QUESTIONS], "launcher": ["false"]},
+        ("list.yaml",),
+    ),
+    "frame-order": BaseCall(
+        {"list": ["list.yaml"], "questions": [MOTION_QUESTIONS], "launcher": ["false"]},
         ("list.yaml",),
     ),
     "answers": BaseCall({"checkpoint": ["run/base"], "items": ["2"]}, ("run",)),

@@ -107,6 +107,7 @@ def valid(folder: Path) -> dict[str, Any]:
         "shapes": {"level": "demo", "rows": 6400},
         "shapes_drawn": {"level": "demo", "rows": 6400, "ties": False},
         "shapes_edited": {"level": "demo", "rows": 6400, "ties": False},
+        "shapes_motion": {"level": "demo", "rows": 6400},
         "shapes_rated": {"level": "demo", "rows": 6400, "ties": False},
         "povid": {"images": str(folder)},
     }

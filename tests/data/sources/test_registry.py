@@ -30,7 +30,7 @@ def test_every_row_is_a_source_of_that_name() -> None:
 
 def test_only_the_embedded_world_is_a_wing() -> None:
     wings = [name for name, row in SOURCES.items() if isinstance(row, str)]
-    assert wings == ["shapes", "shapes_drawn", "shapes_edited", "shapes_rated"]
+    assert wings == ["shapes", "shapes_drawn", "shapes_edited", "shapes_motion", "shapes_rated"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_only_the_embedded_world_is_a_wing() -> None:
     [
         ("has_critiques", ["mm_rlhf", "project", "shapes"]),
         ("has_rationales", ["project", "r1_reward", "shapes"]),
-        ("has_answers", ["questions", "shapes", "shapes_rated"]),
+        ("has_answers", ["questions", "shapes", "shapes_motion", "shapes_rated"]),
     ],
 )
 def test_types_of_records_with_more_than_two_responses(attribute: str, names: list[str]) -> None:

@@ -34,10 +34,16 @@ PICTURES = [
     {"level": "demo", "split": "train", "rows": 20, "seed": 0},
     {"level": "medium", "split": "validation", "rows": 20, "seed": 0, "ties": False},
 ]
+MOTION: list[dict[str, Any]] = [
+    {"level": "demo", "split": "train", "rows": 40, "seed": 0},
+    {"level": "demo", "split": "train", "rows": 40, "seed": 0, "played": "reversed"},
+    {"level": "medium", "split": "validation", "rows": 20, "seed": 0, "frames": 5},
+]
 GENERATED = {
     "shapes": SHAPES,
     "shapes_drawn": PICTURES,
     "shapes_edited": PICTURES,
+    "shapes_motion": MOTION,
     "shapes_rated": RATED_SHAPES,
 }
 
