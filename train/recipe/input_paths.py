@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from mmrm.data.encoded_video import FRAMES_OF_PATCH
 from mmrm.data.errors import CheckpointError, UserError
+from mmrm.data.frame_sampling import FRAMES_OF_PATCH
 from mmrm.data.images import PatchTokens
 from mmrm.data.preparation.filters import read_fingerprints
 from mmrm.data.sources.shared.source import SourceConfig

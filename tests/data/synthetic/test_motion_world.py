@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmrm.data.encoded_video import decoded_frames
+from mmrm.data.frame_sampling import decoded_frames
 from mmrm.data.synthetic import motion_world
 from mmrm.data.synthetic.film_questions import FILM_QUESTION_TYPES
 from mmrm.data.synthetic.films import WAYS_TO_PLAY, Film, drawn_frames, encoded, played_frames
