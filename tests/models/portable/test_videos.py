@@ -101,7 +101,7 @@ def processor_of(family: str) -> Any:
 
 def packed(model: Any, sampling: VideoConfig, read: Read = "end_of_turn") -> torch.Tensor:
     """Return the scores of the conversations in one packed row."""
-    encoder = tiny.encoder(model.config.model_type, videos=sampling, **PIXELS)  # type: ignore[arg-type]
+    encoder = tiny.encoder(model.config.model_type, videos=sampling, **PIXELS)
     tree = encoder.encode_conversations(conversations(), read, "test")
     with torch.no_grad():
         scores: torch.Tensor = model(**encoder.pack([tree]).score_inputs())
@@ -144,7 +144,7 @@ def test_joint_scores_are_those_of_packed_rows(tmp_path: Path, family: str) -> N
     sampling = SAMPLINGS["by rate"]
     model = model_of(tmp_path, family, sampling)
     set_joint_responses(model, 2)
-    encoder = tiny.encoder(family, videos=sampling, **PIXELS)  # type: ignore[arg-type]
+    encoder = tiny.encoder(family, videos=sampling, **PIXELS)
     prompt = response_of(PROMPT)
     turn: Any = {"role": "user", "content": prompt.parts}
     wanted = torch.zeros(2)
@@ -211,7 +211,7 @@ def test_remote_code_samples_and_scores_them_elsewhere(tmp_path: Path, family: s
     sampling = SAMPLINGS["by rate"]
     model = model_of(tmp_path / "start", family, sampling)
     model.save_pretrained(tmp_path / "saved")
-    tiny.encoder(family, videos=sampling, **PIXELS)  # type: ignore[arg-type].save_pretrained(tmp_path / "saved")
+    tiny.encoder(family, videos=sampling, **PIXELS).save_pretrained(tmp_path / "saved")
     with (tmp_path / "given.pickle").open("wb") as file:
         pickle.dump(([{"role": "user", "content": PROMPT}], RESPONSES), file)
     arguments = [str(tmp_path / name) for name in ("saved", "given.pickle", "scores.pt")]
