@@ -380,12 +380,19 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [line for line in state["log_history"] if "loss" in line]
 
 
+ROUNDED_STEPS = 1e-8
+"""Largest difference of a figure under ZeRO-3, relative to the largest figure of its step. That of Qwen3.5, whose steps
+are clipped to a seventieth, was 1.3e-9; every tensor differed by 3e-8 of its change."""
+
+
 def assert_same_steps(
     found: list[dict[str, Any]], wanted: list[dict[str, Any]], names: Sequence[str], stage: str
 ) -> None:
     """Assert that two float64 runs logged the same figures `names` at every step.
 
-    DeepSpeed's ZeRO-3 rounds the norm of the gradient to float32 on every processor.
+    DeepSpeed's ZeRO-3 rounds the norm of the gradient to float32 on every processor. All gradients
+    of a step that is clipped are scaled by it, so the figures of the next steps differ by up to
+    `ROUNDED_STEPS`.
     """
     assert len(found) == len(wanted)
     for line, other in zip(found, wanted, strict=True):
@@ -393,6 +400,10 @@ def assert_same_steps(
         if stage.startswith("zero3"):
             compared.remove("grad_norm")
             assert abs(line["grad_norm"] / other["grad_norm"] - 1) < 2**-23
+            allowed = ROUNDED_STEPS * max(abs(other[name]) for name in compared)
+            for name in compared:
+                assert abs(line[name] - other[name]) <= allowed, name
+            continue
         assert_exact(
             {name: line[name] for name in compared}, {name: other[name] for name in compared}
         )
