@@ -92,7 +92,8 @@ class PointPrompt(Section):
         if self.question is not None:
             return self.question
         by_value = sorted(self.value_by_text, key=self.value_by_text.__getitem__)
-        worst, best = by_value[0], by_value[-1]
+        worst = by_value[0]
+        best = by_value[-1]
         if self.scores == "yes/no":
             ask = "Is the response good? The score is yes or no."
         elif len(by_value) == 2:

@@ -112,22 +112,29 @@ def judge_card(
     critique_values = None
     if critique is not None:
         critique_values = critique.model_dump(mode="json")
+    template = method.get("template")
+    points_values = None
+    if points is not None:
+        # A judge of single responses compares nothing.
+        template = None
+        points_values = points.model_dump(mode="json")
+        judge_type = "points"
     card = {
         "backbone": backbone,
         "head": recipe.get("head"),
         "method": method["type"],
-        "judge_type": judge_type if points is None else "points",
+        "judge_type": judge_type,
         "autocast": recipe["deepspeed"] == "none" and backbone["dtype"] == "bfloat16",
         "nf4": lora is not None and lora["quantise"] == "nf4",
         "critique": critique_values,
-        "template": method.get("template") if points is None else None,
+        "template": template,
         "token_budget": None if budget == "auto" else budget,
         "workers": recipe["workers"],
         "benchmarks": evaluation["benchmarks"],
         "protocol": evaluation["protocol"],
         "baselines": evaluation["baselines"],
         "joint_responses": joint_responses,
-        "points": None if points is None else points.model_dump(mode="json"),
+        "points": points_values,
     }
     return JudgeCard.model_validate_json(json.dumps(card))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from mmrm.data.arrays import Floats
@@ -89,7 +88,7 @@ def test_the_evidence_is_the_integral_over_the_strengths() -> None:
 def test_intervals_hold_the_true_strengths_in_95_of_100_cases(spread: float) -> None:
     """150 prompts of 8 responses are drawn, and each response has 12 comparisons."""
     rng = np.random.default_rng(1)
-    is_inside: list[Any] = []
+    is_inside: list[NDArray[np.bool_]] = []
     for _ in range(150):
         true = rng.normal(0, spread, 8)
         true -= true.mean()

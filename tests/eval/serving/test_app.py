@@ -9,17 +9,19 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.judging_config import ComparisonsConfig
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.serving.app import application
 from mmrm.eval.serving.request_limits import RequestLimits
-from mmrm.eval.serving.service import JudgeToServe, Service
+from mmrm.eval.serving.service import JudgeToServe, Service, load_served
 from mmrm.eval.suite.fingerprint import judge_digest
 from tests.eval.serving.client import data_uri, group, png, serving
 
@@ -187,6 +189,26 @@ def test_a_ranking_by_fewer_comparisons_is_the_judges_own(judges: dict[str, Judg
         assert answered["judgements"] == len(scores.votes) == len(answered["votes"])
         assert answered["tokens"] < answered["tokens_unshared"]
     assert first["judgements"] <= 2 * 10  # in place of 30
+
+
+def test_a_judge_of_single_responses_is_served_like_a_reward_model(
+    judges: dict[str, JudgeToServe], places: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "points.yaml"
+    checkpoint = json.loads(places["generative"].read_text())["checkpoint"]
+    file.write_text(json.dumps({"type": "points", "checkpoint": checkpoint}))
+    served = load_served(file, "points", Runtime(torch.device("cpu"), 2000))
+    assert served.served.kind == "points"
+    sent = group("What is it?", *"abc", images=1)
+    _, answer = asked(served, {"groups": [sent, group("y", "alone")]})
+    first, second = answer["groups"]
+    candidates = candidates_of(sent["messages"], sent["responses"], sent["images"])
+    [scores] = served.judge.score_batch([candidates])
+    assert first["scores"] == pytest.approx(scores.values, rel=1e-5)
+    assert first["attributes"].keys() == {"std", "mass"}
+    assert (first["judgements"], first["unread"]) == (0, 0)
+    assert first["tokens"] < first["tokens_unshared"]
+    assert len(second["scores"]) == 1
 
 
 def test_paths_of_images_stay_below_the_media_folder(

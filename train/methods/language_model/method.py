@@ -24,7 +24,7 @@ from mmrm.eval.judges.pointwise import PointJudge
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Conversation, Encoder
 from mmrm.train.methods.language_model.config import LanguageModelConfig
-from mmrm.train.methods.language_model.ratings import RatingEncoder
+from mmrm.train.methods.language_model.rating_texts import RatingEncoder
 from mmrm.train.methods.method import Method, SupervisedMethod
 from mmrm.train.supervised.devices import unwrapped
 from mmrm.train.supervised.objectives import Objective, perplexity

@@ -15,7 +15,7 @@ from mmrm.eval.candidates import Candidates
 from mmrm.eval.judges.packed_judge import Unit, UnitEncoder
 from mmrm.eval.judges.points.judge import PromptedPoint
 from mmrm.eval.judges.pointwise import PointLayout
-from mmrm.train.methods.language_model.ratings import RatingEncoder, ratings_of
+from mmrm.train.methods.language_model.rating_texts import RatingEncoder, ratings_of
 from tests.eval.make import png
 from tests.models import tiny
 
