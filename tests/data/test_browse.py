@@ -77,7 +77,7 @@ def test_videos_are_shown_as_strips_of_frames(tmp_path: Path) -> None:
     pytest.importorskip("av")
     video(tmp_path / "a.mp4", 20)
     generated = [{"type": "text", "text": "Here:"}, {"type": "video"}]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": "See <video>", "videos": ["a.mp4"], "chosen": "A cat.", "rejected": "A dog."},
         {"prompt": "Film a cat.", "chosen": generated, "chosen_videos": ["a.mp4"]}
         | {"rejected": [{"type": "video"}], "rejected_videos": ["a.mp4"]},
