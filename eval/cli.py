@@ -109,7 +109,7 @@ def add_benchmarks_option(
     """
     help_text = (
         "PLACE is `hub`, `embedded`, `embedded-medium`, `embedded-hard` or a path, then settings "
-        "as needed: ,revision=… ,image_root=… ,type=… ,limit=… ,frames=…"
+        "as needed: ,revision=… ,image_root=… ,type=… ,limit=… ,frames=… ,videos=video"
     )
     parser.add_argument(
         "--benchmarks",

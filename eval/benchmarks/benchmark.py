@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import model_validator
 
-from mmrm.data.config.section import Count, Section
+from mmrm.data.config.section import Count, GrowingSection
 from mmrm.data.preference import Message
 from mmrm.eval.benchmarks.editions import EMBEDDED
 from mmrm.eval.candidates import BenchmarkRow, Example, Scores, Side
@@ -35,8 +35,10 @@ BUILT_IN = ("hub", *EMBEDDED)
 """Locations that are not paths."""
 
 
-class Location(Section):
+class Location(GrowingSection):
     """The location of a benchmark's rows and images."""
+
+    LATER_KEYS = frozenset({"videos"})
 
     location: str = "hub"
     """`hub` (downloaded by its public id), `embedded`, `embedded-medium` or `embedded-hard` (this
@@ -57,6 +59,9 @@ class Location(Section):
     """Largest number of frames of a video, evenly spaced, for benchmarks with videos. null takes the
     number of the authors' script: 32 for mm_rlhf_rewardbench and mm_rlhf_rankings, 8 for
     genai_bench, two a second for videogen_rewardbench."""
+    videos: Literal["frames", "video"] = "frames"
+    """Show the frames of a video, which `data/frames.py` has cut, as images, or give the judge the
+    video itself, whose frames are chosen by `backbone.videos` of the judge's recipe."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Location:
@@ -69,6 +74,11 @@ class Location(Section):
             raise ValueError(
                 f"`image_root` is {self.image_root!r}, and the location {self.location!r} has its "
                 "own images. Remove `image_root`, or set the location to a local path."
+            )
+        if self.videos == "video" and self.frames is not None:
+            raise ValueError(
+                f"`frames` is {self.frames} and `videos` is 'video', but the frames of a video that "
+                "is shown itself are chosen by `backbone.videos` of the judge's recipe. Remove one."
             )
         return self
 

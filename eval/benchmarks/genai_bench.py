@@ -7,7 +7,8 @@ share of rows whose vote the judge gives. `[[A=B]]` is right for both kinds of t
 
 The rows are on the hub (the split `test_v1`, as in the official script), or in a copy of the hub's
 repository: a folder with a subfolder of parquet files for each task, or the folder or a file of one
-task. Videos are shown as frames, which `python data/frames.py VIDEOS OUT` cuts. The official script
+task. Videos are shown as frames, which `python data/frames.py VIDEOS OUT` cuts, or themselves if
+the location has `videos: video`. The official script
 shows 8 frames. Its configuration names 16, under a key that the script does not read.
 
 A row of a tie has no better response. A judge is right on it if it scores both responses equally,
@@ -73,7 +74,11 @@ from mmrm.eval.benchmarks.tie_calibration import (
     accuracy_with_ties_one_by_one,
     accuracy_without_ties,
 )
-from mmrm.eval.benchmarks.video_frames import frames_from_the_first
+from mmrm.eval.benchmarks.video_frames import (
+    frames_from_the_first,
+    video_at,
+    with_note_on_videos,
+)
 from mmrm.eval.candidates import RankedExample, Scores
 
 NAME = "genai_bench"
@@ -144,14 +149,15 @@ def check_location(where: Location) -> None:
 def load(where: Location) -> LoadedBenchmark:
     """Return the rows, after checking that every image can be decoded.
 
-    A row without its images, or without frames of its videos, is unavailable.
+    A row without its images, its videos or their frames is unavailable.
 
     Raises:
         UserError: If files are missing, images are broken, or no row can be shown.
         RecordError: If a row cannot be used.
     """
     rows, origin = _rows_and_origin(where)
-    return loaded_benchmark(NAME, rows, where, origin, editions_with_groups(KNOWN, rows))
+    loaded = loaded_benchmark(NAME, rows, where, origin, editions_with_groups(KNOWN, rows))
+    return with_note_on_videos(loaded, where, f"{NUM_FRAMES} frames")
 
 
 def read(where: Location) -> list[RankedExample]:
@@ -188,7 +194,7 @@ def _rows_and_origin(where: Location) -> tuple[list[RankedExample], str]:
     for index in limited_indices(len(numbered_rows), where.limit):
         number, row = numbered_rows[index]
         identity = f"{NAME}:{index} ({row_id(_task_of_row(row, index), number)})"
-        examples.append(_example(row, number, image_root, identity, where.frames or NUM_FRAMES))
+        examples.append(_example(row, number, image_root, identity, where))
     return examples, origin
 
 
@@ -229,7 +235,7 @@ def _task_of_row(row: Row, index: int) -> str:
     )
 
 
-def _example(row: Row, number: int, root: Path, identity: str, num_frames: int) -> RankedExample:
+def _example(row: Row, number: int, root: Path, identity: str, where: Location) -> RankedExample:
     """Return a row of the hub's files as a row with a ranking of two responses.
 
     Args:
@@ -237,7 +243,7 @@ def _example(row: Row, number: int, root: Path, identity: str, num_frames: int) 
         number: The number of the row in its task.
         root: The folder that paths of images and frames are relative to.
         identity: The benchmark and the row, for messages.
-        num_frames: The most frames of a video that are shown.
+        where: The location, which says if a video or its frames are shown.
 
     Raises:
         RecordError: If texts are missing, or the vote is none of the four.
@@ -254,10 +260,10 @@ def _example(row: Row, number: int, root: Path, identity: str, num_frames: int) 
     if columns.source is not None:
         sources.append(row_image(row.get(columns.source), root, identity))
     left, right = (
-        _response(row.get(column), task, root, identity, num_frames) for column in columns.responses
+        _response(row.get(column), task, root, identity, where) for column in columns.responses
     )
     missing = [image.reference for image in sources if image.content is None]
-    missing += [response.reference for response in (left, right) if not response.content.images]
+    missing += [response.reference for response in (left, right) if not response.content.content]
     unavailable = f"missing under {root}: {', '.join(missing)}" if missing else ""
 
     prompt = user_turn(row[columns.texts[-1]], num_images=len(sources))
@@ -288,21 +294,21 @@ class _ShownResponse:
     """A response of a row, and a text that stands for it in the row's key."""
 
     content: Response
-    """The image, or the frames of the video. Empty if they are missing."""
+    """The image, the frames of the video, or the video. Empty if they are missing."""
     reference: str
 
 
 def _response(
-    value: object, task: str, root: Path, identity: str, num_frames: int
+    value: object, task: str, root: Path, identity: str, where: Location
 ) -> _ShownResponse:
-    """Return a response: an image, or the frames of a video.
+    """Return a response: an image, the frames of a video, or a video.
 
     Args:
         value: The image, or the address of the video.
         task: The task.
         root: The folder that paths of images and frames are relative to.
         identity: The benchmark and the row, for messages.
-        num_frames: The most frames of a video that are shown.
+        where: The location, which says if a video or its frames are shown.
 
     Raises:
         RecordError: If the value is neither an image nor a text.
@@ -315,11 +321,24 @@ def _response(
             f"{identity}: a video is {abbreviated(value)}; required is its address. Fetch the "
             "files again."
         )
+    if where.videos == "video":
+        videos = video_at(root, path_of_video(value), identity)
+        return _ShownResponse(Response(videos), value)
+    num_frames = where.frames or NUM_FRAMES
     for folder_name in frame_folders(value):
         frames = frames_from_the_first(path_below(root, folder_name, identity), num_frames)
         if frames:
             return _ShownResponse(Response(frames), value)
     return _ShownResponse(Response(()), value)
+
+
+def path_of_video(address: str) -> str:
+    """Return the path of a video in a copy of the repository that its address names.
+
+    Example: https://huggingface.co/datasets/tianleliphoebe/genai-arena-video-mp4/blob/main/dir/a.mp4
+    gives dir/a.mp4.
+    """
+    return address.partition("/blob/main/")[2] or Path(address).name
 
 
 def frame_folders(address: str) -> list[str]:
@@ -328,7 +347,7 @@ def frame_folders(address: str) -> list[str]:
     Example: https://huggingface.co/datasets/tianleliphoebe/genai-arena-video-mp4/blob/main/dir/a.mp4
     gives dir/a, where data/frames.py writes the frames of a copy of that repository, and a.
     """
-    path = Path(address.partition("/blob/main/")[2] or Path(address).name).with_suffix("")
+    path = Path(path_of_video(address)).with_suffix("")
     return list(dict.fromkeys([str(path), path.name]))
 
 

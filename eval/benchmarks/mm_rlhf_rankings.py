@@ -23,7 +23,7 @@ from mmrm.eval.benchmarks.benchmark import (
     ScoringRule,
     drawn_order,
 )
-from mmrm.eval.benchmarks.mm_rlhf_rewardbench import published
+from mmrm.eval.benchmarks.mm_rlhf_rewardbench import FRAMES, published
 from mmrm.eval.benchmarks.prediction_records import text
 from mmrm.eval.benchmarks.ranked_predictions import (
     best_of_n_score,
@@ -32,6 +32,7 @@ from mmrm.eval.benchmarks.ranked_predictions import (
     score_records,
 )
 from mmrm.eval.benchmarks.rows import content_key, limited_indices, loaded_benchmark
+from mmrm.eval.benchmarks.video_frames import with_note_on_videos
 from mmrm.eval.candidates import Example, RankedExample
 
 NAME = "mm_rlhf_rankings"
@@ -56,7 +57,8 @@ def load(where: Location) -> LoadedBenchmark:
         RecordError: If a row cannot be used, or the pairs of an item contradict each other.
     """
     rows, origin = _rows_and_origin(where)
-    return loaded_benchmark(NAME, rows, where, origin, KNOWN)
+    loaded = loaded_benchmark(NAME, rows, where, origin, KNOWN)
+    return with_note_on_videos(loaded, where, f"{FRAMES} frames")
 
 
 def read(where: Location) -> list[RankedExample]:
@@ -112,6 +114,7 @@ def _ranked_row(pairs: Sequence[Example], identity: str) -> RankedExample:
     return RankedExample(
         key=content_key(first.prompt, sorted(responses), references),
         images=first.images,
+        videos=first.videos,
         prompt=first.prompt,
         responses=text_responses(*responses),
         ranks=tuple(rank_by_response[response] for response in responses),

@@ -6,7 +6,8 @@ The rows are in a local `mm_reward_bench.jsonl`, or else train-*.parquet, with t
 (also in the embedded edition), or on the hub. Items about videos need folders of frames. The hub's
 repository has them, and `python data/frames.py VIDEOS OUT --frames 32` cuts them. If a folder holds
 more frames than the location's `frames` (32 by default), this number is taken, evenly spaced. Items
-without frames are counted as unavailable.
+without frames are counted as unavailable. With `videos: video` of the location, judges see the
+videos themselves, whose files are looked for where the frames are.
 
 The benchmark publishes no prompt that shows both responses. Its authors' critic scores each
 response alone, and the pairwise script of R1-Reward shows the winner first.
@@ -20,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.preference import text_pair
+from mmrm.data.encoded_video import Video
+from mmrm.data.preference import EncodedImage, text_pair
 from mmrm.data.storage.row_files import Row
 from mmrm.eval.benchmarks.benchmark import (
     Benchmark,
@@ -51,7 +53,7 @@ from mmrm.eval.benchmarks.rows import (
     require_texts,
     user_turn,
 )
-from mmrm.eval.benchmarks.video_frames import frames_of_video
+from mmrm.eval.benchmarks.video_frames import frames_of_video, video_at, with_note_on_videos
 from mmrm.eval.candidates import Example
 
 NAME = "mm_rlhf_rewardbench"
@@ -78,9 +80,12 @@ FRAMES = 32
 def load(where: Location) -> LoadedBenchmark:
     """Return the rows as `PublishedBenchmark.load` does.
 
-    A note states the number of frames if a video is shown with more or fewer frames than FRAMES.
+    A note states the number of frames if a video is shown with more or fewer frames than FRAMES, or
+    that the videos themselves are shown.
     """
     benchmark = published(where).load(where)
+    if where.videos == "video":
+        return with_note_on_videos(benchmark, where, f"{FRAMES} frames")
     num_frames = []
     for example in benchmark.examples:
         if example.source == "video":
@@ -96,7 +101,7 @@ def load(where: Location) -> LoadedBenchmark:
 
 
 def published(where: Location) -> PublishedBenchmark:
-    """Return the published benchmark, whose videos have at most `where.frames` frames."""
+    """Return the published benchmark, whose videos are shown as `where` says."""
     return PublishedBenchmark(
         name=NAME,
         title="MM-RLHF-RewardBench",
@@ -104,16 +109,16 @@ def published(where: Location) -> PublishedBenchmark:
         files=FILES,
         image=None,
         known=KNOWN,
-        convert=partial(_example, where.frames or FRAMES),
+        convert=partial(_example, where),
         videos=True,
     )
 
 
-def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
+def _example(where: Location, row: Row, root: Path, identity: str) -> Example:
     """Return a row of the official file as an example.
 
     Args:
-        num_frames: The most frames of a video that are shown.
+        where: The location, which says if a video or its frames are shown.
         row: The row.
         root: The folder that the paths of images and videos are relative to.
         identity: The benchmark and the row, for messages.
@@ -127,23 +132,31 @@ def _example(num_frames: int, row: Row, root: Path, identity: str) -> Example:
 
     video = row.get("video")
     unavailable = ""
+    images: tuple[EncodedImage, ...] = ()
+    videos: tuple[Video, ...] = ()
     if video:
-        images = frames_of_video(root, video, identity, num_frames)
         reference = video
         group = "video"
         source = "video"
-        if not images:
-            unavailable = f"no frames of {video} under {root}: cut them by data/frames.py"
+        if where.videos == "video":
+            videos = video_at(root, video, identity)
+            if not videos:
+                unavailable = f"no video {video} under {root}"
+        else:
+            images = frames_of_video(root, video, identity, where.frames or FRAMES)
+            if not images:
+                unavailable = f"no frames of {video} under {root}: cut them by data/frames.py"
     else:
         images, reference = image_of_row(row.get("image"), root, identity)
         group = _group(str(columns.get("image") or ""))
         source = "image"
 
-    prompt = user_turn(row["prompt"], len(images))
+    prompt = user_turn(row["prompt"], len(images), num_videos=len(videos))
     responses, better = in_drawn_order(row["prompt"], row["chosen"], row["rejected"])
     return Example(
         key=content_key(prompt, sorted(responses), [reference]),
         images=images,
+        videos=videos,
         prompt=prompt,
         responses=text_pair(*responses),
         better=better,

@@ -71,6 +71,11 @@ class BenchmarkConfig(Location):
                 f"`frames` is for {', '.join(WITH_VIDEOS)}, and {self.name} shows no videos. "
                 "Remove `frames`."
             )
+        if self.videos == "video" and self.name not in WITH_VIDEOS:
+            raise ValueError(
+                f"`videos: video` is for {', '.join(WITH_VIDEOS)}, and {self.name} has no videos "
+                "of its own. Remove `videos`."
+            )
         if self.type is not None and self.name != PREFERENCE_FOLDER.name:
             raise ValueError(
                 f"`type` is for {PREFERENCE_FOLDER.name}, and {self.name} has its own format. "

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmrm.data.encoded_video import Video, video_size
 from mmrm.data.errors import HubError, ImageError, RecordError, UserError
 from mmrm.data.images import decode
 from mmrm.data.preference import (
@@ -23,6 +24,7 @@ from mmrm.data.preference import (
     Part,
     Preference,
     control_token_faults,
+    image_parts,
 )
 from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.regular_files import open_regular, require_regular
@@ -511,15 +513,18 @@ def path_below(root: Path, reference: str, identity: str) -> Path:
     return candidates[0]
 
 
-def user_turn(text: str, num_images: int, images_last: bool = False) -> tuple[Message, ...]:
-    """Return a conversation of one user turn, with a text and `num_images` image parts.
+def user_turn(
+    text: str, num_images: int, images_last: bool = False, num_videos: int = 0
+) -> tuple[Message, ...]:
+    """Return a conversation of one user turn, with a text, images and videos.
 
-    The images come before the text, as Qwen2.5-VL was trained. If `images_last` is True, they come
-    after it, as official scripts send them.
+    The images and videos come before the text, as Qwen2.5-VL was trained. If `images_last` is True,
+    they come after it, as official scripts send them.
     """
     text_part: Part = {"type": "text", "text": text}
-    image_parts: list[Part] = [{"type": "image"} for _ in range(num_images)]
-    parts = [text_part, *image_parts] if images_last else [*image_parts, text_part]
+    media_parts: list[Part] = image_parts(num_images)
+    media_parts += [{"type": "video"} for _ in range(num_videos)]
+    parts = [text_part, *media_parts] if images_last else [*media_parts, text_part]
     return ({"role": "user", "content": parts},)
 
 
@@ -585,6 +590,7 @@ def loaded_benchmark(
             f"{problem_lines(unavailable)}"
         )
     check_images(name, rows)
+    check_videos(name, rows)
 
     notes = []
     if where.limit is not None:
@@ -632,6 +638,30 @@ def check_images(name: str, examples: Sequence[BenchmarkRow]) -> None:
             "\nEvery row needs its image, or else the score is another benchmark's. Set image_root "
             "to the folder that the paths are relative to, or fetch the images again. The option "
             "`--images none` leaves images out on purpose."
+        )
+
+
+def check_videos(name: str, examples: Sequence[BenchmarkRow]) -> None:
+    """Raise UserError if videos of the benchmark `name` are missing or broken; it lists their rows.
+
+    Videos are opened, and their frames are counted without being decoded.
+    """
+    identity_by_video: dict[Video, str] = {}
+    for example in examples:
+        for video in example.all_videos:
+            identity_by_video.setdefault(video, example.identity)
+    problems = []
+    for video, identity in identity_by_video.items():
+        try:
+            video_size(video, identity)
+        except ImageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError(
+            f"{name}: {len(problems)} of {len(identity_by_video)} videos are missing or broken:"
+            f"{problem_lines(problems)}"
+            "\nEvery row needs its video, or else the score is another benchmark's. Fetch the "
+            "videos again."
         )
 
 

@@ -5,7 +5,7 @@ People compared the two videos of a row in visual quality (VQ), motion quality (
 may be a tie. The other labels are used by the official rule alone.
 
 The table videogen-rewardbench.csv names videos. Judges see the frames that data/frames.py cuts of
-them. A row without frames is unavailable.
+them, or the videos themselves with `videos: video`. A row without them is unavailable.
 
 The rule `official` is `main` of eval_videogen_rewardbench.py with calc_accuracy.py, in
 github.com/KwaiVGI/VideoAlign at 219ab9d.
@@ -55,7 +55,7 @@ from mmrm.eval.benchmarks.tie_calibration import (
     accuracy_without_ties,
     best_tie_threshold,
 )
-from mmrm.eval.benchmarks.video_frames import frames_of_video
+from mmrm.eval.benchmarks.video_frames import frames_of_video, video_at, with_note_on_videos
 from mmrm.eval.candidates import RankedExample, Scores
 
 NAME = "videogen_rewardbench"
@@ -84,10 +84,12 @@ FRAMES = 32
 def check_location(where: Location) -> None:
     """Raise UserError if the location does not hold the table."""
     if where.location == "hub":
+        cut = ""
+        if where.videos == "frames":
+            cut = ", cut the frames with `python data/frames.py VIDEOS VIDEOS --frames 32`"
         raise UserError(
-            "VideoGen-RewardBench: the hub has videos, and judges see frames. Download the data set "
-            f"{HUB}, unpack its videos, cut the frames with `python data/frames.py VIDEOS VIDEOS "
-            "--frames 32`, and set the location to the folder."
+            "VideoGen-RewardBench: the hub has the videos in one archive. Download the data set "
+            f"{HUB}, unpack its videos{cut}, and set the location to the folder."
         )
     refuse_embedded("VideoGen-RewardBench", where)
     BENCHMARK_FILES.check_location(where)
@@ -96,7 +98,8 @@ def check_location(where: Location) -> None:
 def load(where: Location) -> LoadedBenchmark:
     """Return the rows, after checking that every frame can be decoded.
 
-    A note states how many rows show other numbers of frames than the authors' model sees.
+    A note states how many rows show other numbers of frames than the authors' model sees, or that
+    the videos themselves are shown.
 
     Raises:
         UserError: If the table is missing, frames are broken, or no row can be shown.
@@ -104,6 +107,8 @@ def load(where: Location) -> LoadedBenchmark:
     """
     rows, origin = _rows_and_origin(where)
     loaded = loaded_benchmark(NAME, rows, where, origin)
+    if where.videos == "video":
+        return with_note_on_videos(loaded, where, f"{FRAMES_PER_SECOND:g} frames a second")
     shown = loaded.examples
     num_different = sum(not row.row["has_official_frames"] for row in shown)
     if not num_different:
@@ -133,18 +138,19 @@ def _rows_and_origin(where: Location) -> tuple[list[RankedExample], str]:
     table = BENCHMARK_FILES.read(where)
     rows = []
     for index in limited_indices(len(table.rows), where.limit):
-        rows.append(_example(table.rows[index], index, table.image_root, where.frames))
+        rows.append(_example(table.rows[index], index, table.image_root, where))
     return rows, table.origin
 
 
-def _example(row: Row, index: int, root: Path, most_frames: int | None) -> RankedExample:
+def _example(row: Row, index: int, root: Path, where: Location) -> RankedExample:
     """Return a row of the table.
 
     Args:
         row: The row.
         index: The number of the row in the table.
         root: The folder that the paths of videos are relative to.
-        most_frames: The most frames of a video; None takes as many as the authors' model sees.
+        where: The location, which says if videos or their frames are shown. Without a number of
+            frames, as many are shown as the authors' model sees.
 
     Raises:
         RecordError: If a column is missing.
@@ -159,8 +165,15 @@ def _example(row: Row, index: int, root: Path, most_frames: int | None) -> Ranke
     responses = []
     for side in ("A", "B"):
         video = row[f"path_{side}"]
+        if where.videos == "video":
+            shown_videos = video_at(root, video, identity)
+            if not shown_videos:
+                unavailable = unavailable or f"no video {video} under {root}"
+            has_official_frames = False
+            responses.append(Response(shown_videos))
+            continue
         num_official = _official_number(row, side)
-        num_frames = most_frames or num_official or FRAMES
+        num_frames = where.frames or num_official or FRAMES
         frames = frames_of_video(root, video, identity, num_frames)
         if not frames:
             unavailable = (

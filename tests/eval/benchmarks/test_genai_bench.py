@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import PredictionsError, RecordError, UserError
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.genai_bench import (
@@ -31,6 +32,7 @@ from mmrm.eval.results.official_scores import score_predictions_file
 from mmrm.eval.results.predictions import write_predictions
 from mmrm.eval.run import main
 from mmrm.eval.suite.suite import evaluate
+from tests.data.test_frames import video
 from tests.eval.benchmarks.test_vl_rewardbench import write_parquet
 from tests.eval.doubles import PositionFollower
 from tests.eval.make import png
@@ -124,7 +126,7 @@ def test_all_tasks_are_read_with_images_in_prompts_and_responses(tmp_path: Path)
     loaded = GENAI_BENCH.load(write_tasks(tmp_path))
     generated = loaded.examples[0]
     edited = loaded.examples[4]
-    video = loaded.examples[8]
+    video_row = loaded.examples[8]
     assert [row.group for row in loaded.examples] == [TASKS[0]] * 4 + [TASKS[1]] * 4 + [
         TASKS[2]
     ] * 3
@@ -137,7 +139,7 @@ def test_all_tasks_are_read_with_images_in_prompts_and_responses(tmp_path: Path)
         {"type": "text", "text": "make it green, 0 times"},
     ]
     # 8 of 20 frames, as numpy.arange(0, 20, 20 / 8) picks them in the official script
-    frames = [path.name for path in video.responses[0].images if isinstance(path, Path)]
+    frames = [path.name for path in video_row.responses[0].images if isinstance(path, Path)]
     assert frames == [f"{frame:06}.png" for frame in (0, 2, 5, 7, 10, 12, 15, 17)]
 
     assert [row.ranks for row in loaded.examples[:4]] == [(0, 1), (1, 0), (0, 0), (0, 0)]
@@ -173,6 +175,25 @@ def test_a_video_without_frames_is_unavailable_and_frames_can_be_set(tmp_path: P
     )
     assert [len(row.responses[0].images) for row in few.examples] == [3, 3, 3]
     assert frame_folders("https://host/a/b.mp4") == ["b"]
+
+
+def test_responses_can_be_the_videos_themselves(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    write_tasks(tmp_path)
+    for number in range(3):
+        video(tmp_path / "dir" / f"left{number}.mp4", 5)
+        video(tmp_path / f"right{number}.mp4", 5)  # without the folders of the repository
+    where = Location(
+        location=str(tmp_path / "video_generation"), videos="video", image_root=str(tmp_path)
+    )
+    loaded = GENAI_BENCH.load(where)
+    for number, example in enumerate(loaded.examples):
+        left, right = example.responses
+        assert left.content == (Video(tmp_path / "dir" / f"left{number}.mp4"),)
+        assert right.content == (Video(tmp_path / f"right{number}.mp4"),)
+    assert len(loaded.examples) == 3
+    assert len(loaded.origin.unavailable) == 1
+    assert "the official script takes 8 frames" in loaded.origin.notes[-1]
 
 
 def test_a_task_alone_is_compared_with_its_own_number_of_rows(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import PredictionsError, RecordError, UserError
 from mmrm.data.preference import num_image_parts
 from mmrm.eval.benchmarks.benchmark import Location, reward_records
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import MM_RLHF_REWARDBENCH, RULES
 from mmrm.eval.benchmarks.mm_rlhf_rewardbench import official_score as score
 from mmrm.eval.candidates import Scores
+from mmrm.eval.suite.fingerprint import rows_digest
+from tests.data.test_frames import video
 from tests.eval.make import png
 
 load = MM_RLHF_REWARDBENCH.load
@@ -100,6 +103,30 @@ def test_videos_without_frames_are_counted_as_unavailable(tmp_path: Path) -> Non
         in found.origin.notes
     )
     assert "Group video: 1 rows; the released edition has 25." in found.origin.notes
+
+
+def test_judges_can_be_given_the_videos_themselves(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    place = write_file(tmp_path, [*ROWS, row("d", video="video/other.mp4")], frames=3)
+    where = place.model_copy(update={"videos": "video"})
+    video(tmp_path / "images" / "clip.mkv", 5)
+    found = load(where)
+    example = found.examples[3]
+    assert example.videos == (Video(tmp_path / "images" / "clip.mkv"),)
+    assert example.images == ()
+    assert [part["type"] for part in example.prompt[0]["content"]] == ["video", "text"]
+    (unavailable,) = found.origin.unavailable
+    assert "no video video/other.mp4 under" in unavailable
+    assert found.origin.notes[-1] == (
+        "The judge is given the videos of 1 of 4 rows, and backbone.videos of its recipe chooses "
+        "their frames; the official script takes 32 frames."
+    )
+    frames = load(place).examples[3]
+    assert frames.key != example.key
+    assert rows_digest([frames]) != rows_digest([example])
+    (tmp_path / "images" / "clip.mkv").write_bytes(b"\x00" * 200)
+    with pytest.raises(UserError, match=r"1 of 1 videos are missing or broken"):
+        load(where)
 
 
 def test_a_missing_image_is_an_error_and_a_missing_column_too(tmp_path: Path) -> None:

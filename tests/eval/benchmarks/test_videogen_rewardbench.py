@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import PredictionsError, RecordError, UserError
 from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.registry import BenchmarkConfig
@@ -20,7 +21,9 @@ from mmrm.eval.candidates import Scores
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.official_scores import score_predictions_file
 from mmrm.eval.results.predictions import write_predictions
+from mmrm.eval.suite.fingerprint import rows_digest
 from mmrm.eval.suite.suite import evaluate
+from tests.data.test_frames import video
 from tests.eval.doubles import PositionFollower, scores_under
 from tests.eval.make import png
 
@@ -89,6 +92,27 @@ def test_rows_have_frames_as_responses(tmp_path: Path) -> None:
     assert [note for note in loaded.origin.notes if "other numbers of frames" in note] == []
 
 
+def test_responses_can_be_the_videos_themselves(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    where = write_table(tmp_path).model_copy(update={"videos": "video"})
+    for number in range(3):
+        video(tmp_path / f"videos/{number}a.mp4", 5)
+        video(tmp_path / f"videos/{number}b.mp4", 7)
+    loaded = VIDEOGEN_REWARDBENCH.load(where)
+    assert len(loaded.examples) == 3
+    for number, example in enumerate(loaded.examples):
+        first, second = example.responses
+        assert first.content == (Video(tmp_path / f"videos/{number}a.mp4"),)
+        assert second.content == (Video(tmp_path / f"videos/{number}b.mp4"),)
+    (unavailable,) = loaded.origin.unavailable
+    assert "no video videos/3a.mp4 under" in unavailable
+    assert loaded.origin.notes[-1].startswith("The judge is given the videos of 3 of 3 rows")
+    by_frames = VIDEOGEN_REWARDBENCH.load(write_table(tmp_path / "other"))
+    assert rows_digest(by_frames.examples) != rows_digest(loaded.examples)
+    with pytest.raises(UserError, match="unpack its videos, and set the location to the folder"):
+        VIDEOGEN_REWARDBENCH.load(Location(location="hub", videos="video"))
+
+
 def test_other_numbers_of_frames_are_noted(tmp_path: Path) -> None:
     where = write_table(tmp_path).model_copy(update={"frames": 3})
     loaded = VIDEOGEN_REWARDBENCH.load(where)
@@ -126,6 +150,17 @@ def test_the_hub_and_tables_of_another_form_are_refused(tmp_path: Path) -> None:
 
 def test_frames_are_a_setting_of_this_benchmark() -> None:
     assert BenchmarkConfig(name="videogen_rewardbench", location="x", frames=4).frames == 4
+
+
+def test_videos_are_a_setting_of_benchmarks_with_videos() -> None:
+    config = BenchmarkConfig(name="videogen_rewardbench", location="x")
+    assert "videos" not in config.model_dump()  # digests of earlier recipes stay as they are
+    shown = config.model_copy(update={"videos": "video"})
+    assert shown.model_dump()["videos"] == "video"
+    with pytest.raises(ValueError, match=r"`frames` is 4 and `videos` is 'video'.* Remove one"):
+        BenchmarkConfig(name="videogen_rewardbench", location="x", frames=4, videos="video")
+    with pytest.raises(ValueError, match="and vl_rewardbench has no videos of its own"):
+        BenchmarkConfig(name="vl_rewardbench", location="x", videos="video")
 
 
 @pytest.mark.parametrize(
