@@ -12,6 +12,7 @@ import inspect
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import Qwen3_5TextModel
@@ -107,7 +108,7 @@ class PackedGatedDeltaNet(Qwen3_5GatedDeltaNet):  # type: ignore[misc]
             convolved: Queries, keys and values after the convolution, (T, channels).
         """
         sizes = [self.key_dim, self.key_dim, self.value_dim]
-        query, key, value = convolved.split(sizes, dim=-1)
+        query, key, value = torch.split(convolved, sizes, dim=-1)
         # Each key head serves the same number of successive value heads.
         values_per_key = self.num_v_heads // self.num_k_heads
         query = query.unflatten(-1, (-1, self.head_k_dim)).repeat_interleave(values_per_key, dim=1)

@@ -373,7 +373,7 @@ def _select(tensor: Tensor, tokens: Tensor) -> Tensor:
     return tensor.index_select(0, tokens.flatten()).view(*tokens.shape, *tensor.shape[1:])
 
 
-class PrefillCache(DynamicCache):
+class PrefillCache(DynamicCache):  # type: ignore[misc]
     """The cache of a packed row from which texts are generated.
 
     Attention layers keep the keys and values of the row. Recurrent layers keep the state and the

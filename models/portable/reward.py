@@ -386,7 +386,7 @@ class ScalarReward(CompleteCheckpoint):
     """Transformers' class of the backbone; the class of each family sets it."""
 
     # The 7B backbone has an LM head, which scores do not use.
-    _keys_to_ignore_on_load_unexpected = (r"^lm_head\.",)
+    _keys_to_ignore_on_load_unexpected: tuple[str, ...] = (r"^lm_head\.",)
     # `save_pretrained` therefore copies this file and names it in config.json.
     _auto_class = "AutoModelForSequenceClassification"
 

@@ -19,7 +19,7 @@ from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.encoder import Encoder, Span
 from mmrm.models.families import qwen3_5
 from mmrm.models.families.qwen3_5_layers import PackedGatedDeltaNet
-from mmrm.models.families.registry import family_of
+from mmrm.models.families.registry import FAMILIES, family_of
 from mmrm.models.generation import WritingCost
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.packing.attention import AttentionPlan
@@ -141,7 +141,7 @@ def test_a_plan_that_does_not_reach_the_recurrent_layers_is_noticed(
     stale = qwen3_5.FAMILY.__class__(
         **{**vars(qwen3_5.FAMILY), "parts": lambda: parts._replace(plan_classes=without_text_model)}
     )
-    monkeypatch.setitem(compatibility.FAMILIES, FAMILY, stale)
+    monkeypatch.setitem(FAMILIES, FAMILY, stale)
 
     with pytest.raises(RuntimeError, match=r"no longer reaches the recurrent layers of Qwen3\.5"):
         compatibility.check_transformers.__wrapped__(FAMILY)
