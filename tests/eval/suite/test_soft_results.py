@@ -160,9 +160,17 @@ def test_rows_with_a_ranking_compare_mean_probabilities() -> None:
     # The two other responses are equally good, so their pair is in no figure.
     assert result.soft.brier == pytest.approx((0.2**2 + 0.5**2) / 2)
     unread = soft_scores(row, (0.9, 0.3, 0.6, 0.4, 0.5, 0.5), (None,) * 6)
-    assert evaluate([row], [unread], benchmark, SOFT, ORIGIN).ranking is not None
-    hard = ProtocolConfig()
-    assert evaluate([row], [unread], benchmark, hard, ORIGIN).micro.unparsable == 1
+    found = evaluate([row], [unread], benchmark, SOFT, ORIGIN)
+    assert found.ranking is not None
+    assert (found.ranking.best.right, found.ranking.best.unparsable) == (1, 0)
+    assert found.soft is not None
+    assert found.soft.hard.unparsable == 1
+    # The words may name other responses than the probabilities prefer.
+    contrary = soft_scores(row, (0.9, 0.3, 0.6, 0.4, 0.5, 0.5), (1, 1, 2, 2, 1, 2))
+    found = evaluate([row], [contrary], benchmark, SOFT, ORIGIN)
+    assert found.micro.right == 1
+    assert found.soft is not None
+    assert (found.soft.hard.right, found.soft.hard_auc) == (0, 0.0)
 
 
 def test_soft_verdicts_are_required_by_a_soft_protocol_alone() -> None:
