@@ -8,6 +8,7 @@ value. It is finer than a written score, so that two responses hardly ever tie.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 
 from mmrm.data.preference import Message, Response
@@ -185,7 +186,9 @@ class ExpectedPointJudge(PointJudge):
         anywhere = self.place.choice_at_once(self.packed.encoder.tokenizer)
         remaining_choices = iter([choice or anywhere for choice in choices])
         trees = unpack(batch)
-        choices_by_tree = [[next(remaining_choices) for _ in tree.outputs] for tree in trees]
+        choices_by_tree: list[list[Choice]] = []
+        for tree in trees:
+            choices_by_tree.append(list(islice(remaining_choices, len(tree.outputs))))
         log_probabilities = log_probabilities_of_alternatives(
             self.model, self.packed.encoder, trees, choices_by_tree, self.packed.token_budget
         )

@@ -63,7 +63,7 @@ class SimulatedJudge:
 def largest_number_of_pairs(num_responses: int) -> int:
     """Return the comparisons of a merge sort in the worst case."""
     height = math.ceil(math.log2(num_responses))
-    return num_responses * height - (1 << height) + 1
+    return num_responses * height - int(2**height) + 1
 
 
 @pytest.mark.parametrize("num_responses", [2, 3, 5, 8, 13, 16, 64])

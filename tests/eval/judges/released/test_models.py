@@ -28,7 +28,7 @@ from mmrm.eval.judges import writing
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.generative.judge import GenerativeJudge
 from mmrm.eval.judges.loading import LoadedJudge, load_judge
-from mmrm.eval.judges.pointwise import PointJudge
+from mmrm.eval.judges.pointwise import ExpectedPointJudge, PointJudge
 from mmrm.eval.judges.registry import judge_config
 from mmrm.eval.judges.released import templates as released_templates
 from mmrm.eval.judges.released.config import ReleasedJudgeConfig, ReleasedModel
@@ -429,6 +429,8 @@ def test_a_hub_id_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("model", "more", "message"),
     [
         ("skywork_vl_reward", "temperature: 1.0\n", "skywork_vl_reward writes nothing"),
+        ("skywork_vl_reward", "comparisons: sorted\n", "compares no responses"),
+        ("sophia_thinking_reward", "reading: expected\n", "possible for unified_reward_points"),
         (
             "unified_reward_qwen3vl",
             "",
@@ -443,6 +445,29 @@ def test_what_does_not_fit_is_refused(
     file.write_text(f"type: released\nmodel: {model}\ncheckpoint: {tmp_path / 'weights'}\n{more}")
     with pytest.raises(CheckpointError, match=message):
         loaded(file)
+
+
+def test_the_expected_score_is_read_in_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 0 to 100, after the words that the authors' reader looks for."""
+    file = judge_file(tmp_path, "unified_reward_points", more="reading: expected\n")
+    judging: Any = loaded(file).judge
+    assert isinstance(judging, ExpectedPointJudge)
+    assert not judging.at_once
+    tokenizer = judging.packed.encoder.tokenizer
+    text = "It is blue.\nFinal Score: 40"
+    ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    written = Generation(ids, truncated=False, end_hidden=torch.empty(0))
+    monkeypatch.setattr(
+        ExpectedPointJudge, "judgements", lambda judge, batch, units: [written] * len(units)
+    )
+    scores = loaded(file).rank("What?", ["a", "b"])
+    assert scores.texts == (text, text)
+    assert 0 < min(scores.values) < max(scores.values) < 100
+    assert scores.usage.unread == 0
+    file.write_text(file.read_text().replace("reading: expected\n", ""))
+    assert type(loaded(file).judge) is PointJudge
 
 
 def test_a_head_that_is_not_there_is_refused(tmp_path: Path) -> None:
