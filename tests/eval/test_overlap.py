@@ -100,7 +100,7 @@ def test_videos_are_found_by_equal_files(tmp_path: Path, benchmark: list[Example
         (tmp_path / f"{name}.mp4").write_bytes(name.encode())
     video_part = [{"type": "video"}]
     films = {"chosen_videos": ["film.mp4"], "rejected_videos": ["another.mp4"]}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"videos": ["clip.mp4"]},
         {"chosen": video_part, "rejected": video_part} | films,
         {"videos": ["another.mp4"]},
