@@ -1,4 +1,4 @@
-"""Find the training records whose images, question or responses occur in a benchmark.
+"""Find the training records whose images, videos, question or responses occur in a benchmark.
 
 python eval/overlap.py recipes/basereward.yaml --benchmarks vl_rewardbench=hub --output overlap.txt
 
@@ -11,7 +11,7 @@ To leave the records out, write `data: {filters: {leave_out: overlap.txt}}` into
 
 The command searches all rows of the recipe's sources, also rows that the recipe's filters, caps and
 weights leave out. eval/contamination/index.py describes which contents are equal or nearly equal. A
-record is to be left out if one of its images, one of its questions or its pair of responses occurs
+record is to be left out if one of its images, videos or questions or its pair of responses occurs
 in a benchmark, unless that text is a common one (MIN_COMMON_CONTEXTS in
 eval/contamination/overlap_report.py). A question inside a longer instruction is not recognised, but
 the record's images and responses are.
@@ -75,7 +75,7 @@ def find_overlap(
         console: The console for the progress.
 
     Raises:
-        ImageError: If an image of a benchmark cannot be decoded.
+        ImageError: If an image of a benchmark cannot be decoded, or a video cannot be read.
     """
     index = OverlapIndex(examples)
     # The matches of an interrupted search are used again if the code that reads and searches, the

@@ -1,6 +1,6 @@
 """An index of the contents of benchmarks, to find them in training data.
 
-The contents are images, questions and pairs of responses.
+The contents are images, videos, questions and pairs of responses.
 
 Texts. Two texts are equal if their words are equal. Words are runs of letters and digits (single
 characters in Chinese and Japanese), in NFKC form and lower case. Punctuation, signs, white space
@@ -15,6 +15,9 @@ defines it. Its bits tell which of the 8 x 8 lowest DCT coefficients of the 32 x
 their median. Re-encoding and scaling change a few bits. Crops, mirror images and rotations are not
 found. The thumbnails distinguish images that the hash cannot: charts of one template, drawings on
 one background, images that differ in colour.
+
+Videos. Two videos are the same if the bytes of their files are equal. A video that was encoded again
+is not found.
 
 Looking up. Exact matches are found by key. Nearly equal texts are found by MinHash and
 locality-sensitive hashing (datasketch), and the Jaccard similarity of its proposals is computed
@@ -38,6 +41,7 @@ import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
 from PIL import Image
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import ImageError
 from mmrm.data.images import decode
 from mmrm.data.preference import EncodedImage, Message, Preference, Response, texts
@@ -76,13 +80,15 @@ KINDS = (
     "image_file",
     "image_pixels",
     "image_near",
+    "video_file",
     "question",
     "question_near",
     "pair",
     "pair_near",
 )
 """The kinds of matches. The word before `_` is the table of the index."""
-IMAGE_KINDS = KINDS[:3]
+MEDIA_KINDS = KINDS[:4]
+"""The kinds of matches of images and videos."""
 MAX_DIFFERENT_BITS = 8
 """The most bits of 64 in which the hashes of near images may differ. Re-encoding at quality 20 and
 halving the size stay within it, as does the share that PDQ, a longer hash of the same kind,
@@ -273,7 +279,7 @@ def pixel_key(image: EncodedImage, record: str) -> str:
 
 
 class Hit(NamedTuple):
-    """A text or an image of a training record that is equal or similar to one of a benchmark."""
+    """A text, an image or a video of a training record that is like one of a benchmark."""
 
     kind: str
     """One of KINDS."""
@@ -420,12 +426,12 @@ class ImageIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An image, a question or a pair of responses of a benchmark, with the rows that hold it."""
+    """An image, a video, a question or a pair of responses of a benchmark, and the rows with it."""
 
     content: Any = field(repr=False)
-    """An `IndexedImage` or a `TextFingerprint`."""
+    """An `IndexedImage`, the digest of a video's file, or a `TextFingerprint`."""
     excerpt: str
-    """The beginning of a text; empty for an image."""
+    """The beginning of a text; empty for an image or a video."""
     rows: dict[str, None] = field(default_factory=dict)
     """The identities of all rows that hold the content, as an ordered set."""
     contexts: dict[str, None] = field(default_factory=dict)
@@ -445,12 +451,12 @@ class TextContent(NamedTuple):
     fingerprint: TextFingerprint
     text: str
     context: str
-    """The digests of the images that a question is about, or the keys of the questions that a pair
+    """The digests of the images and videos that a question is about, or the keys of the questions that a pair
     answers."""
 
 
 class OverlapIndex:
-    """All images, questions and pairs of responses of some benchmarks.
+    """All images, videos, questions and pairs of responses of some benchmarks.
 
     `matches` finds those that occur in a training record.
     """
@@ -459,9 +465,14 @@ class OverlapIndex:
         """Index the contents of the benchmark rows `examples`.
 
         Raises:
-            ImageError: If an image cannot be decoded.
+            ImageError: If an image cannot be decoded, or a video cannot be read.
         """
-        tables: dict[str, dict[object, IndexEntry]] = {"image": {}, "question": {}, "pair": {}}
+        tables: dict[str, dict[object, IndexEntry]] = {
+            "image": {},
+            "video": {},
+            "question": {},
+            "pair": {},
+        }
         self.num_blank_images = 0
         """The number of times that a blank image, which is not in the index, occurs in the rows."""
         for example in examples:
@@ -477,6 +488,11 @@ class OverlapIndex:
                     indexed_image = IndexedImage(file, pixel_key(image, row), fingerprint)
                     tables["image"][file] = IndexEntry(indexed_image, excerpt="")
                 tables["image"][file].add(row, context="")
+            files += [video_digest(video, row) for video in example.videos]
+            for video in example.all_videos:
+                file = video_digest(video, row)
+                entry = tables["video"].setdefault(file, IndexEntry(file, excerpt=""))
+                entry.add(row, context="")
             for content in _text_contents(example.prompt, example.responses, files):
                 new_entry = IndexEntry(content.fingerprint, excerpt(content.text))
                 table = tables[content.table]
@@ -486,6 +502,9 @@ class OverlapIndex:
         self.fingerprint = digest(repr(tables))
         """A digest that changes with the contents of the rows."""
         self._images = ImageIndex(entry.content for entry in self.entries["image"])
+        self._index_by_video: dict[str, int] = {}
+        for index, entry in enumerate(self.entries["video"]):
+            self._index_by_video[entry.content] = index
         self._texts = {}
         for kind in ("question", "pair"):
             fingerprints = [entry.content for entry in self.entries[kind]]
@@ -494,11 +513,12 @@ class OverlapIndex:
     def matches(self, record: Preference) -> list[tuple[Hit, str]]:
         """Return the contents of the benchmarks that occur in a training record.
 
-        The record's images, its user turns and every two of its responses are looked up. Each match
-        is returned once, with the context of the content in the record (see `TextContent`).
+        The record's images and videos, its user turns and every two of its responses are looked up.
+        Each match is returned once, with the context of the content in the record (see
+        `TextContent`).
 
         Raises:
-            ImageError: If an image cannot be decoded.
+            ImageError: If an image cannot be decoded, or a video cannot be read.
         """
         matches: dict[tuple[Hit, str], None] = {}
         files = []
@@ -509,6 +529,12 @@ class OverlapIndex:
                 files.append(file)
             if hit is not None:
                 matches[hit, ""] = None  # an image has no context
+        for number, video in enumerate(record.all_videos):
+            file = video_digest(video, record.identity)
+            if number < len(record.videos):
+                files.append(file)
+            if file in self._index_by_video:
+                matches[Hit("video_file", self._index_by_video[file], 1.0), ""] = None
         for content in _text_contents(record.prompt, record.responses, files):
             hit = self._texts[content.table].find(content.fingerprint)
             if hit is not None:
@@ -517,7 +543,7 @@ class OverlapIndex:
 
 
 def _text_contents(
-    prompt: Sequence[Message], responses: Sequence[Response], images: Sequence[str]
+    prompt: Sequence[Message], responses: Sequence[Response], media: Sequence[str]
 ) -> list[TextContent]:
     """Return the user turns of a record and every pair of its responses.
 
@@ -526,13 +552,13 @@ def _text_contents(
     Args:
         prompt: The prompt of the record.
         responses: Its responses, two or more.
-        images: The digests of the images of its prompt.
+        media: The digests of the images and videos of its prompt.
     """
     contents: list[TextContent] = []
     for question in questions(prompt):
         fingerprint = fingerprint_text(question)
         if fingerprint is not None:
-            contents.append(TextContent("question", fingerprint, question, " ".join(images)))
+            contents.append(TextContent("question", fingerprint, question, " ".join(media)))
     question_keys = " ".join(f"{content.fingerprint.key:016x}" for content in contents)
     texts_of_responses = [response.text for response in responses]
     for pair in combinations(texts_of_responses, 2):
@@ -543,8 +569,26 @@ def _text_contents(
     return contents
 
 
+def video_digest(video: Video, record: str) -> str:
+    """Return the digest of a video's file, as `content_digest` does.
+
+    Args:
+        video: The video.
+        record: The name of the video's record in messages.
+
+    Raises:
+        ImageError: If the file cannot be read.
+    """
+    try:
+        return content_digest(video.content)
+    except OSError as error:
+        raise ImageError(
+            f"{record}: a video cannot be read ({error}). Check that the file is there."
+        ) from error
+
+
 def table_of(kind: str) -> str:
-    """Return the part of the index that a kind of match is about: `image`, `question` or `pair`.
+    """Return the table of the index that a kind of match is about, such as `image` or `pair`.
 
     Example: the kinds `image_file` and `image_near` are about `image`.
     """

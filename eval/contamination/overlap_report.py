@@ -17,11 +17,11 @@ from rich.text import Text
 
 from mmrm.data.preparation.filters import SCHEME
 from mmrm.data.storage.files import write_json_lines, write_whole
-from mmrm.eval.contamination.index import IMAGE_KINDS, KINDS, OverlapIndex, table_of
+from mmrm.eval.contamination.index import KINDS, MEDIA_KINDS, OverlapIndex, table_of
 
 MIN_COMMON_CONTEXTS = 5
 """The number of contexts from which on a text is common. The contexts of a question are the
-different images that it is asked about ("Describe the image."), and those of a pair of responses
+different images and videos that it is asked about ("Describe the image."), and those of a pair of responses
 the different questions that it answers ("Yes." and "No."), in the benchmarks and the training data
 together. A common text does not identify the benchmark's row, and is no reason to leave a record
 out."""
@@ -117,7 +117,7 @@ def _common_entries(match_files: Sequence[Path], index: OverlapIndex) -> set[Ent
 
     A text is common if it occurs in at least MIN_COMMON_CONTEXTS contexts, that is with different
     images or questions, in the benchmarks and the training records together. Records that show a
-    benchmark's image do not count, because they are overlap themselves.
+    benchmark's image or video do not count, because they are overlap themselves.
     """
     contexts_by_entry: dict[Entry, set[str]] = {}
     for table, entries in index.entries.items():
@@ -125,8 +125,8 @@ def _common_entries(match_files: Sequence[Path], index: OverlapIndex) -> set[Ent
             # More contexts than MIN_COMMON_CONTEXTS would only take memory.
             contexts_by_entry[table, number] = set(list(entry.contexts)[:MIN_COMMON_CONTEXTS])
     for matches in _matches_by_record(match_files, {}):
-        shows_image = any(match["kind"] in IMAGE_KINDS for match in matches)
-        if shows_image:
+        shows_medium = any(match["kind"] in MEDIA_KINDS for match in matches)
+        if shows_medium:
             continue
         for match in matches:
             contexts = contexts_by_entry[_entry_of(match)]

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from mmrm.data.encoded_video import Video
+from mmrm.data.preference import Response
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.row_index import pair_key
 from mmrm.data.synthetic.benchmark_files import edition, write_records
@@ -23,7 +26,7 @@ from mmrm.eval.benchmarks.benchmark import Location
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from mmrm.eval.candidates import Example
 from mmrm.eval.contamination import search as overlap_search
-from mmrm.eval.contamination.index import KINDS, OverlapIndex
+from mmrm.eval.contamination.index import KINDS, MEDIA_KINDS, OverlapIndex
 from tests.data.sources.fixtures import write_jsonl
 from tests.eval.overlap_world import config, details, encoded, find, item, photo, project
 
@@ -83,11 +86,42 @@ def test_each_kind_of_match_is_found_and_nothing_else(
         8,
         0,
     )
-    assert {kind: count[kind] for kind in KINDS} == Counter(line["kind"] for line in lines)
+    kinds = [kind for kind in KINDS if kind != "video_file"]
+    assert {kind: count[kind] for kind in kinds} == Counter(line["kind"] for line in lines)
+    assert count["video_file"] == 0
     assert not (tmp_path / "overlap.txt.parts").exists()
     shown = io.StringIO()
     Console(file=shown, width=200).print(found.table())
     assert "some:21 is bench:1" in shown.getvalue()
+
+
+def test_videos_are_found_by_equal_files(tmp_path: Path, benchmark: list[Example]) -> None:
+    for name in ("clip", "film", "another"):
+        (tmp_path / f"{name}.mp4").write_bytes(name.encode())
+    video_part = [{"type": "video"}]
+    films = {"chosen_videos": ["film.mp4"], "rejected_videos": ["another.mp4"]}
+    rows: list[dict[str, Any]] = [
+        {"videos": ["clip.mp4"]},
+        {"chosen": video_part, "rejected": video_part} | films,
+        {"videos": ["another.mp4"]},
+        {"videos": ["gone.mp4"]},
+    ]
+    benchmark[4] = replace(benchmark[4], videos=(Video(b"clip"),))
+    film = Response((Video(b"film"),))
+    benchmark[5] = replace(benchmark[5], responses=(film, benchmark[5].responses[1]))
+    found = find(tmp_path, [project(tmp_path, "some", rows)], benchmark)
+    assert [
+        (line["record"], line["kind"], line["benchmark_rows"], line["left_out"])
+        for line in details(tmp_path)
+    ] == [
+        ("some:0", "video_file", ["bench:4"], True),
+        ("some:1", "video_file", ["bench:5"], True),
+    ]
+    count = found.sources["some"]
+    assert (count["video_file"], count["left_out"], count["unusable"]) == (2, 2, 1)
+    assert KINDS.index("video_file") == len(MEDIA_KINDS) - 1
+    other_videos = [replace(row, videos=(Video(b"other"),)) for row in benchmark]
+    assert OverlapIndex(other_videos).fingerprint != OverlapIndex(benchmark).fingerprint
 
 
 def test_a_pair_of_a_benchmark_is_found_among_several_responses(
