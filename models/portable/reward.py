@@ -316,7 +316,7 @@ class CompleteCheckpoint(PreTrainedModel):  # type: ignore[misc]
         if self._auto_class is not None:
             # Transformers copied these four files of this folder. They only import from files
             # outside of it, which are saved in their place.
-            original_by_name = {
+            original_by_name: dict[str, Any] = {
                 "decoding.py": upright_rgb,
                 "frame_sampling.py": VideoError,
                 "markers.py": MarkerError,

@@ -184,7 +184,7 @@ def test_one_file_under_two_names_is_refused(tmp_path: Path, entry: str, is_hard
 
 def serve_image(path: Path) -> object:
     intake = Intake(RequestLimits(), path.parent, False)
-    return intake._read_file(path.name, "group 0")
+    return intake._content(Path(path.name), "image", "group 0")
 
 
 IMAGES: dict[str, Callable[[Path], object]] = {

@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -31,7 +30,7 @@ from tests.models.portable.test_images_in_responses import SCRIPT
 from tests.models.test_video_patches import FAMILIES, FAMILIES_OF_IMAGES, clip
 
 pytest.importorskip("av")
-PIXELS = {"min_pixels": 3136, "max_pixels": 12_544}
+PIXELS: dict[str, Any] = {"min_pixels": 3136, "max_pixels": 12_544}
 SAMPLINGS: dict[str, VideoConfig] = {
     "by rate": VideoConfig(frames_per_second=5.0, max_pixels=40_000),
     "by count": VideoConfig(num_frames=5, max_pixels=20_000),
@@ -58,7 +57,7 @@ RESPONSES: list[Any] = [
 ]
 
 
-def response_of(parts: str | Sequence[Any]) -> Response:
+def response_of(parts: str | list[dict[str, Any]]) -> Response:
     """Return parts as a caller writes them as a response for the encoder."""
     if isinstance(parts, str):
         return Response.of_text(parts)
