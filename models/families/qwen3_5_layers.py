@@ -111,13 +111,15 @@ class PackedGatedDeltaNet(Qwen3_5GatedDeltaNet):  # type: ignore[misc]
         query, key, value = torch.split(convolved, sizes, dim=-1)
         # Each key head serves the same number of successive value heads.
         values_per_key = self.num_v_heads // self.num_k_heads
-        query = query.unflatten(-1, (-1, self.head_k_dim)).repeat_interleave(values_per_key, dim=1)
-        key = key.unflatten(-1, (-1, self.head_k_dim)).repeat_interleave(values_per_key, dim=1)
+        query = query.reshape(len(hidden), -1, self.head_k_dim).repeat_interleave(
+            values_per_key, dim=1
+        )
+        key = key.reshape(len(hidden), -1, self.head_k_dim).repeat_interleave(values_per_key, dim=1)
         steps = F.softplus(self.in_proj_a(hidden).float() + self.dt_bias)
         return DeltaInputs(
             query=query,
             key=key,
-            value=value.unflatten(-1, (-1, self.head_v_dim)),
+            value=value.reshape(len(hidden), -1, self.head_v_dim),
             decay=-self.A_log.float().exp() * steps,
             rate=self.in_proj_b(hidden).sigmoid(),
         )
