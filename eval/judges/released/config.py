@@ -17,6 +17,7 @@ ReleasedModel = Literal[
     "unified_reward_think",
     "unified_reward_qwen3vl",
     "unified_reward_think_qwen3vl",
+    "unified_reward_qwen35",
     "llava_critic_r1",
     "sophia_thinking_reward",
     "skywork_vl_reward",

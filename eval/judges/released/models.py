@@ -107,6 +107,11 @@ RELEASED: dict[ReleasedModel, Released] = {
             templates.UNIFIED_REWARD_THINK_QWEN3VL, BETTER, templates.BETTER_SENTENCE_IN_TAG
         ),
     ),
+    # The hub id is in use, but the authors' script for it was not at hand: asked like -qwen3vl.
+    "unified_reward_qwen35": Released(
+        family="qwen3_5",
+        prompt_or_head=PairTemplate(templates.UNIFIED_REWARD, BETTER, templates.BETTER_SENTENCE),
+    ),
     "llava_critic_r1": Released(
         family="qwen2_5_vl",
         prompt_or_head=PairTemplate(templates.LLAVA_CRITIC_R1, templates.boxed, templates.BOXED),

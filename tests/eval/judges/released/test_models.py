@@ -170,6 +170,7 @@ DIGESTS = {
     "unified_reward_think": "0d1e8dfad98b9cc3",
     "unified_reward_qwen3vl": "eb118b8ff32a4bbc",
     "unified_reward_think_qwen3vl": "f5c2508192b0e417",
+    "unified_reward_qwen35": "eb118b8ff32a4bbc",  # assumed to be asked like those on Qwen3-VL
     "llava_critic_r1": "18933ada9f6052f3",
     "sophia_thinking_reward": "fc684e1ee37bb191",
 }
