@@ -125,12 +125,13 @@ def reference(family: str, side: str = "right", read: StoredRead = "end_of_turn"
             if turn["role"] == "assistant":
                 content = "".join(image_text if one == IMAGE else one["text"] for one in content)
             turns.append({"role": turn["role"], "content": content})
+        # Qwen3.5's template then writes the empty block of thoughts that the encoder asks for.
         opening = tokenizer.apply_chat_template(
-            turns[:-1], tokenize=False, add_generation_prompt=True
+            turns[:-1], tokenize=False, add_generation_prompt=True, enable_thinking=False
         )
         padded_opening = stock.padded_inputs([(PROMPT_PICTURES, [(Span(opening),)])], family=family)
         num_tokens_before.append(padded_opening["input_ids"].shape[1])
-        whole = tokenizer.apply_chat_template(turns, tokenize=False)
+        whole = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=False)
         if read != "last_token":
             whole = whole.rstrip("\n")
         whole += added_end
