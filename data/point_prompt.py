@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from mmrm.data.config.section import Section
-from mmrm.data.preference import Message, Response, image_parts, num_image_parts
+from mmrm.data.preference import Message, Response, media_parts
 from mmrm.data.prompts import filled, question
 
 Scale = Literal["1-5", "1-10", "yes/no"]
@@ -34,6 +34,10 @@ INTRODUCTION = (
 """The beginning of the default question. Responses to one prompt share all before the response."""
 
 
+ScoreValue = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""The number that the text of a score stands for."""
+
+
 class PointPrompt(Section):
     """The question about one response, the beginning of the answer, and the possible scores.
 
@@ -50,7 +54,7 @@ class PointPrompt(Section):
     record. Null asks for a score of the response in a few words."""
     opening: str = "Score: "
     """The text directly before the score, in the judge's answer. It may end with a blank."""
-    scores: Scale | dict[str, float] = "1-5"
+    scores: Scale | dict[str, ScoreValue] = "1-5"
     """The possible scores: `1-5`, `1-10`, `yes/no` (1 and 0), or the number that each text stands
     for, such as {"good": 1, "bad": 0}. Higher is better."""
     rationale: bool = False
@@ -115,8 +119,7 @@ class PointPrompt(Section):
             response: The response.
         """
         contents = {"question": Response.of_text(question(prompt)), "response": response}
-        prompt_images = image_parts(num_image_parts(prompt))
-        parts = [*prompt_images, *filled(self.written_question, contents)]
+        parts = [*media_parts(prompt), *filled(self.written_question, contents)]
         return ({"role": "user", "content": parts},)
 
     def text_of(self, value: float) -> str:

@@ -18,17 +18,19 @@ import pytest
 
 from mmrm.data import images, markers, prompts, rationales
 from mmrm.data.errors import RecordError
+from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.preparation import faults, row_index
 from mmrm.data.scanning import contents_between
 from mmrm.data.sources import helpsteer2, llava_critic, r1_reward
 from mmrm.data.sources.shared import file_source as files
 from mmrm.data.storage import strict_json
 from mmrm.data.synthetic import wording
-from mmrm.eval import verifiers
+from mmrm.eval import verdict_form, verifiers
 from mmrm.eval.adapters import slime_reward
 from mmrm.eval.benchmarks import mmrb2, vl_rewardbench_scoring
 from mmrm.eval.benchmarks import prediction_records as records
 from mmrm.eval.contamination import index
+from mmrm.eval.judges.points.judge import PromptedPoint
 from mmrm.eval.judges.released import templates as released_templates
 from mmrm.eval.serving import dialects
 from mmrm.models.portable import conversations
@@ -197,11 +199,15 @@ def refusing(read: Read) -> Read:
     return tried
 
 
-def picture_or_refusal(text: str) -> Any:
-    try:
-        return conversations.picture(text)
-    except conversations.ConversationError:
-        return None
+def pictures_and_videos_or_refusals(text: str) -> list[Any]:
+    """Return what `conversations` makes of a text in the place of an image, and of a video."""
+    contents: list[Any] = []
+    for read in (conversations.picture, conversations.video_file):
+        try:
+            contents.append(read(text))
+        except conversations.ConversationError:
+            contents.append(None)
+    return contents
 
 
 BLANKS = (" ", "\n", "\t \n", "a", "1")
@@ -357,6 +363,11 @@ PATTERNS: dict[str, Pattern] = {
     "mmrm.data.storage.strict_json.SURROGATE": Pattern(
         strict_json.SURROGATE.search, ("\\", "\\u", "\\ud", "d800", "x")
     ),
+    "mmrm.eval.verdict_form.ANSWER": Pattern(verdict_form.find_answer, TAGS),
+    "mmrm.eval.judges.points.judge.PromptedPoint.read": Pattern(
+        PromptedPoint(PointPrompt(opening="Score: ")).read,
+        ("Score:", " ", "\n", "1", "10", "a", "."),
+    ),
     "mmrm.data.storage.strict_json.STRING": Pattern(
         lambda text: strict_json.count_values(text.encode()), ('"', "\\", "x", ",", '\\"', "[")
     ),
@@ -368,8 +379,13 @@ PATTERNS: dict[str, Pattern] = {
         refusing(lambda text: images.from_data_uri(text, "record")),
         ("data:image/", "x", ";", ";base64", ";base64,", "=", "AAAA", "!"),
     ),
-    "mmrm.models.portable.conversations.picture": Pattern(
-        picture_or_refusal, ("data:image/", "x", ";", ";base64,", "=", "AAAA", "!", "http")
+    "mmrm.data.images.from_video_uri": Pattern(
+        refusing(lambda text: images.from_video_uri(text, "record")),
+        ("data:video/", "data:application/octet-stream", "x", ";", ";base64,", "=", "AAAA", "!"),
+    ),
+    "mmrm.models.portable.conversations._content_or_path": Pattern(
+        pictures_and_videos_or_refusals,
+        ("data:image/", "data:video/", "x", ";", ";base64,", "=", "AAAA", "!", "http"),
     ),
     "mmrm.eval.adapters.slime_reward.TURN": Pattern(
         adapter_turns,
@@ -400,7 +416,9 @@ PATTERNS: dict[str, Pattern] = {
     "mmrm.eval.serving.dialects.FINISHED_TURN": Pattern(
         refusing(dialects.parse_chatml), (*TURNS, "<|endoftext|>")
     ),
-    "mmrm.eval.serving.dialects.IMAGE_TOKENS": Pattern(dialects._parts_of_turn, VISION),
+    "mmrm.eval.serving.dialects.MEDIUM_TOKENS": Pattern(
+        dialects._parts_of_turn, (*VISION, "<|video_pad|>")
+    ),
     "mmrm.eval.serving.dialects.FOREIGN_MARKER": Pattern(
         dialects.FOREIGN_MARKER.search, ("<|", "x", "|>", "[INST", "]", "<start", "_of_turn")
     ),
@@ -497,6 +515,7 @@ COVERED = {
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
+    "mmrm.train.supervised.load_balancing.RouterWatch.__init__": "names of a model's modules",
     "mmrm.eval.adapters.ms_swift_reward.RewardServer._error": "the address that a user configured",
     "mmrm.eval.adapters.ms_swift_reward.check_address": "the address that a user configured",
     "mmrm.eval.adapters.openrlhf_reward.RewardServer._error": "the address that a user configured",

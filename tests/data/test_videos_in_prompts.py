@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmrm.data.encoded_video import Video
+from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.preference import Response, media_parts, num_image_parts, num_video_parts
 from mmrm.data.prompts import TEMPLATES, JudgeTemplate, judge_conversation
 
@@ -24,3 +25,11 @@ def test_a_judge_is_shown_the_videos_of_the_prompt_and_of_the_responses(
     assert num_video_parts(asked) == 3
     kinds = [part["type"] for part in media_parts(asked)]
     assert kinds == ["image", "video", "video", "video", "image"]
+
+
+def test_a_judge_of_single_responses_is_shown_videos() -> None:
+    prompt = ({"role": "user", "content": PROMPT.parts},)
+    response = Response(("It runs", Video(b"one")))
+    asked = PointPrompt().ask(prompt, response)  # type: ignore[arg-type]
+    kinds = [part["type"] for part in media_parts(asked)]
+    assert kinds == ["image", "video", "video"]

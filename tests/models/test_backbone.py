@@ -316,7 +316,7 @@ def test_embedded_means_the_folder_in_this_repository(
 @pytest.mark.parametrize(
     ("model_type", "reason"),
     [
-        ("qwen3_5", "recurrent layers"),
+        ("qwen3_5_moe", "recurrent layers"),
         ("gemma3", "see each other in both directions"),
         ("llama", "not shown to be exact"),
     ],

@@ -51,7 +51,7 @@ def test_a_video_of_the_most_frames_has_a_token_for_every_two(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (json.dumps(OWN | {"model_type": "qwen3_5"}), "recurrent layers"),
+        (json.dumps(OWN | {"model_type": "qwen3_5_moe"}), "recurrent layers"),
         (json.dumps(OWN | {"model_type": "llava"}), "'llava'"),
         (json.dumps(OWN["text_config"]), "'qwen2_5_vl_text'"),
         (json.dumps(HALF), "num_hidden_layers: Input should be a valid integer"),

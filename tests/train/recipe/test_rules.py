@@ -219,6 +219,29 @@ CASES = {
         ["data.sources=[{type: project, path: x.jsonl, ties: keep}]"],
         ["method.objective={type: ties}"],
     ),
+    "adapters_of_experts_without_dropout": (
+        "optim.lora.experts",
+        ["optim.lora={rank: 4, experts: true, dropout: 0.1}"],
+        ["optim.lora.dropout=0.0"],
+    ),
+    "router_loss_used": (
+        "optim.router_aux_loss_coef",
+        [RL, "optim.router_aux_loss_coef=0.01"],
+        ["optim.router_aux_loss_coef=0.0"],
+    ),
+    "ratings_use_the_key": (
+        "method.rating",
+        ["method={type: language_model, target: judgement, rating: helpfulness}"],
+        ["method.target=ratings"],
+    ),
+    "critiques_before_scores": (
+        "method.points",
+        [
+            "method={type: language_model, target: ratings, points: {rationale: true}}",
+            "data.sources=[{type: trl, hub: a/b}]",
+        ],
+        ["data.sources=[{type: project, path: x.jsonl}]"],
+    ),
 }
 """Rule: (the key that it points at, what it refuses, what to add as the way out)."""
 

@@ -40,7 +40,9 @@ class RatingEncoder:
                 continue
             response = record.responses[index]
             messages = self.prompt.ask(record.prompt, response)
-            conversations.append(Conversation(messages, (*record.images, *response.images)))
+            images = (*record.images, *response.images)
+            videos = (*record.videos, *response.videos)
+            conversations.append(Conversation(messages, images, videos=videos))
             answers.append(self._answer(record, index, rating))
         questions = self.encoder.encode_conversations(conversations, None, record.identity)
         answered: list[TokenisedConversation] = []
