@@ -38,6 +38,10 @@ class PatchGrids:
     """Tokens before and after an image, if the chat template does not write them."""
     takes_videos = True
     """True if the models take a video as an image of several frames."""
+    has_timestamps = False
+    """True if every temporal patch of a video is an image of its own, behind its time as text."""
+    has_timed_positions = False
+    """True if the positions between the frames of a video depend on the seconds between them."""
 
     @staticmethod
     def merge_size(config: Any) -> int:
@@ -133,6 +137,7 @@ class UnmergedGrids(PatchGrids):
 class Glm4vGrids(PatchGrids):
     """The rules of GLM-4.1V, which has its own image processor."""
 
+    takes_videos = False
     processor = Glm4vImageProcessorPil
 
 
@@ -196,12 +201,28 @@ class Tiles:
         )
 
 
+class TimedGrids(PatchGrids):
+    """The rules of Qwen2.5-VL: the positions of a video's frames depend on their times."""
+
+    has_timed_positions = True
+
+
+class TimestampedGrids(PatchGrids):
+    """The rules of Qwen3-VL and Qwen3.5: every temporal patch of a video is behind its time."""
+
+    has_timestamps = True
+
+
 OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {
+    "qwen2_5_vl": TimedGrids,
+    "qwen3_vl": TimestampedGrids,
+    "qwen3_vl_moe": TimestampedGrids,
+    "qwen3_5": TimestampedGrids,
     "internvl": Tiles,
     "video_llama_3": UnmergedGrids,
     "glm4v": Glm4vGrids,
 }
-"""`model_type` to the class with its rules; all other models have `PatchGrids`."""
+"""`model_type` to the class with its rules; Qwen2-VL has `PatchGrids`."""
 
 
 def images_of(model_type: str) -> type[PatchGrids] | type[Tiles]:

@@ -32,7 +32,7 @@ from .conversations import (
 )
 from .decoding import upright_rgb
 from .frame_sampling import FRAMES_OF_PATCH
-from .images import images_of
+from .images import PatchGrids, images_of
 from .positions import mrope
 from .turns import TurnRules, apply_template, trims_answers
 from .videos import (
@@ -343,14 +343,16 @@ def _read_video(
 
     found = patches_of_video(video, config, processor.image_processor, settings)
     num_patches = len(found.patches)
-    if config.model_type == "qwen3_vl":
+    rules = images_of(config.model_type)
+    assert issubclass(rules, PatchGrids), "`patches_of_video` refuses other models."
+    if rules.has_timestamps:
         # An image for each temporal patch, with its time before it.
         for patches in found.patches:
             media.images.append(_picture_of_patches(config, patches, 1, found, 1.0))
         media.video_texts.append("".join(time + image_text for time in timestamps(found.times)))
         return [{"type": "video"}]
     temporal_step = 1.0
-    if config.model_type == "qwen2_5_vl":
+    if rules.has_timed_positions:
         positions_per_second = config.vision_config.tokens_per_second
         temporal_step = positions_per_second * FRAMES_OF_PATCH * found.interval
     all_patches = found.patches.flatten(0, 1)
