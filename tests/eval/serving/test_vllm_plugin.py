@@ -118,6 +118,7 @@ def test_every_architecture_of_a_family_is_registered(monkeypatch: pytest.Monkey
         "Qwen3VLMoeScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
         "InternVLScalarRewardModel": "mmrm.eval.serving.vllm_families:ServedInternVL",
         "VideoLlama3ScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
+        "Qwen3_5ScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
         "Glm4vScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
     }
 
