@@ -18,7 +18,6 @@ ENDS_WITH_A_MESSAGE = {
     "annotate",
     "on-policy",
     "picture-faults",
-    "frame-order",
     "predictors",
     "select-pairs tries",
     "stress",
