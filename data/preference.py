@@ -148,36 +148,28 @@ class Response:
         """The response as a turn of the assistant, with a place for each image and video."""
         return {"role": "assistant", "content": self.parts}
 
-    def without_images(self) -> Response:
+    def without_media(self) -> Response:
         """Return the response without its images and its videos."""
         return Response(tuple(part for part in self.content if isinstance(part, str)))
 
-    def with_images(self, images: Sequence[EncodedImage]) -> Response:
-        """Return the response with other images in the places of its own.
+    def with_media(self, images: Sequence[EncodedImage], videos: Sequence[Video]) -> Response:
+        """Return the response with other images and videos in the places of its own.
 
         Args:
             images: As many images as the response has.
-        """
-        remaining_images = iter(images)
-        return Response(
-            tuple(
-                next(remaining_images) if isinstance(part, bytes | Path) else part
-                for part in self.content
-            )
-        )
-
-    def with_videos(self, videos: Sequence[Video]) -> Response:
-        """Return the response with other videos in the places of its own.
-
-        Args:
             videos: As many videos as the response has.
         """
+        remaining_images = iter(images)
         remaining_videos = iter(videos)
-        return Response(
-            tuple(
-                next(remaining_videos) if isinstance(part, Video) else part for part in self.content
-            )
-        )
+        content: list[str | EncodedImage | Video] = []
+        for part in self.content:
+            if isinstance(part, str):
+                content.append(part)
+            elif isinstance(part, Video):
+                content.append(next(remaining_videos))
+            else:
+                content.append(next(remaining_images))
+        return Response(tuple(content))
 
 
 UNANSWERED = (Response(()), Response(()))

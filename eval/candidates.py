@@ -8,8 +8,9 @@ responses, whose ranking is known. A judge returns `Scores` for each of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 from mmrm.data.encoded_video import Video
 from mmrm.data.preference import EncodedImage, Message, Preference, Response
@@ -131,6 +132,36 @@ def videos_as_shown(candidates: Candidates, shown: Sequence[int]) -> tuple[Video
     for index in shown:
         videos += candidates.responses[index].videos
     return tuple(videos)
+
+
+CandidatesT = TypeVar("CandidatesT", bound=Candidates)
+
+
+def with_media(
+    candidates: CandidatesT, images: Sequence[EncodedImage], videos: Sequence[Video]
+) -> CandidatesT:
+    """Return candidates with other images and videos in the places of their own.
+
+    Args:
+        candidates: The prompt and its responses.
+        images: As many images as `all_images`, those of the prompt first.
+        videos: As many videos as `all_videos`, those of the prompt first.
+    """
+    remaining_images = iter(images)
+    remaining_videos = iter(videos)
+    images_of_prompt = tuple(islice(remaining_images, len(candidates.images)))
+    videos_of_prompt = tuple(islice(remaining_videos, len(candidates.videos)))
+    responses: list[Response] = []
+    for response in candidates.responses:
+        images_of_response = list(islice(remaining_images, len(response.images)))
+        videos_of_response = list(islice(remaining_videos, len(response.videos)))
+        responses.append(response.with_media(images_of_response, videos_of_response))
+    return replace(
+        candidates,
+        images=images_of_prompt,
+        videos=videos_of_prompt,
+        responses=tuple(responses),
+    )
 
 
 BenchmarkRow = Example | RankedExample

@@ -250,7 +250,7 @@ def _with_grey_images(record: Preference) -> Preference:
     for response in record.responses:
         grey_images = [grey_like(image, record.identity) for image in response.images]
         grey_videos = [grey_video_like(video, record.identity) for video in response.videos]
-        responses.append(response.with_images(grey_images).with_videos(grey_videos))
+        responses.append(response.with_media(grey_images, grey_videos))
     return replace(
         record,
         images=tuple(grey_like(image, record.identity) for image in record.images),

@@ -5,8 +5,7 @@ responses may be data URIs, or files below the media root.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from mmrm.data.encoded_video import Video, video_size
 from mmrm.data.errors import ImageError, RecordError, SpecialFileError, UserError
 from mmrm.data.images import image_path, image_size
 from mmrm.data.limits import written_sizes
-from mmrm.data.preference import EncodedImage, Response
+from mmrm.data.preference import EncodedImage
 from mmrm.data.regular_files import open_regular
-from mmrm.eval.candidates import Candidates
+from mmrm.eval.candidates import Candidates, with_media
 from mmrm.eval.judges.messages import candidates_of
 from mmrm.eval.serving.api_models import WrittenGroup
 from mmrm.eval.serving.request_limits import RequestLimits
@@ -67,7 +66,9 @@ class Intake:
         candidates = candidates_of(
             group.messages, group.responses, group.images, identity, group.videos
         )
-        return self._with_read_videos(self._with_read_images(candidates))
+        images = self._read_images(candidates.all_images, identity)
+        videos = self._read_videos(candidates.all_videos, identity)
+        return with_media(candidates, images, videos)
 
     def _refuse_too_many_responses(self, num_responses: int, identity: str) -> None:
         """Raise RecordError if a group has too many responses for this kind of judge."""
@@ -83,21 +84,6 @@ class Intake:
                 f"{identity}: {num_responses} responses; this server allows {limit} {description}. "
                 f"Send fewer, or start with `--max-{limit_name} N`."
             )
-
-    def _with_read_images(self, candidates: Candidates) -> Candidates:
-        """Return candidates with the bytes of all images of the prompt and the responses.
-
-        Raises:
-            ImageError: If an image cannot be read, or if the images have too many pixels.
-        """
-        contents = self._read_images(candidates.all_images, candidates.identity)
-        num_prompt_images = len(candidates.images)
-        remaining_images = iter(contents[num_prompt_images:])
-        responses: list[Response] = []
-        for response in candidates.responses:
-            images_of_response = list(islice(remaining_images, len(response.images)))
-            responses.append(response.with_images(images_of_response))
-        return replace(candidates, images=contents[:num_prompt_images], responses=tuple(responses))
 
     def _read_images(self, images: Sequence[EncodedImage], identity: str) -> tuple[bytes, ...]:
         """Return the bytes of a group's images.
@@ -125,23 +111,6 @@ class Intake:
                 )
             contents.append(content)
         return tuple(contents)
-
-    def _with_read_videos(self, candidates: Candidates) -> Candidates:
-        """Return candidates with the bytes of all videos of the prompt and the responses.
-
-        Raises:
-            RecordError: If a video cannot be read, or if the videos have too many pixels.
-        """
-        videos = self._read_videos(candidates.all_videos, candidates.identity)
-        num_prompt_videos = len(candidates.videos)
-        remaining_videos = iter(videos[num_prompt_videos:])
-        responses: list[Response] = []
-        for response in candidates.responses:
-            content: list[str | EncodedImage | Video] = []
-            for part in response.content:
-                content.append(next(remaining_videos) if isinstance(part, Video) else part)
-            responses.append(Response(tuple(content)))
-        return replace(candidates, videos=videos[:num_prompt_videos], responses=tuple(responses))
 
     def _read_videos(self, videos: Sequence[Video], identity: str) -> tuple[Video, ...]:
         """Return a group's videos with the bytes of their files.

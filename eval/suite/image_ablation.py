@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mmrm.data.encoded_video import Video, grey_video_like
 from mmrm.data.errors import UserError
 from mmrm.data.images import grey_like
-from mmrm.data.preference import EncodedImage, Message, Part, Response
+from mmrm.data.preference import Message, Part
 from mmrm.data.storage.files import content_digest
-from mmrm.eval.candidates import BenchmarkRow, Example
+from mmrm.eval.candidates import BenchmarkRow, Example, with_media
 from mmrm.eval.protocol import Images
 
-ImageDigests = tuple[str, ...]
-"""Digests of the images of one row."""
+FileDigests = tuple[str, ...]
+"""Digests of the images of one row, or of its videos."""
 
 
 def with_ablated_images(
@@ -42,12 +42,7 @@ def with_ablated_images(
     if images == "grey":
         return [_with_grey_images(example) for example in examples]
     if images == "shuffled":
-        rows = list(examples)
-        if any(example.all_videos for example in examples):
-            rows = _with_shuffled_videos(rows, seed)
-        has_images = any(example.all_images for example in examples)
-        has_videos = any(example.all_videos for example in examples)
-        return _shuffled(rows, seed) if has_images or not has_videos else rows
+        return _shuffled(examples, seed)
     return list(examples)
 
 
@@ -57,104 +52,97 @@ def _without_image_parts(example: BenchmarkRow) -> BenchmarkRow:
     for message in example.prompt:
         parts: list[Part] = [part for part in message["content"] if part["type"] == "text"]
         prompt.append({**message, "content": parts})
-    responses = tuple(response.without_images() for response in example.responses)
-    return _with_responses(replace(example, images=(), videos=(), prompt=tuple(prompt)), responses)
+    without_media = replace(example, images=(), videos=(), prompt=tuple(prompt))
+    responses = tuple(response.without_media() for response in example.responses)
+    if isinstance(without_media, Example):
+        first, second = responses
+        return replace(without_media, responses=(first, second))
+    return replace(without_media, responses=responses)
 
 
 def _with_grey_images(example: BenchmarkRow) -> BenchmarkRow:
     """Return the example with grey images and videos of the same sizes."""
     images = [grey_like(image, example.identity) for image in example.all_images]
     videos = [grey_video_like(video, example.identity) for video in example.all_videos]
-    return _with_videos(_with_images(example, images), videos)
-
-
-def _with_images(example: BenchmarkRow, images: Sequence[EncodedImage]) -> BenchmarkRow:
-    """Return the example with other images: first those of its prompt, then of its responses.
-
-    Args:
-        example: The row.
-        images: As many images as the row has.
-    """
-    remaining_images = iter(images)
-    prompt_images = tuple(islice(remaining_images, len(example.images)))
-    responses = []
-    for response in example.responses:
-        images_of_response = list(islice(remaining_images, len(response.images)))
-        responses.append(response.with_images(images_of_response))
-    return _with_responses(replace(example, images=prompt_images), tuple(responses))
-
-
-def _with_videos(example: BenchmarkRow, videos: Sequence[Video]) -> BenchmarkRow:
-    """Return the example with other videos: first those of its prompt, then of its responses.
-
-    Args:
-        example: The row.
-        videos: As many videos as the row has.
-    """
-    remaining_videos = iter(videos)
-    prompt_videos = tuple(islice(remaining_videos, len(example.videos)))
-    responses = []
-    for response in example.responses:
-        videos_of_response = list(islice(remaining_videos, len(response.videos)))
-        responses.append(response.with_videos(videos_of_response))
-    return _with_responses(replace(example, videos=prompt_videos), tuple(responses))
-
-
-def _with_responses(example: BenchmarkRow, responses: tuple[Response, ...]) -> BenchmarkRow:
-    """Return the example with other responses, as many as it has."""
-    if isinstance(example, Example):
-        first, second = responses
-        return replace(example, responses=(first, second))
-    return replace(example, responses=responses)
+    return with_media(example, images, videos)
 
 
 def _shuffled(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]:
-    """Return the examples with their images exchanged between rows, those of responses as well.
+    """Return the examples with images and videos exchanged between rows, those of responses too.
 
-    Each row gets as many images as it had, and those of its responses in a random order: some
-    benchmarks list the best response first, and the order would then tell which image was the best.
-    Rows without images are unchanged.
+    Each row gets as many images, and as many videos, as it had. Rows without any are unchanged.
     """
-    digests_by_row = [tuple(map(content_digest, example.all_images)) for example in examples]
-    rows_with_images = [digests for digests in digests_by_row if digests]
-    partners = _partners(rows_with_images, seed)
-    image_by_digest: dict[str, EncodedImage] = {}
-    for digests, example in zip(digests_by_row, examples, strict=True):
-        image_by_digest.update(zip(digests, example.all_images, strict=True))
-    shuffled: list[BenchmarkRow] = []
-    for digests, example in zip(digests_by_row, examples, strict=True):
-        if digests:
-            images = [image_by_digest[digest] for digest in partners[digests]]
-            images_of_prompt = images[: len(example.images)]
-            images_of_responses = images[len(example.images) :]
-            random.Random(f"{seed}/{example.key}").shuffle(images_of_responses)
-            shuffled.append(_with_images(example, [*images_of_prompt, *images_of_responses]))
-        else:
-            shuffled.append(example)
-    return shuffled
-
-
-def _with_shuffled_videos(examples: Sequence[BenchmarkRow], seed: int) -> list[BenchmarkRow]:
-    """Return the examples with their videos exchanged between rows, as `_shuffled` does images."""
-    digests_by_row: list[ImageDigests] = []
-    video_by_digest: dict[str, Video] = {}
+    file_by_digest: dict[str, bytes | Path] = {}
+    rows_of_images: list[RowFiles] = []
+    rows_of_videos: list[RowFiles] = []
     for example in examples:
-        digests = tuple(content_digest(video.content) for video in example.all_videos)
-        digests_by_row.append(digests)
-        video_by_digest.update(zip(digests, example.all_videos, strict=True))
-    partners = _partners([digests for digests in digests_by_row if digests], seed)
+        images = list(example.all_images)
+        videos = [video.content for video in example.all_videos]
+        rows_of_images.append(_row_files(example, images, len(example.images), file_by_digest))
+        rows_of_videos.append(_row_files(example, videos, len(example.videos), file_by_digest))
     shuffled: list[BenchmarkRow] = []
-    for digests, example in zip(digests_by_row, examples, strict=True):
-        videos = [video_by_digest[digest] for digest in partners.get(digests, ())]
-        videos_of_prompt = videos[: len(example.videos)]
-        videos_of_responses = videos[len(example.videos) :]
-        random.Random(f"{seed}/{example.key}").shuffle(videos_of_responses)
-        shuffled.append(_with_videos(example, [*videos_of_prompt, *videos_of_responses]))
+    for example, images_of_row, videos_of_row in zip(
+        examples,
+        _exchanged(rows_of_images, seed),
+        _exchanged(rows_of_videos, seed),
+        strict=True,
+    ):
+        new_images = [file_by_digest[digest] for digest in images_of_row]
+        new_videos = [Video(file_by_digest[digest]) for digest in videos_of_row]
+        shuffled.append(with_media(example, new_images, new_videos))
     return shuffled
 
 
-def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, ImageDigests]:
-    """Return a mapping from each different tuple of images to the tuple that replaces it.
+@dataclass(frozen=True, slots=True)
+class RowFiles:
+    """The images of a row, or its videos."""
+
+    key: str
+    """The key of the row."""
+    digests: FileDigests
+    """Digests of the files, those of the prompt first."""
+    num_of_prompt: int
+    """Number of files of the prompt."""
+
+
+def _row_files(
+    example: BenchmarkRow,
+    files: Sequence[bytes | Path],
+    num_of_prompt: int,
+    file_by_digest: dict[str, bytes | Path],
+) -> RowFiles:
+    """Return the images or the videos of a row, and note each file under its digest.
+
+    Args:
+        example: The row.
+        files: The contents or paths of its images, or of its videos, those of the prompt first.
+        num_of_prompt: Number of files of the prompt.
+        file_by_digest: The mapping that gets the files.
+    """
+    digests = tuple(map(content_digest, files))
+    file_by_digest.update(zip(digests, files, strict=True))
+    return RowFiles(example.key, digests, num_of_prompt)
+
+
+def _exchanged(rows: Sequence[RowFiles], seed: int) -> list[list[str]]:
+    """Return for each row the digests of the files that it gets from other rows.
+
+    Those of its responses are in a random order: some benchmarks list the best response first, and
+    the order would then tell which image was the best.
+    """
+    partners = _partners([row.digests for row in rows if row.digests], seed)
+    exchanged: list[list[str]] = []
+    for row in rows:
+        digests = list(partners.get(row.digests, ()))
+        of_prompt = digests[: row.num_of_prompt]
+        of_responses = digests[row.num_of_prompt :]
+        random.Random(f"{seed}/{row.key}").shuffle(of_responses)
+        exchanged.append([*of_prompt, *of_responses])
+    return exchanged
+
+
+def _partners(rows: Iterable[FileDigests], seed: int) -> dict[FileDigests, FileDigests]:
+    """Return a mapping from each different tuple of files to the tuple that replaces it.
 
     Both have the same length. The tuples of one length are put into a random cycle, and each is
     replaced by the next one. A tuple that is the only one of its length is replaced by images of
@@ -166,10 +154,10 @@ def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, Ima
     """
     different_rows = sorted(set(rows))
     random.Random(seed).shuffle(different_rows)
-    cycle_by_length: dict[int, list[ImageDigests]] = {}
+    cycle_by_length: dict[int, list[FileDigests]] = {}
     for digests in different_rows:
         cycle_by_length.setdefault(len(digests), []).append(digests)
-    partners: dict[ImageDigests, ImageDigests] = {}
+    partners: dict[FileDigests, FileDigests] = {}
     for cycle in cycle_by_length.values():
         rotated_cycle = cycle[1:] + cycle[:1]
         partners.update(zip(cycle, rotated_cycle, strict=True))
@@ -180,10 +168,10 @@ def _partners(rows: Iterable[ImageDigests], seed: int) -> dict[ImageDigests, Ima
     return partners
 
 
-def _images_of_other_rows(digests: ImageDigests, rows: Sequence[ImageDigests]) -> ImageDigests:
-    """Return the digests of images of other rows, in the same number as `digests`.
+def _images_of_other_rows(digests: FileDigests, rows: Sequence[FileDigests]) -> FileDigests:
+    """Return the digests of images, or of videos, of other rows, in the same number as `digests`.
 
-    Raises: UserError if the other rows show no other images.
+    Raises: UserError if the other rows show no other ones.
     """
     pool: list[str] = []
     for other_digests in rows:
@@ -195,5 +183,6 @@ def _images_of_other_rows(digests: ImageDigests, rows: Sequence[ImageDigests]) -
         if images != digests:
             return images
     raise UserError(
-        "all rows with images show the same image; shuffling needs at least two different ones."
+        "all rows with images show the same image, or all rows with videos the same video; shuffling "
+        "needs at least two different ones."
     )

@@ -342,6 +342,21 @@ def test_frames_are_images_in_the_place_of_a_video(family: str) -> None:
     assert len(found.images) == 3
 
 
+@pytest.mark.parametrize("form", ["video", "frames"])
+def test_each_record_gets_its_own_video(form: Any) -> None:
+    """The videos of the last record are kept, and not taken for others."""
+    videos = [Video(clip(3, 56, 56, seed=number)) for number in range(2)]
+    encoder = tiny.encoder(videos=VideoConfig(form=form))
+    contents = []
+    for video in (videos[0], videos[1], videos[1], videos[0]):
+        tree = encoder.encode_conversations([video_conversation(video)], "end_of_turn", "a record")
+        contents.append([image.content for image in tree.images])
+    first, second, second_again, first_again = contents
+    assert first == first_again
+    assert second == second_again
+    assert first != second
+
+
 def test_a_video_in_a_response_carries_no_loss() -> None:
     video = Video(clip(20, 64, 64))
     encoder = tiny.encoder("qwen3_vl")

@@ -13,7 +13,13 @@ from mmrm.data.encoded_video import Video, VideoConfig
 from mmrm.data.errors import RecordError
 from mmrm.data.images import PatchTokens
 from mmrm.data.preference import Preference, Response, validate
-from mmrm.data.preparation.row_index import BEGINS_WITH_VIDEO, index_rows, pair_key, prompt_key
+from mmrm.data.preparation.row_index import (
+    BEGINS_WITH_VIDEO,
+    _keys,
+    index_rows,
+    pair_key,
+    prompt_key,
+)
 from mmrm.data.preparation.split import SplitRecords
 from mmrm.data.sources.project import project_row
 from mmrm.data.storage.content import record_key
@@ -160,13 +166,18 @@ def test_a_type_without_videos_refuses_them(tmp_path: Path) -> None:
         record_of(tmp_path, "questions", row)
 
 
+def key_in_row_index(record: Preference) -> int:
+    """Return the key by which the row index finds records that are equal in everything."""
+    return _keys(record).record
+
+
 def test_keys_tell_videos_apart_and_do_not_depend_on_their_place(tmp_path: Path) -> None:
     one = record_of(tmp_path, "project", PAIR | {"prompt": "What?", "videos": ["a.mp4"]})
     other = record_of(tmp_path, "project", PAIR | {"prompt": "What?", "videos": ["b.mp4"]})
     content = (tmp_path / "set" / "a.mp4").read_bytes()
     uri = "data:video/mp4;base64," + base64.b64encode(content).decode()
     copy = record_of(tmp_path, "project", PAIR | {"prompt": "What?", "videos": [uri]})
-    for key in (prompt_key, pair_key, record_key):
+    for key in (prompt_key, pair_key, record_key, key_in_row_index):
         assert key(one) == key(copy) != key(other)
 
 
