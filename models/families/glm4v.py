@@ -13,18 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mmrm.data.images import ImageTokens, PatchTokens
 from mmrm.models.config import BackboneConfig
 from mmrm.models.families.family import Family, Parameters, Parts, Shape, Size, TowerShape
 from mmrm.models.families.image_rules import ImageLayout, PatchLayout
+from mmrm.models.families.qwen2_vl import tower_plan
 from mmrm.models.portable.turns import TurnRules
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from mmrm.models.packing.vision import VisionPlan
 
 
 class Glm4vImages(PatchLayout):
@@ -163,27 +159,6 @@ def parts() -> Parts:
         image_processor=Glm4vImageProcessorPil,
         read_images=read_patches,
         positions=mrope,
-    )
-
-
-def tower_plan(config: Any, grids: Tensor) -> VisionPlan:
-    """Return the plan of the vision tower for a row of images. All layers attend in frames.
-
-    Args:
-        config: The tower's configuration.
-        grids: Frames, rows and columns of patches of each image, (I, 3).
-    """
-    from transformers.vision_utils import get_vision_position_ids
-
-    from mmrm.models.packing.vision import PatchRuns, VisionPlan
-
-    return VisionPlan(
-        tensors={"position_ids": get_vision_position_ids(grids, config.spatial_merge_size)},
-        runs={"cu_seqlens": PatchRuns.frames(grids)},
-        tower_settings={
-            "spatial_merge_size": config.spatial_merge_size,
-            "patch_size": config.patch_size,
-        },
     )
 
 

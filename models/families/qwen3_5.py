@@ -19,10 +19,9 @@ from mmrm.models.families.family import (
     Parts,
     Shape,
     Size,
-    TowerShape,
     VideoLayout,
 )
-from mmrm.models.families.qwen3_vl import tower_plan
+from mmrm.models.families.qwen3_vl import LearnedPositionsTowerShape, tower_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,15 +33,10 @@ LayerKind = Literal["linear_attention", "full_attention"]
 
 
 @dataclass(frozen=True, slots=True)
-class Qwen3_5TowerShape(TowerShape):
+class Qwen3_5TowerShape(LearnedPositionsTowerShape):
     """The numbers of `vision_config`, named as there; the defaults are those of 9B and 27B."""
 
-    depth: Size = 27
-    patch_size: Size = 16
-    hidden_size: Size = 1152
-    intermediate_size: Size = 4304
     num_heads: Size = 16
-    num_position_embeddings: Size = 2304
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +78,11 @@ class Qwen3_5Shape(Shape):
 
     def count(self) -> Parameters:
         """Return the number of parameters of each part."""
-        tower = self.vision_config
-        text_size = self.hidden_size
-        vision_size = tower.hidden_size
-        mlp_size = tower.intermediate_size
-        # A block has q, k, v and output, an MLP of two layers, all with biases, and two norms
-        # with biases.
-        attention = 4 * vision_size * vision_size + 4 * vision_size
-        mlp = 2 * vision_size * mlp_size + mlp_size + vision_size
-        norms = 4 * vision_size
-        block = attention + mlp + norms
-        merged_size = vision_size * tower.spatial_merge_size**2
-        # Patches, with a bias, and positions.
-        embedding = (tower.numbers_per_patch + 1 + tower.num_position_embeddings) * vision_size
-        # A merger maps the patches of a token to the language model, by a norm and two layers.
-        merger_mlp = merged_size * merged_size + merged_size + merged_size * text_size + text_size
+        vision_tower, projector = self.vision_config.count(self.hidden_size)
         language_model, per_lora_rank = self._count_hybrid_language_model()
         return Parameters(
-            vision_tower=embedding + tower.depth * block,
-            projector=2 * vision_size + merger_mlp,
+            vision_tower=vision_tower,
+            projector=projector,
             language_model=language_model,
             lm_head=self.lm_head,
             parameters_per_lora_rank=per_lora_rank,
@@ -162,8 +142,7 @@ class Qwen3_5Shape(Shape):
         num_attention = self.num_attention_layers
         num_recurrent = self.num_hidden_layers - num_attention
         layers = num_attention * self._kept_by_attention + num_recurrent * self._kept_by_recurrence
-        block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
-        return layers // self.num_hidden_layers, block
+        return layers // self.num_hidden_layers, self.vision_config.kept_for_backward
 
     @property
     def recomputed_for_backward(self) -> int:

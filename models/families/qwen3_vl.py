@@ -28,15 +28,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Qwen3VLTowerShape(TowerShape):
-    """The numbers of `vision_config`, named as there; the defaults are those of 8B and larger."""
+class LearnedPositionsTowerShape(TowerShape):
+    """The numbers that the towers of Qwen3-VL and Qwen3.5 share; the defaults are the largest."""
 
     depth: Size = 27
     patch_size: Size = 16
     hidden_size: Size = 1152
     intermediate_size: Size = 4304
     num_position_embeddings: Size = 2304
-    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+
+    @property
+    def num_deepstack_mergers(self) -> int:
+        """Number of mergers besides the last one, each after a layer inside the tower."""
+        return 0
 
     def count(self, text_size: int) -> tuple[int, int]:
         """Return the numbers of parameters of the vision tower and of the projector.
@@ -59,15 +63,26 @@ class Qwen3VLTowerShape(TowerShape):
         merger_mlp = merged_size * merged_size + merged_size + merged_size * text_size + text_size
         merger = 2 * vision_size + merger_mlp
         deepstack_merger = 2 * merged_size + merger_mlp
-        num_deepstack_mergers = len(self.deepstack_visual_indexes)
         tower = embedding + self.depth * block
-        projector = merger + num_deepstack_mergers * deepstack_merger
+        projector = merger + self.num_deepstack_mergers * deepstack_merger
         return tower, projector
 
     @property
     def kept_for_backward(self) -> int:
         """Numbers kept for the backward pass of a block, for each patch."""
         return 2 * self.intermediate_size + 10 * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen3VLTowerShape(LearnedPositionsTowerShape):
+    """The numbers of `vision_config`, named as there; the defaults are those of 8B and larger."""
+
+    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+
+    @property
+    def num_deepstack_mergers(self) -> int:
+        """Number of mergers besides the last one, each after a layer inside the tower."""
+        return len(self.deepstack_visual_indexes)
 
     def config(self, text_size: int) -> dict[str, Any]:
         """Return the `vision_config` of transformers.
