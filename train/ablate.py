@@ -16,7 +16,6 @@ ablation.md, ablation.csv and ablation.json in FOLDER, and the charts to ablatio
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +26,6 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
-from mmrm.data.display.option_numbers import SEED
-from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.study import plan, run_missing, study_result, write
 from mmrm.train.studies.ablation.variants import (
@@ -37,6 +34,7 @@ from mmrm.train.studies.ablation.variants import (
     read_ablation,
     refuse_other_recipes,
 )
+from mmrm.train.studies.list_options import add_list_options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,32 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = CommandParser("train/ablate.py", __doc__, allow_abbrev=False)
-    parser.add_argument(
-        "list",
-        type=recipe_path,
-        help="The YAML file of a list of variants, such as recipes/ablations/shapes_head.yaml.",
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="Set a key of the recipe in every variant, such as optim.max_steps=20.",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=SEED,
-        nargs="+",
-        default=[0],
-        metavar="SEED",
-        help="Train every variant once with each of these seeds.",
-    )
-    parser.add_argument(
-        "--launcher",
-        type=shlex.split,
-        default=[sys.executable],
-        metavar="COMMAND",
-        help="The command that starts each run. The default is this Python interpreter.",
-    )
+    add_list_options(parser)
     parser.add_argument(
         "--dry-run",
         action="store_true",

@@ -29,7 +29,6 @@ folder. If the command is interrupted, start it again to continue.
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,11 +39,10 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
-from mmrm.data.display.option_numbers import SEED
-from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals, read_ablation
 from mmrm.train.studies.compare_objectives import FOLDER, run, write
+from mmrm.train.studies.list_options import add_list_options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,32 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = CommandParser("train/compare_objectives.py", __doc__, allow_abbrev=False)
-    parser.add_argument("list", type=recipe_path, help="The YAML file of a list of reward models.")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="Set a key of the recipe in every variant.",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=SEED,
-        nargs="+",
-        default=[0],
-        metavar="SEED",
-        help="Train every variant once with each of these seeds.",
-    )
+    add_list_options(parser)
     parser.add_argument(
         "--questions",
         required=True,
         help="The source of the questions in YAML, of type `shapes_rated`.",
-    )
-    parser.add_argument(
-        "--launcher",
-        type=shlex.split,
-        default=[sys.executable],
-        metavar="COMMAND",
-        help="The command that starts each step. The default is this Python interpreter.",
     )
     return parse_options(parser, arguments)
 
