@@ -50,6 +50,7 @@ KNOWN = {
     "eval/judges/released/config.py": {
         "unified_reward_qwen3vl",
         "unified_reward_think_qwen3vl",
+        "unified_reward_qwen35",
         "Qwen/Qwen2-VL-7B-Instruct",
         "Qwen/Qwen2.5-VL-7B-Instruct",
     },
@@ -57,6 +58,8 @@ KNOWN = {
         "qwen2_vl",
         "qwen2_5_vl",
         "qwen3_vl",
+        "qwen3_5",
+        "unified_reward_qwen35",
         "QWEN2_5",
         "QWEN3VL",
         "reward_qwen3vl",
