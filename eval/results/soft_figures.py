@@ -25,7 +25,7 @@ from mmrm.eval.results.statistics import (
 
 @dataclass(frozen=True, slots=True)
 class PairProbabilities:
-    """What a judge says about every pair of a better and another response of some rows."""
+    """A judge's probabilities for every pair of a better and another response of some rows."""
 
     better: Floats
     """(pairs,): the mean probability, over all votes on the pair, that the better response is

@@ -66,9 +66,9 @@ class TreeLevel:
 
 @dataclass(frozen=True)
 class RecurrentPlan:
-    """How recurrent layers compute a packed row of S segments and T tokens.
+    """The indices by which recurrent layers compute a packed row of S segments and T tokens.
 
-    A plan holds indices only, so it is cheap to pickle.
+    A plan holds nothing else, so it is cheap to pickle.
 
     Example: a prompt of 3 tokens with responses of 2 and 1 tokens, and a convolution over 3 inputs.
     The row has 6 tokens, so 6 stands for an input of zeros.

@@ -268,14 +268,12 @@ def test_soft_verdicts_are_a_setting_of_the_protocol(
     # Without a rationale, the words that stand for a verdict name the likelier response.
     assert none.votes is not None
     assert none.votes.order == none.soft.order
-    texts = {
-        name: [
-            [vote["text"] for vote in row["votes"]]
-            for row in run_folders.lines(tmp_path / name / "vl_rewardbench" / "predictions.jsonl")
-        ]
-        for name in ("hard", "soft")
-    }
-    assert texts["soft"] == texts["hard"]
+    predictions = Path("vl_rewardbench", "predictions.jsonl")
+    hard_rows = run_folders.lines(tmp_path / "hard" / predictions)
+    soft_rows = run_folders.lines(tmp_path / "soft" / predictions)
+    for hard_row, soft_row in zip(hard_rows, soft_rows, strict=True):
+        hard_texts = [vote["text"] for vote in hard_row["votes"]]
+        assert [vote["text"] for vote in soft_row["votes"]] == hard_texts
 
 
 def test_several_judges_get_folders_of_their_own_and_compare_says_whether_they_differ(

@@ -34,9 +34,9 @@ MARGIN = 1.2
 
 
 def grouped_products(rows: Tensor, matrices: Tensor, *, offs: Tensor) -> Tensor:
-    """Return what `torch.nn.functional.grouped_mm` does, which experts compute with.
+    """Return the products that `torch.nn.functional.grouped_mm` computes for experts.
 
-    Its own kernel takes no float64.
+    It stands in for that function, whose own kernel takes no float64.
 
     Args:
         rows: (S, in), sorted by group.

@@ -166,10 +166,11 @@ def test_last_token_is_the_newline_after_the_end_of_turn(model: ScalarReward) ->
     cases = [case(1, 3), case(0, 2)]
     # A template that does not write the end of the last turn writes no newline after it.
     newline = "" if FAMILIES[model.config.model_type].turn_rules.added_end else "\n"
-    backbone, as_templated = (
-        stock.backbone(model.model),
-        [(images, [(*c, Span(newline)) for c in turns]) for images, turns in cases],
-    )
+    backbone = stock.backbone(model.model)
+    as_templated = []
+    for images, turns in cases:
+        templated_turns = [(*turn, Span(newline)) for turn in turns]
+        as_templated.append((images, templated_turns))
     wanted = stock_scores(model, backbone, padded(model, as_templated))
     assert_exact(packed_scores(model, cases, "last_token"), wanted)
     wanted = stock_scores(model, backbone, padded(model, cases), offset=1)

@@ -237,7 +237,7 @@ class FlippedCoins(Rng):
     """A source of draws in which every coin falls on the other side."""
 
     def coin(self) -> bool:
-        """Return what `Rng` does not return."""
+        """Return the opposite of the coin of `Rng`."""
         return not super().coin()
 
 

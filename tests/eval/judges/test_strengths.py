@@ -70,7 +70,7 @@ def test_without_comparisons_all_are_equal_and_as_uncertain_as_the_prior() -> No
 
 
 def test_the_evidence_is_the_integral_over_the_strengths() -> None:
-    """Of two responses, the integral is one over their difference, which is computed on a grid."""
+    """For two responses, the integral runs over one difference and can be computed on a grid."""
     wins = np.array([[0.0, 3.0], [1.0, 0.0]])
     differences = np.linspace(-40, 40, 200_001)
     for spread in (0.5, 2.0):

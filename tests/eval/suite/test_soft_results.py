@@ -174,10 +174,10 @@ def test_rows_with_a_ranking_compare_mean_probabilities() -> None:
 
 
 def test_soft_verdicts_are_required_by_a_soft_protocol_alone() -> None:
-    without = [
-        replace(scores, votes=tuple(replace(vote, soft=None) for vote in scores.votes))
-        for scores in VERDICTS
-    ]
+    without: list[Scores] = []
+    for scores in VERDICTS:
+        hard_votes = tuple(replace(vote, soft=None) for vote in scores.votes)
+        without.append(replace(scores, votes=hard_votes))
     with pytest.raises(UserError, match="the judge's votes have none"):
         evaluated(ROWS, without)
     assert evaluated(ROWS, without, ProtocolConfig()).soft is None
@@ -291,7 +291,7 @@ def test_results_predictions_tables_pages_and_cards_show_soft_verdicts(tmp_path:
 
 
 def test_the_area_is_that_of_the_roc_curve() -> None:
-    """Of every pair, the better response's margin is a positive case, the other's a negative one."""
+    """Each margin of a better response is a positive case, and minus it is a negative case."""
     margins = np.random.default_rng(0).normal(0.4, 1, 101).round(1)
     above = (margins[:, None] > -margins).mean()
     equal = (margins[:, None] == -margins).mean()

@@ -262,8 +262,9 @@ def test_hard_verdicts_compute_and_hold_nothing_more(checkpoint: str) -> None:
     assert not any(scores.is_soft for scores in hard)
     softly = soft(judging).judge(EXAMPLES)
     assert [scores.texts for scores in softly] == [scores.texts for scores in hard]
-    named = [[vote.named for vote in scores.votes] for scores in hard]
-    assert [[vote.named for vote in scores.votes] for scores in softly] == named
+    for soft_scores, hard_scores in zip(softly, hard, strict=True):
+        named = [vote.named for vote in hard_scores.votes]
+        assert [vote.named for vote in soft_scores.votes] == named
 
 
 def test_a_judge_without_a_protocol_gives_hard_verdicts(checkpoint: str) -> None:

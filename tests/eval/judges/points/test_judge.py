@@ -197,7 +197,8 @@ def test_nothing_is_generated_and_prompt_and_image_are_computed_once(
     assert not judging.info.writes
     assert scores.texts == ()
     [size] = sizes  # one row, and no step of generation
-    assert size < sum(tree.tokens for tree in (asked(judging, index) for index in range(3)))
+    questions = [asked(judging, index) for index in range(3)]
+    assert size < sum(question.tokens for question in questions)
 
 
 def test_a_response_has_the_same_score_in_any_company(checkpoint: str) -> None:

@@ -451,7 +451,7 @@ def test_what_does_not_fit_is_refused(
 def test_the_expected_score_is_read_in_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 0 to 100, after the words that the authors' reader looks for."""
+    """It lies in 0 to 100 and is read after the words that the authors' reader looks for."""
     file = judge_file(tmp_path, "unified_reward_points", more="reading: expected\n")
     judging: Any = loaded(file).judge
     assert isinstance(judging, ExpectedPointJudge)
