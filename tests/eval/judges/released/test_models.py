@@ -116,9 +116,12 @@ def theirs(
     image token once for each token of the image: CodeGoat24/UnifiedReward, benchmark_evaluation/Qwen_evaluation/
     test_qwen_vlrewardbench.py; yfzhang114/r1_reward, inference/VL-Reward-Bench/r1_reward.py.
     """
-    tokenizer, kind = tiny.tokenizer(), type(tiny.image_processor(family=family))
+    tokenizer, kind = tiny.tokenizer(family), type(tiny.image_processor(family=family))
     written = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=messages[-1]["role"] == "user"
+        messages,
+        tokenize=False,
+        add_generation_prompt=messages[-1]["role"] == "user",
+        enable_thinking=False,  # read by the template of Qwen3.5 alone
     )
     seen = kind.from_pretrained(weights, **pixels)(
         images=[Image.open(io.BytesIO(PICTURE))], return_tensors="pt"
@@ -215,7 +218,9 @@ def test_log_probabilities_of_an_answer_are_the_authors(
         judge_of(loaded(judge_file(tmp_path, model, released=released))).judging,
         RELEASED[model].family,
     )
-    answer = "<think>a</think><answer>2</answer>"
+    answer = (
+        "Two cats.<answer>2</answer>"  # no marks of thoughts, which Qwen3.5's template rewrites
+    )
     messages, pixels = their_messages(model)
     prompt = theirs(messages, tmp_path / "weights", family, pixels)
     tree, labelled = encoded(judge, answer)
