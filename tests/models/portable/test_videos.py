@@ -27,9 +27,12 @@ from mmrm.models.portable.videos import size_in_tokens
 from tests.models import exactness, tiny
 from tests.models.exactness import assert_exact
 from tests.models.portable.test_images_in_responses import SCRIPT
-from tests.models.test_video_patches import FAMILIES, FAMILIES_OF_IMAGES, clip
 
 pytest.importorskip("av")
+
+from tests.models.families.random_videos import FAMILIES, clip
+from tests.models.test_video_patches import FAMILIES_OF_IMAGES
+
 PIXELS = {"min_pixels": 3136, "max_pixels": 12_544}
 SAMPLINGS: dict[str, VideoConfig] = {
     "by rate": VideoConfig(frames_per_second=5.0, max_pixels=40_000),
