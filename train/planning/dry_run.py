@@ -410,11 +410,15 @@ def step_lines(recipe: Recipe, num_records: int | None) -> list[str]:
     elif not num_records:
         length = f"{steps:,} steps: {steps * records_per_step:,} records"
     else:
+        # A record that is learned in both orders of its responses is counted twice.
+        num_examples = num_records * recipe.method.examples_per_record
         # The last step of an epoch takes the records that are left.
-        steps_per_epoch = ceil(num_records / records_per_step)
+        steps_per_epoch = ceil(num_examples / records_per_step)
         whole_epochs, further_steps = divmod(steps, steps_per_epoch)
-        seen = whole_epochs * num_records + min(further_steps * records_per_step, num_records)
-        length = f"{steps:,} steps: {seen:,} records, {seen / num_records:.2f} epochs"
+        seen = whole_epochs * num_examples + min(further_steps * records_per_step, num_examples)
+        length = f"{steps:,} steps: {seen:,} records, {seen / num_examples:.2f} epochs"
+        if num_examples != num_records:
+            length += ", each record in both orders and counted twice"
     planned = planned_tokens(recipe.data)
     tokens = f"tokens {UNKNOWN}"
     if planned is not None:

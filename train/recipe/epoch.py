@@ -96,8 +96,19 @@ def known_steps(recipe: Recipe) -> int | None:
 
     The result is None if it depends on data that have not been read.
     """
-    num_records, _ = epoch_records(recipe.data)
-    if recipe.optim.max_steps is None and num_records is None:
+    num_examples = epoch_examples(recipe)
+    if recipe.optim.max_steps is None and num_examples is None:
         return None
-    # With max_steps, the number of records does not matter.
-    return recipe.steps(num_records or 0)
+    # With max_steps, the number of examples does not matter.
+    return recipe.steps(num_examples or 0)
+
+
+def epoch_examples(recipe: Recipe) -> int | None:
+    """Return the number of examples of an epoch; None if it depends on data that were not read.
+
+    An example is a record, or a record in one of two orders of its responses.
+    """
+    num_records, _ = epoch_records(recipe.data)
+    if num_records is None:
+        return None
+    return num_records * recipe.method.examples_per_record

@@ -11,7 +11,7 @@ from mmrm.data.config.layers import Located
 from mmrm.data.config.validation import KeyPath, dotted, written
 from mmrm.data.errors import Problem, UserError
 from mmrm.train.recipe.deepspeed_config import deepspeed_names, stage
-from mmrm.train.recipe.epoch import epoch_records
+from mmrm.train.recipe.epoch import epoch_examples
 from mmrm.train.recipe.input_paths import input_rules
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.registry import methods_of_script
@@ -230,20 +230,20 @@ def length_rules(recipe: Recipe) -> Iterator[Broken]:
         )
         yield Broken(message, ("data.validation", "data.sources"))
         return
-    num_records, _ = epoch_records(data)
-    if num_records is None:
+    num_examples = epoch_examples(recipe)
+    if num_examples is None:
         return
     records_per_step = recipe.optim.records_per_step
-    if num_records < records_per_step:
+    if num_examples < records_per_step:
         message = (
-            f"a step takes {records_per_step:,} records and an epoch has {num_records:,}, so that "
+            f"a step takes {records_per_step:,} records and an epoch has {num_examples:,}, so that "
             "none is whole; lower it, or add records"
         )
         yield Broken(message, ("optim.records_per_step", "data"))
         return
     # This raises an error if the run would have no step.
     try:
-        recipe.steps(num_records)
+        recipe.steps(num_examples)
     except UserError as error:
         yield Broken(str(error), ("optim.epochs", "optim", "data"))
 

@@ -240,6 +240,11 @@ backbone's family; vLLM serves it."""
         return False
 
     @property
+    def examples_per_record(self) -> int:
+        """How often a record is learned in an epoch: twice in both orders of its responses."""
+        return 1
+
+    @property
     def written_critiques(self) -> CritiqueConfig | None:
         """The prompt and sampling of the critiques that a model writes. None if it writes none."""
         return None

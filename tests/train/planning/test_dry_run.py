@@ -176,6 +176,26 @@ def test_the_last_step_of_an_epoch_takes_what_is_left(
     assert expected in said(tmp_path, *changes)
 
 
+@pytest.mark.parametrize(
+    ("both_orders", "expected"),
+    [
+        ("false", "20 steps: 1,280 records, 2.00 epochs"),
+        ("true", "40 steps: 2,560 records, 2.00 epochs, each record in both orders"),
+    ],
+)
+def test_records_in_both_orders_are_counted_twice(
+    tmp_path: Path, both_orders: str, expected: str
+) -> None:
+    changes = [
+        f"method={{type: language_model, target: verdict, both_orders: {both_orders}}}",
+        "data.sources.0.rows=640",
+        "optim.records_per_step=64",
+        "optim.epochs=2",
+        "optim.max_steps=null",
+    ]
+    assert expected in said(tmp_path, *changes)
+
+
 def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
     unknown = "data.sources=[{type: trl, hub: a/b}]"
     assert "2 epochs; steps known once the data are read" in said(tmp_path, unknown)

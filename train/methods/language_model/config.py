@@ -21,6 +21,9 @@ from mmrm.train.recipe.sections import (
     RunConfig,
 )
 
+KEYS_OF_RATINGS = ("loss_on", "points", "rating", "ratings_from")
+"""The keys that only `target: ratings` reads."""
+
 
 class LanguageModelConfig(MethodConfig):
     """The cold start of a judge (R1-Reward), a judge of single responses, or an embedded backbone.
@@ -35,10 +38,11 @@ class LanguageModelConfig(MethodConfig):
     paradigm = "judge"
 
     type: Literal["language_model"]
-    target: Literal["judgement", "lessons", "ratings"]
+    target: Literal["judgement", "verdict", "lessons", "ratings"]
     """Learn the records' rationales as judgements of two responses (R1-Reward's cold start);
-    lessons: answers to questions about generated images of shapes, and verdicts on answers; or
-    ratings: the score of each response as text, for a judge of single responses."""
+    verdict: which of two responses is better, at once, for which a pair needs no rationale; lessons:
+    answers to questions about generated images of shapes, and verdicts on answers; or ratings: the
+    score of each response as text, for a judge of single responses."""
     answers: Literal["right", "stated"] = "stated"
     """For lessons: learn right answers only (`right`), or state near misses, too, and learn a
     verdict on every answer (`stated`)."""
@@ -54,18 +58,22 @@ class LanguageModelConfig(MethodConfig):
     questions: int = Field(default=12, ge=1, le=1000)
     """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
-    """For judgements: the prompt of the judge. `r1_reward` is R1-Reward's [Q], `short` a short one
+    """For judgements and verdicts: the prompt of the judge. `r1_reward` is R1-Reward's [Q], `short` a short one
     for the generated shapes data, and `turns` shows each response as a turn of the assistant."""
     both_orders: bool = False
-    """For judgements: learn every pair in both orders, instead of one with the winner first in
+    """For judgements and verdicts: learn every pair in both orders, instead of one with the winner first in
     exactly half [Q]."""
 
     points: PointPrompt = PointPrompt()
     """For ratings: the question about one response, and the scores. A response learns the score
     whose value is closest to its rating, so that {"0": 0, "1": 1} fits ratings from 0 to 1. With
     `rationale: true`, the critiques of the records are learned before the scores."""
+    ratings_from: Literal["attributes", "preference"] = "attributes"
+    """For ratings: what decides them. `attributes` takes the numbers that the records hold, and
+    `preference` gives the preferred response of a pair the highest score and the other one the
+    lowest, so that pairs without numbers suffice."""
     rating: str | None = None
-    """For ratings: the attribute that is learned, such as `helpfulness`. Null takes the mean of all
+    """For ratings from attributes: the attribute that is learned, such as `helpfulness`. Null takes the mean of all
     attributes of a record. Responses without the rating are left out."""
     loss_on: Literal["answer", "score"] = "answer"
     """For ratings: learn the whole answer of the judge with its end, so that it can be written, or
@@ -75,20 +83,27 @@ class LanguageModelConfig(MethodConfig):
     def _without_unused_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the keys for ratings out of a saved recipe with another target.
 
-        Recipes of older versions do not have the keys, and stay equal to those of this version.
+        `ratings_from` is left out at its default, too. Recipes of older versions do not have the
+        keys, and stay equal to those of this version.
         """
         values: dict[str, Any] = serialise(self)
         if self.target != "ratings":
-            for name in ("points", "rating", "loss_on"):
+            for name in KEYS_OF_RATINGS:
                 values.pop(name, None)
+        elif self.ratings_from == "attributes":
+            values.pop("ratings_from", None)
         return values
 
     @property
     def summary(self) -> str:
         """A description of the loss, for the plan and the model card."""
         target = "judgements"
+        if self.target == "verdict":
+            target = "verdicts without rationales"
         if self.target == "ratings":
             rating = self.rating or "the mean of all attributes"
+            if self.ratings_from == "preference":
+                rating = "preference"
             learned = "scores alone" if self.loss_on == "score" else "answers with scores"
             target = f"{learned}, by {rating}"
         if self.target == "lessons":
@@ -98,7 +113,7 @@ class LanguageModelConfig(MethodConfig):
     @property
     def judge_template(self) -> JudgeTemplate | None:
         """The prompt of the judge. None for targets that are not about comparing responses."""
-        if self.target == "judgement":
+        if self.target in ("judgement", "verdict"):
             return self.template
         return None
 
@@ -108,14 +123,20 @@ class LanguageModelConfig(MethodConfig):
         return self.points if self.target == "ratings" else None
 
     @property
+    def examples_per_record(self) -> int:
+        """Two for judgements and verdicts on every pair in both orders, else one."""
+        is_about_pairs = self.judge_template is not None
+        return 2 if is_about_pairs and self.both_orders else 1
+
+    @property
     def uses_lists(self) -> bool:
-        """True for ratings: each response of a list is learned."""
-        return self.target == "ratings"
+        """True for ratings from attributes: each response of a list is learned."""
+        return self.target == "ratings" and self.ratings_from == "attributes"
 
     @property
     def uses_ties(self) -> bool:
-        """True for ratings: equal responses learn equal scores."""
-        return self.target == "ratings"
+        """True for ratings from attributes: equal responses learn equal scores."""
+        return self.target == "ratings" and self.ratings_from == "attributes"
 
     def held_out_figures(self, run: RunConfig) -> tuple[str, ...]:
         """Return the names of the figures on the records of data.validation.
@@ -133,16 +154,20 @@ class LanguageModelConfig(MethodConfig):
         """Yield the rules that the recipe breaks.
 
         Judgements need a source with rationales, lessons need the generated shapes data, and ratings
-        with rationales need critiques.
+        with rationales need critiques. Verdicts need nothing but pairs.
         """
         if self.target == "ratings":
             yield from self._rules_of_ratings(run)
             return
-        for key in sorted({"points", "rating", "loss_on"} & self.model_fields_set):
+        for key in KEYS_OF_RATINGS:
+            if key not in self.model_fields_set:
+                continue
             message = (
                 f"{key} is for method.target=ratings, and the target is {self.target}; remove it"
             )
             yield Broken(message, (f"method.{key}", "method.target"))
+        if self.target == "verdict":
+            return
         types = {source.type for source in run.data.sources}
         if self.target == "judgement":
             if not any(source.has_rationales for source in run.data.sources):
@@ -166,6 +191,12 @@ class LanguageModelConfig(MethodConfig):
 
     def _rules_of_ratings(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that a recipe for ratings breaks."""
+        if self.ratings_from == "preference" and self.rating is not None:
+            message = (
+                f"rating is {self.rating!r}, and with ratings_from=preference no attribute is read; "
+                "remove one of the two keys"
+            )
+            yield Broken(message, ("method.rating", "method.ratings_from"))
         has_critiques = any(source.has_critiques for source in run.data.sources)
         if self.points.rationale and not has_critiques:
             message = (

@@ -163,15 +163,48 @@ class JudgementEncoder:
                 "rationales. Annotate the records first (python eval/annotate.py --help), or train "
                 "on them with train/rl.py, which needs none."
             )
-        answer: Answer = 1 if side == 0 else 2
-        first, second = shown_responses(record, side)
-        request = judge_conversation(self.template, record.prompt, first, second)
-        messages = (*request, text("assistant", write_judgement(rationale, answer)))
-        images = (*record.images, *first.images, *second.images)
-        videos = (*record.videos, *first.videos, *second.videos)
-        conversation = Conversation(messages, images, loss=True, videos=videos)
-        tree = self.encoder.encode_conversations([conversation], None, record.identity)
-        return TrainingExample(tree, record=record.identity)
+        return _encoded_judgement(self.encoder, self.template, record, side, rationale)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictEncoder:
+    """Encodes a preference as a judge's prompt and a judgement whose rationale is empty.
+
+    A record needs no rationale. If it has one, it is not used.
+    """
+
+    encoder: Encoder
+    template: JudgeTemplate
+
+    def __call__(self, record: Preference, side: int) -> TrainingExample:
+        """Encode a record with the winner first (`side` 0) or second (1)."""
+        self.encoder.refuse_control_tokens(record)
+        return _encoded_judgement(self.encoder, self.template, record, side, rationale="")
+
+
+def _encoded_judgement(
+    encoder: Encoder, template: JudgeTemplate, record: Preference, side: int, rationale: str
+) -> TrainingExample:
+    """Return a judge's prompt about a record, and the judgement that names its winner.
+
+    The tokens of the judgement carry loss.
+
+    Args:
+        encoder: The encoder of the model.
+        template: The prompt of the judge.
+        record: The record.
+        side: 0 if the winner is shown first, else 1.
+        rationale: The rationale of the judgement, for this order of the responses.
+    """
+    answer: Answer = 1 if side == 0 else 2
+    first, second = shown_responses(record, side)
+    request = judge_conversation(template, record.prompt, first, second)
+    messages = (*request, text("assistant", write_judgement(rationale, answer)))
+    images = (*record.images, *first.images, *second.images)
+    videos = (*record.videos, *first.videos, *second.videos)
+    conversation = Conversation(messages, images, loss=True, videos=videos)
+    tree = encoder.encode_conversations([conversation], None, record.identity)
+    return TrainingExample(tree, record=record.identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +216,9 @@ class JudgementRecords(MixtureRecords):
 
     both: bool = False
     """Every epoch has each record in both orders."""
+    only_sides: npt.NDArray[np.integer] | None = None
+    """The side of each record of the mixture that can be shown on one side only, and BOTH_SIDES for
+    the others, (records,). None if all can be shown on both."""
 
     def __len__(self) -> int:
         return self.mixture.epoch_size * (2 if self.both else 1)
@@ -194,12 +230,9 @@ class JudgementRecords(MixtureRecords):
     def order(self, epoch: int) -> Indices:
         """Return the indices of an epoch in their order, the same on every rank."""
         records = self.mixture.order(epoch)
+        only_sides = None if self.only_sides is None else self.only_sides[records]
         return indices_with_sides(
-            records,
-            self.mixture.config.seed,
-            epoch,
-            both=self.both,
-            only_sides=self.mixture.rationale_sides[records],
+            records, self.mixture.config.seed, epoch, both=self.both, only_sides=only_sides
         )
 
 
@@ -232,16 +265,29 @@ class LanguageModelMethod(SupervisedMethod):
         self.objective = LanguageModelling()
         if config.target == "ratings":
             self.needs_rationale = False
-            self.encode = RatingEncoder(self.encoder, config.points, config.rating, config.loss_on)
+            self.encode = RatingEncoder(
+                self.encoder, config.points, config.ratings_from, config.rating, config.loss_on
+            )
             self.records = MixtureRecords(self.mixture, self.encode)
             self.costs = Costs(expected_costs(self.mixture))
+            return
+        if config.target == "verdict":
+            self.needs_rationale = False
+            self.encode = VerdictEncoder(self.encoder, config.template)
+            self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
+            self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))
             return
         self.encode = JudgementEncoder(self.encoder, config.template)
         if config.target in RECORDS:  # lessons, whose module is imported only if it is needed
             make_records = load(RECORDS[config.target])
             self.records = make_records(config, self.recipe.data.sources[0], self.encoder)
             return
-        self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
+        self.records = JudgementRecords(
+            self.mixture,
+            self.encode,
+            both=config.both_orders,
+            only_sides=self.mixture.rationale_sides,
+        )
         self._print_rationales_of_one_order()
         # An index is 2 * (index of the record) + side, so each record's cost is there twice.
         self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))

@@ -20,6 +20,8 @@ class RatingEncoder:
 
     encoder: Encoder
     prompt: PointPrompt
+    ratings_from: Literal["attributes", "preference"]
+    """The numbers that a record holds, or its preference."""
     rating: str | None
     """The attribute that is learned; None for the mean of all attributes."""
     loss_on: Literal["answer", "score"]
@@ -35,7 +37,7 @@ class RatingEncoder:
         self.encoder.refuse_control_tokens(record)
         conversations: list[Conversation] = []
         answers: list[str] = []
-        for index, rating in enumerate(ratings_of(record, self.rating)):
+        for index, rating in enumerate(self._ratings(record)):
             if isnan(rating):
                 continue
             response = record.responses[index]
@@ -49,6 +51,12 @@ class RatingEncoder:
         for question, answer in zip(questions.conversations(), answers, strict=True):
             answered.append(self._with_answer(question, answer))
         return TrainingExample(prefix_tree(answered), record=record.identity)
+
+    def _ratings(self, record: Preference) -> tuple[float, ...]:
+        """Return the rating of each response of a record; NaN if it is unknown."""
+        if self.ratings_from == "preference":
+            return ratings_by_preference(record, self.prompt)
+        return ratings_of(record, self.rating)
 
     def _answer(self, record: Preference, index: int, rating: float) -> str:
         """Return the judge's answer about a response, which ends with its score."""
@@ -119,3 +127,14 @@ def ratings_of(record: Preference, name: str | None) -> tuple[float, ...]:
             "method.rating to one of them, or take a source with ratings."
         )
     return ratings
+
+
+def ratings_by_preference(record: Preference, prompt: PointPrompt) -> tuple[float, ...]:
+    """Return the highest score for the preferred response of a pair, and the lowest for the other.
+
+    Args:
+        record: A pair without a tie. Its first response is the preferred one.
+        prompt: The prompt with the scores.
+    """
+    values = prompt.value_by_text.values()
+    return (max(values), min(values))

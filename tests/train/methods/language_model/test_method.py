@@ -17,10 +17,13 @@ from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.prompts import conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.world import ShapesGenerator
+from mmrm.eval.verdict_form import TAGGED
 from mmrm.train.methods.language_model.method import (
     JudgementEncoder,
     JudgementRecords,
+    VerdictEncoder,
     indices_with_sides,
+    shown_responses,
 )
 from tests.data.mixtures import mixture, project, row
 from tests.models import tiny
@@ -52,7 +55,8 @@ def judgements(*, both: bool = False) -> JudgementRecords:
     mixture = Mixture(
         MixtureConfig(sources=[ShapesConfig(type="shapes", level="demo", rows=12, text_only=0.3)])
     )
-    return JudgementRecords(mixture, JudgementEncoder(tiny.encoder(), "short"), both=both)
+    encode = JudgementEncoder(tiny.encoder(), "short")
+    return JudgementRecords(mixture, encode, both=both, only_sides=mixture.rationale_sides)
 
 
 def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
@@ -70,6 +74,21 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
         assert f"Response 1: {first.text}\nResponse 2: {second.text}\n" in shown
         assert found.formatted
         assert found.answer == conclusion(found.reasoning or "") == 1 + index % 2
+
+
+def test_a_verdict_is_learned_without_a_rationale() -> None:
+    """The judgement is that which the judge gives at once, also if the record has a rationale."""
+    tokenizer = tiny.tokenizer()
+    encode = VerdictEncoder(tiny.encoder(), "short")
+    with_rationale = judgements().mixture[0]
+    for record in (with_rationale, replace(with_rationale, rationale=None)):
+        for side in (0, 1):
+            (conversation,) = encode(record, side).tree.conversations()
+            learned = tokenizer.decode([conversation.ids[i] for i in conversation.labels])
+            assert learned == TAGGED.judgement_at_once(side) + "<|im_end|>"
+            shown = tokenizer.decode(conversation.ids[: conversation.labels[0]])
+            first, second = shown_responses(record, side)
+            assert f"Response 1: {first.text}\nResponse 2: {second.text}\n" in shown
 
 
 def test_both_orders_double_the_epoch() -> None:
@@ -165,7 +184,8 @@ def test_an_epoch_shows_every_record_in_an_order_that_its_rationale_is_right_for
     rows += [row(f"first {n}", rationale=KEEPS) for n in range(6)]
     rows += [row(f"second {n}", rationale=KEEPS, first_in_rationale="rejected") for n in range(3)]
     found = mixture(tmp_path, [project(tmp_path, "one", rows)])
-    records = JudgementRecords(found, JudgementEncoder(tiny.encoder(), "short"))
+    encode = JudgementEncoder(tiny.encoder(), "short")
+    records = JudgementRecords(found, encode, only_sides=found.rationale_sides)
     for epoch in range(3):
         order = records.order(epoch)
         sides_by_kind: dict[str, list[int]] = {"free": [], "first": [], "second": []}
@@ -177,7 +197,10 @@ def test_an_epoch_shows_every_record_in_an_order_that_its_rationale_is_right_for
     answers = [record_answer(records, index) for index in records.order(0).tolist()]
     assert answers == [1 + index % 2 for index in records.order(0).tolist()]
     again = mixture(tmp_path, [project(tmp_path, "one", rows)])
-    assert (JudgementRecords(again, records.encode).order(1) == records.order(1)).all()
+    assert (
+        JudgementRecords(again, records.encode, only_sides=again.rationale_sides).order(1)
+        == records.order(1)
+    ).all()
 
     (card,) = found.card().sources
     counts = card.rationales

@@ -37,7 +37,14 @@ SHORT = "{question} {response} How good?"
 def encoder(**settings: Any) -> RatingEncoder:
     prompt = PointPrompt(**{"question": SHORT, **settings.pop("prompt", {})})
     return RatingEncoder(
-        tiny.encoder(), prompt, **{"rating": "helpfulness", "loss_on": "answer", **settings}
+        tiny.encoder(),
+        prompt,
+        **{
+            "ratings_from": "attributes",
+            "rating": "helpfulness",
+            "loss_on": "answer",
+            **settings,
+        },
     )
 
 
@@ -59,6 +66,16 @@ def test_the_answer_or_the_score_alone_is_learned_of_every_rated_response() -> N
         "2",  # the mean is 2.5, and the lower of two equally close scores is taken
         "2",
     ]
+
+
+def test_a_preference_rates_the_responses_of_a_pair() -> None:
+    pair = replace(
+        RECORD, responses=text_responses("a red square", "no"), ranks=(0, 1), attributes={}
+    )
+    by_preference = {"ratings_from": "preference", "rating": None, "loss_on": "score"}
+    assert learned(encoder(**by_preference)(pair)) == ["5", "1"]
+    scores = {"scores": {"wrong": -1, "right": 2, "unclear": 0}}
+    assert learned(encoder(**by_preference, prompt=scores)(pair)) == ["right", "wrong"]
 
 
 def test_a_question_is_the_one_that_the_judge_asks() -> None:
