@@ -503,8 +503,9 @@ def evaluation_lines(recipe: Recipe) -> list[str]:
         how = f"a greedy answer and {evaluation.samples} sampled ones to each question"
     else:
         is_joint = recipe.method.joint_responses(recipe) is not None
+        scores_single_responses = recipe.has_head or recipe.method.point_prompt is not None
         protocol = evaluation.protocol.in_words(
-            "all rows", pairwise=not recipe.has_head, joint=is_joint
+            "all rows", pairwise=not scores_single_responses, joint=is_joint
         )
         how = f"protocol: {protocol}"
         if evaluation.baselines:

@@ -196,6 +196,21 @@ def test_records_in_both_orders_are_counted_twice(
     assert expected in said(tmp_path, *changes)
 
 
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("{type: language_model, target: verdict}", "both orders, 1 vote"),
+        (
+            "{type: language_model, target: ratings, ratings_from: preference}",
+            "each response scored by itself",
+        ),
+    ],
+)
+def test_the_protocol_is_that_of_the_judge(tmp_path: Path, method: str, expected: str) -> None:
+    benchmarks = "evaluation.benchmarks=[{name: vl_rewardbench, location: embedded}]"
+    assert f"protocol: {expected}" in said(tmp_path, f"method={method}", benchmarks)
+
+
 def test_steps_that_nobody_knows_are_not_invented(tmp_path: Path) -> None:
     unknown = "data.sources=[{type: trl, hub: a/b}]"
     assert "2 epochs; steps known once the data are read" in said(tmp_path, unknown)
