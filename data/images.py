@@ -85,7 +85,7 @@ by feeding damaged files to them."""
 def image_path(
     root: Path, name: str, record: str, links: bool = False, advice: str = ELSEWHERE_ADVICE
 ) -> Path:
-    """Return the path of the image file `name` under the folder `root`.
+    """Return the path of the image or video file `name` under the folder `root`.
 
     `name` comes from a record, which is not trusted. It may not lead out of `root`, neither by `..`
     nor as an absolute path. Links that stay inside `root` are allowed. So are, inside a snapshot of
@@ -109,10 +109,10 @@ def image_path(
     try:
         require_regular(path)
     except SpecialFileError as error:
-        raise ImageError(f"{record}: the image {_short(name)} cannot be used: {error}") from error
+        raise ImageError(f"{record}: the file {_short(name)} cannot be used: {error}") from error
     except OSError as error:
         raise ImageError(
-            f"{record}: the image {_short(name)} is not there ({path} is no file). Looked in: "
+            f"{record}: the file {_short(name)} is not there ({path} is no file). Looked in: "
             f"{root.resolve()}. {advice}"
         ) from error
     return path
@@ -135,7 +135,7 @@ def resolved(
     # Links in a circle are a RuntimeError, and a NUL in the name is a ValueError.
     except (OSError, RuntimeError, ValueError) as error:
         raise ImageError(
-            f"{record}: the image path {_short(name)} cannot be followed ({type(error).__name__}). "
+            f"{record}: the path {_short(name)} cannot be followed ({type(error).__name__}). "
             "Required is the path of a file under the image folder, without NUL characters or "
             "links in a circle."
         ) from error
@@ -144,7 +144,7 @@ def resolved(
         if links:
             or_behind_link = ", or behind a link there that the folder's owner or you made"
         raise ImageError(
-            f"{record}: the image path {_short(name)} leads to {path}, outside of the declared "
+            f"{record}: the path {_short(name)} leads to {path}, outside of the declared "
             f"image folder {real_root}. Records may only name files under that folder"
             f"{or_behind_link}. Correct the path, or declare the folder of the images. {advice}"
         )

@@ -211,7 +211,7 @@ def test_a_path_may_not_leave_its_root(tmp_path: Path) -> None:
         "out/secret.png",
     ):
         with pytest.raises(
-            ImageError, match=r"project:4: the image path .* outside of the declared image folder"
+            ImageError, match=r"project:4: the path .* outside of the declared image folder"
         ):
             image_path(root, name, "project:4")
     for name in ("inside.png", "deep/../inside.png", "good.png", str(root / "inside.png")):
@@ -430,7 +430,7 @@ def test_a_path_that_cannot_be_followed_is_an_error_of_its_record(tmp_path: Path
         "loop.png/one.png",
     ):
         with pytest.raises(
-            ImageError, match=r"^project:4: the image .*(cannot be followed|is not there)"
+            ImageError, match=r"^project:4: the (file|path) .*(cannot be followed|is not there)"
         ) as caught:
             image_path(tmp_path, name, "project:4")
         assert len(str(caught.value)) < 1000

@@ -378,7 +378,7 @@ def test_mmpr(unpacked: bool, tmp_path: Path) -> None:
         (0, 0, 255),
     ]
     assert asked(two) == ["Compare ", None, "with ", None, "."]
-    with pytest.raises(ImageError, match=r"mmpr:ai2d_cot:2: the image .*gone\.png"):
+    with pytest.raises(ImageError, match=r"mmpr:ai2d_cot:2: the file .*gone\.png"):
         source.record(2)
     with pytest.raises(RecordError, match=r"mmpr:ai2d_cot:3: .*2 times for 1 images"):
         source.record(3)
@@ -439,6 +439,6 @@ def test_mmpr_takes_no_image_of_the_same_name_elsewhere(tmp_path: Path) -> None:
     )
     write_images(tmp_path / "set", one=RED)
     source = source_of(tmp_path, "mmpr", images=str(tmp_path / "set"))
-    with pytest.raises(ImageError, match=r"mmpr:a:0: the image .*gone/one\.png"):
+    with pytest.raises(ImageError, match=r"mmpr:a:0: the file .*gone/one\.png"):
         source.record(0)
     assert len(record(source, 1).images) == 1
