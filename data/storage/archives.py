@@ -169,18 +169,18 @@ class Archive(IndexedFiles):
         entry = self._entry(name)
         if entry is None:
             raise ImageError(
-                f"{record}: the image {name!r} is not in {self.parts[0]}. {ELSEWHERE_ADVICE}"
+                f"{record}: the file {name!r} is not in {self.parts[0]}. {ELSEWHERE_ADVICE}"
             )
         reason = REFUSED.get(int(entry["kind"]))
         if reason is not None:
             raise ImageError(
-                f"{record}: the image {name!r} in {self.parts[0].name} is not used: {reason}."
+                f"{record}: the file {name!r} in {self.parts[0].name} is not used: {reason}."
             )
         try:
             return self._content(entry)
         except (zlib.error, ValueError, OSError) as error:
             raise ImageError(
-                f"{record}: the image {name!r} in {self.parts[0].name} is damaged or too large "
+                f"{record}: the file {name!r} in {self.parts[0].name} is damaged or too large "
                 f"({error}). Replace it, or leave the record out."
             ) from error
 

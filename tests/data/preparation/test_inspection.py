@@ -54,7 +54,7 @@ def test_it_says_what_a_file_is_and_prints_a_recipe_that_runs(tmp_path: Path) ->
     ) in about
     assert about.count("  chosen:") == 3
     assert (
-        "37 of 40 records would be trained on; dropped: bad_image 2, identical 1\nbad: trl:3: the image 'gone.png' is"
+        "37 of 40 records would be trained on; dropped: bad_image 2, identical 1\nbad: trl:3: the file 'gone.png' is"
         in about
     )
     assert "`images: FOLDER`" in about

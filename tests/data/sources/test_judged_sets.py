@@ -158,7 +158,7 @@ def test_omnialign_v_dpo(tmp_path: Path) -> None:
     assert (asked(record(source)), record(source).images) == ([None, "Read it."], (RED,))
     with pytest.raises(
         ImageError,
-        match=r"omnialign_v_dpo:1: the image 'images/chart/two\.png' is not in .*images\.tar",
+        match=r"omnialign_v_dpo:1: the file 'images/chart/two\.png' is not in .*images\.tar",
     ):
         source.record(1)
     assert len(source_of(tmp_path, "omnialign_v_dpo", topics=["poster"])) == 1

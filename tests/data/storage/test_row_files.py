@@ -126,7 +126,7 @@ def test_every_file_of_a_zip_in_parts_is_found(
         assert name in images
         assert images.find(name, "r") == again.find(name, "r") == content
     assert "folder/x.png" not in images
-    with pytest.raises(ImageError, match=r"row 3: the image 'folder/x\.png' is not in"):
+    with pytest.raises(ImageError, match=r"row 3: the file 'folder/x\.png' is not in"):
         images.find("folder/x.png", "row 3")
 
 
@@ -153,7 +153,7 @@ def test_damage_inside_a_zip_names_the_record(compression: int, tmp_path: Path) 
     for name, content in list(files(60).items())[:-1]:
         assert images.find(name, "row 8") == content
     with pytest.raises(
-        ImageError, match=r"row 8: the image 'folder/59\.png' in whole\.zip is damaged"
+        ImageError, match=r"row 8: the file 'folder/59\.png' in whole\.zip is damaged"
     ):
         images.find("folder/59.png", "row 8")
 
@@ -237,7 +237,7 @@ def test_an_image_that_unpacks_to_too_much_names_the_record(
                 tar.addfile(entry, io.BytesIO(b"x" * size))
     images = open_images([place], tmp_path / "cache")
     with pytest.raises(
-        ImageError, match=r"row 8: the image 'large\.png' .* at most 1,000|more than 1,000 bytes"
+        ImageError, match=r"row 8: the file 'large\.png' .* at most 1,000|more than 1,000 bytes"
     ):
         images.find("large.png", "row 8")
     assert images.find("small.png", "row 8") == b"x" * 1000
