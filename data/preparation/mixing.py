@@ -29,7 +29,13 @@ from mmrm.data.preparation.curriculum import (
     easy_first,
     reasons_after_curriculum,
 )
-from mmrm.data.preparation.data_card import DataCard, Sharing, card_of, mean_difficulties
+from mmrm.data.preparation.data_card import (
+    DataCard,
+    Sharing,
+    card_of,
+    difficulty_counts,
+    mean_difficulties,
+)
 from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
 from mmrm.data.preparation.recognition import format_advice
 from mmrm.data.preparation.row_index import REASONS
@@ -333,6 +339,20 @@ class Mixture:
     def difficulties(self) -> npt.NDArray[np.uint16]:
         """The difficulty of each training record, UNKNOWN_DIFFICULTY if it has none, (len(self),)."""
         return np.concatenate([split.difficulties() for split in self.splits])
+
+    @property
+    def curriculum_lines(self) -> list[str]:
+        """Lines for people with the difficulties of each source's training records.
+
+        There are none without a curriculum.
+        """
+        if self.config.curriculum == CurriculumConfig():
+            return []
+        lines = []
+        for split in self.splits:
+            counts = difficulty_counts(split.difficulties())
+            lines.append(counts.line(split.config.label))
+        return lines
 
     @cached_property
     def rationale_sides(self) -> npt.NDArray[np.int8]:
