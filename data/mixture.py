@@ -104,13 +104,16 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
     console.print(card.table(), card.tenths(), card.sharing(), card.origins())
     for source in card.sources:
         # One message for each fault of records that cannot be used, then notes on the rationales,
-        # the number of videos, and counts of the responses if there are more than pairs.
+        # the number of videos, counts of the responses if there are more than pairs, and counts of
+        # the difficulties if there are some.
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")
         for line in source.rationales.lines(source.name):
             console.print(line, style="yellow")
-        for line in (*source.video_lines, *source.response_lines):
+        for line in (*source.video_lines, *source.response_lines, *source.difficulty_lines):
             console.print(line, markup=False)
+    for line in card.difficulty_lines:
+        console.print(line, markup=False)
     fewest, most = image_tokens.bounds
     console.print(f"an image is {image_tokens.description}{fewest:,} to {most:,} tokens")
     if warning:

@@ -233,6 +233,10 @@ class Preference:
     rating. A higher number is better, equal numbers are a tie, and NaN is unknown."""
     videos: tuple[Video, ...] = ()
     """One video for each video part of the prompt, in the same order."""
+    difficulty: int | None = None
+    """The number of tries that an annotator needed until its judgement of the pair was right, and
+    one more than its tries if none was right (see eval/annotate.py). None if no annotator was
+    asked."""
 
     @property
     def chosen(self) -> Response:
@@ -295,6 +299,8 @@ VARIATION_SELECTORS = "\u034f" + "".join(map(chr, range(0xFE00, 0xFE10)))
 """Combining characters that show nothing themselves."""
 LARGEST_MARGIN = float(np.finfo(np.float32).max)
 """The largest margin: the loss is computed in float32."""
+LARGEST_DIFFICULTY = 2**16 - 1
+"""The largest difficulty: a row index has 16 bits for it."""
 
 
 def control_token(content: str, tokens: Sequence[str] = CONTROL_TOKENS) -> str | None:
@@ -476,6 +482,11 @@ def _faults(record: Preference) -> Iterator[str]:
         yield (
             f"the margin is {record.margin}; required is a finite number of at most "
             f"{LARGEST_MARGIN:.4g}, or none."
+        )
+    if record.difficulty is not None and not 1 <= record.difficulty <= LARGEST_DIFFICULTY:
+        yield (
+            f"the difficulty is {record.difficulty}; required is a whole number from 1 to "
+            f"{LARGEST_DIFFICULTY:,}, or none."
         )
 
 

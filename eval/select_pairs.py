@@ -14,7 +14,7 @@ selects the pairs for which the share of right judgements is within the band.
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -33,7 +33,12 @@ from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.recipe_section import read_pairs_section
 from mmrm.data.sources.project import project_row
 from mmrm.data.storage.output_lock import locked_file
-from mmrm.eval.annotation.annotator import append_json_line, journal_file_of, read_journal
+from mmrm.eval.annotation.annotator import (
+    append_json_line,
+    difficulty_of,
+    journal_file_of,
+    read_journal,
+)
 from mmrm.eval.benchmarks.preference_folder import PREFERENCE_FOLDER
 from mmrm.eval.candidates import Candidates, candidates_from_record
 from mmrm.eval.judges.checkpoint import Runtime
@@ -91,19 +96,32 @@ def main() -> None:
         if options.out.exists():
             raise UserError(f"{options.out} exists; move it away, or give another --out.")
         mixture = Mixture(read_pairs_section(options.recipe))
-        select_indices = indices_by_tries if options.by == "tries" else indices_by_pass_rate
+        select = pairs_by_tries if options.by == "tries" else pairs_by_pass_rate
         num_selected = 0
-        for index in select_indices(mixture, options):
+        for pair in select(mixture, options):
+            record = mixture[pair.index]
+            if pair.difficulty is not None:
+                record = replace(record, difficulty=pair.difficulty)
             # Reinforcement learning needs no rationales, so they are left out of the records.
-            append_json_line(options.out, project_row(mixture[index], rationale=None))
+            append_json_line(options.out, project_row(record, rationale=None))
             num_selected += 1
     plain_console().print(
         f"{num_selected:,} of {len(mixture):,} pairs selected; saved as {options.out}"
     )
 
 
-def indices_by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
-    """Return the indices of the records that were hard for the model of eval/annotate.py.
+@dataclass(frozen=True, slots=True)
+class SelectedPair:
+    """A pair that is written."""
+
+    index: int
+    """Its index in the mixture."""
+    difficulty: int | None = None
+    """Its difficulty by the number of tries; None keeps that of the record."""
+
+
+def pairs_by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[SelectedPair]:
+    """Return the records that were hard for the model of eval/annotate.py.
 
     That command asks its model about a record several times (tries) until it names the better
     response. Hard are the records that took `--least` tries or more, and those that the model never
@@ -121,15 +139,16 @@ def indices_by_tries(mixture: Mixture, options: argparse.Namespace) -> Iterable[
     lines = read_journal(journal_file, mixture)
     if not lines:
         raise UserError(f"{journal_file} is empty or missing: annotate the pairs first.")
-    indices: list[int] = []
+    pairs: list[SelectedPair] = []
     for line in lines:
         if line["tries"] >= options.least or not line["right"]:
-            indices.append(line["index"])
-    return indices
+            difficulty = difficulty_of(line["tries"], right=line["right"])
+            pairs.append(SelectedPair(line["index"], difficulty))
+    return pairs
 
 
-def indices_by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[int]:
-    """Yield the indices of the records whose pass rate is within `--band`, bounds included.
+def pairs_by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Iterable[SelectedPair]:
+    """Yield the records whose pass rate is within `--band`, bounds included.
 
     The pass rate is the share of the judge's votes that name the chosen response.
 
@@ -147,7 +166,7 @@ def indices_by_pass_rate(mixture: Mixture, options: argparse.Namespace) -> Itera
         rates = pass_rates(judge, [mixture[index] for index in indices], options.votes)
         for index, rate in zip(indices, rates, strict=True):
             if low <= rate <= high:
-                yield index
+                yield SelectedPair(index)
 
 
 def pass_rates(judge: Judge, records: Sequence[Preference], num_rounds: int) -> list[float]:

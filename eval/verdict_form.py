@@ -59,6 +59,22 @@ class VerdictForm:
         end_of_reasoning = "</think>" if is_reasoning_open else ""
         return num_kept, end_of_reasoning + self.separator + self.opening
 
+    def rationale(self, judgement: str) -> str:
+        """Return the reasoning of a judgement that the template's reader can read.
+
+        It is the text between the think tags, or without them the text before the verdict and
+        before the words that open it. It is empty if there is none.
+        """
+        think_start = judgement.find("<think>")
+        think_end = judgement.find("</think>")
+        if 0 <= think_start < think_end:
+            return judgement[think_start + len("<think>") : think_end].strip()
+        verdict_start = self.find(judgement)
+        if verdict_start is None:
+            return ""
+        reasoning = judgement[:verdict_start].removesuffix(self.opening)
+        return reasoning.removesuffix(self.separator).strip()
+
     def judgement_at_once(self, side: Side) -> str:
         """Return the judgement without a rationale that names the response shown at `side`."""
         return self.without_rationale + self.opening + self.words[side] + self.closing

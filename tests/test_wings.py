@@ -82,6 +82,7 @@ RESOLVERS = {
     "mmrm.train.objectives.registry": {
         *("mmrm.train.objectives.registry", "mmrm.train.methods.naive.config"),
     },
+    "mmrm.eval.annotation.registry": {"mmrm.eval.annotation.registry"},
     "mmrm.train.reinforce.policy.registry": {
         *("mmrm.train.reinforce.policy.registry", "mmrm.train.reinforce.policy.config"),
     },

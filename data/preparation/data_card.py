@@ -14,6 +14,7 @@ from rich.table import Table
 
 from mmrm.data.errors import RecordError
 from mmrm.data.images import ImageTokens
+from mmrm.data.preparation.curriculum import UNKNOWN_DIFFICULTY
 from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.row_index import KEEPS_ORDER, RATIONALE, REJECTED_FIRST, RowIndex
 from mmrm.data.preparation.sharing import LeftToCompute
@@ -131,6 +132,24 @@ class ResponseCounts:
 
 
 @dataclass(frozen=True)
+class DifficultyCounts:
+    """Counts of the kept records of a source by the number of tries that an annotator needed."""
+
+    records_by_difficulty: dict[int, int]
+    """Number of kept records by their difficulty, in ascending order of the difficulties."""
+    unknown: int
+    """Number of kept records without a difficulty."""
+
+    def line(self, source: str) -> str:
+        """Return the counts of the source named `source` as a line for the console."""
+        counts = []
+        for difficulty, num_records in self.records_by_difficulty.items():
+            counts.append(f"{num_records:,} of {difficulty}")
+        known = ", ".join(counts) or "none"
+        return f"{source}: records by difficulty: {known}; {self.unknown:,} without one"
+
+
+@dataclass(frozen=True)
 class Sharing:
     """The shares of a source's tokens and patches that are left to compute.
 
@@ -191,6 +210,15 @@ class SourceCard:
     sharing: Sharing
     responses: ResponseCounts | None = None
     """None if all kept records are pairs without ties, and no record has attributes."""
+    difficulties: DifficultyCounts | None = None
+    """None if no kept record of any source has a difficulty, and the recipe has no curriculum."""
+
+    @property
+    def difficulty_lines(self) -> list[str]:
+        """A line for people about the difficulties; none if they do not matter."""
+        if self.difficulties is None:
+            return []
+        return [self.difficulties.line(self.name)]
 
     @property
     def video_lines(self) -> list[str]:
@@ -237,6 +265,9 @@ class DataCard:
     """Largest number of pairs of one prompt that are trained together."""
     images_together: int
     """Largest number of pairs with one first image that are trained together."""
+    difficulty_by_tenth: list[float | None] | None = None
+    """Mean difficulty of the records in each tenth of the first epoch, None for a tenth without a
+    known one. None in place of the list if no record has a difficulty."""
 
     @property
     def total(self) -> dict[str, int]:
@@ -268,6 +299,10 @@ class DataCard:
         for source in card["sources"]:
             if source["responses"] is None:
                 del source["responses"]  # cards of pairs are as before there were other records
+            if source["difficulties"] is None:
+                del source["difficulties"]  # likewise
+        if self.difficulty_by_tenth is None:
+            del card["difficulty_by_tenth"]
         write_whole(path, json.dumps(card, indent=2) + "\n")
 
     def table(self) -> Table:
@@ -301,6 +336,14 @@ class DataCard:
         for source, cells in zip(self.sources, self.shares_by_tenth, strict=True):
             table.add_row(source.name, *cells)
         return table
+
+    @property
+    def difficulty_lines(self) -> list[str]:
+        """A line for people about the difficulties in an epoch; none if no record has one."""
+        if self.difficulty_by_tenth is None:
+            return []
+        means = ["-" if mean is None else f"{mean:.2f}" for mean in self.difficulty_by_tenth]
+        return [f"mean difficulty in each tenth of the first epoch: {', '.join(means)}"]
 
     @property
     def sharing_note(self) -> str:
@@ -402,6 +445,7 @@ def card_of(
     drawn_by_tenth: list[int],
     count_image_tokens: ImageTokens,
     sharing: Sharing,
+    has_difficulties: bool = False,
 ) -> SourceCard:
     """Return the data card of one source: its origin, and counts of its rows and their contents.
 
@@ -410,6 +454,7 @@ def card_of(
         drawn_by_tenth: Number of its records in each tenth of an epoch.
         count_image_tokens: Counts the tokens of images in the backbone.
         sharing: What is left to compute of the source.
+        has_difficulties: Whether the card counts the records by their difficulty.
     """
     # The sample is only used for a generated source, which has no row index.
     sample_size = min(SAMPLE_SIZE, len(split.rows))
@@ -454,7 +499,36 @@ def card_of(
         rationales=_rationale_counts(split, rows["flags"], scale),
         sharing=sharing,
         responses=_response_counts(rows, index, scale),
+        difficulties=difficulty_counts(split.difficulties()) if has_difficulties else None,
     )
+
+
+def difficulty_counts(difficulties: npt.NDArray[np.integer]) -> DifficultyCounts:
+    """Return the counts of records by their difficulty.
+
+    Args:
+        difficulties: The difficulty of each record, UNKNOWN_DIFFICULTY if it has none, (records,).
+    """
+    is_known = difficulties != UNKNOWN_DIFFICULTY
+    values, counts = np.unique(difficulties[is_known], return_counts=True)
+    records_by_difficulty = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return DifficultyCounts(records_by_difficulty, unknown=int((~is_known).sum()))
+
+
+def mean_difficulties(
+    difficulties: npt.NDArray[np.integer],
+) -> list[float | None]:
+    """Return the mean difficulty in each tenth of an epoch, None without a known difficulty.
+
+    Args:
+        difficulties: The difficulties of the records of an epoch in their order,
+            UNKNOWN_DIFFICULTY for a record without one, (records,).
+    """
+    means: list[float | None] = []
+    for tenth in np.array_split(difficulties, 10):
+        known = tenth[tenth != UNKNOWN_DIFFICULTY]
+        means.append(float(known.mean()) if len(known) else None)
+    return means
 
 
 def _response_counts(

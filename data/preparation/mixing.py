@@ -18,12 +18,24 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from mmrm.data.config.section import Processes, Ratio, Records, Section
+from mmrm.data.config.section import GrowingSection, Processes, Ratio, Records
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
 from mmrm.data.package import data_cache
 from mmrm.data.preference import Preference
-from mmrm.data.preparation.data_card import DataCard, Sharing, card_of
+from mmrm.data.preparation.curriculum import (
+    UNKNOWN_DIFFICULTY,
+    CurriculumConfig,
+    easy_first,
+    reasons_after_curriculum,
+)
+from mmrm.data.preparation.data_card import (
+    DataCard,
+    Sharing,
+    card_of,
+    difficulty_counts,
+    mean_difficulties,
+)
 from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
 from mmrm.data.preparation.recognition import format_advice
 from mmrm.data.preparation.row_index import REASONS
@@ -36,6 +48,7 @@ from mmrm.data.preparation.sampling import (
     bring_images_together,
     bring_together,
     draw,
+    number_pairs,
     shares,
 )
 from mmrm.data.preparation.scan import BadRecordConfig, scan
@@ -52,8 +65,10 @@ from mmrm.data.sources.shared.source import SourceConfig
 ResultT = TypeVar("ResultT")
 
 
-class MixtureConfig(Section):
+class MixtureConfig(GrowingSection):
     """The training data: sources, how they are mixed, and which records are left out."""
+
+    LATER_KEYS = frozenset({"curriculum"})
 
     sources: list[AnySource] = Field(min_length=1)
     """The sources to train on, each with a `type`; see the list of types."""
@@ -80,6 +95,9 @@ class MixtureConfig(Section):
     stages: list[StageConfig] = Field(default=[])
     """Parts of every epoch in succession; an empty list is one stage over everything."""
     filters: FilterConfig = FilterConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """Which pairs are trained on by the number of tries that an annotator needed for them, and in
+    which order."""
     bad_records: BadRecordConfig = BadRecordConfig()
     workers: Processes | None = None
     """Number of processes for the first reading; null takes all cores."""
@@ -140,7 +158,8 @@ class Mixture:
             image_tokens: Counts the tokens of images in the backbone; the default is Qwen2.5-VL's.
 
         Raises:
-            UserError: A source cannot be read, has too many bad records, or is too small.
+            UserError: A source cannot be read, has too many bad records, or is too small, or the
+                curriculum needs difficulties that no record has.
             RecordError: A record cannot be used, under the strict policy.
         """
         self.config = config
@@ -160,6 +179,13 @@ class Mixture:
         self.set_placement: SetPlacement = "random_member"
         """The rule by which `order` places records that share their prompt. A resumed run keeps the
         value that it was started with."""
+        is_easy_first = config.curriculum.order == "easy_first"
+        if is_easy_first and not (self.difficulties != UNKNOWN_DIFFICULTY).any():
+            raise UserError(
+                "data.curriculum.order is easy_first, and no record has a difficulty. Annotate the "
+                "pairs (python eval/annotate.py --help) and take the files as a source of type "
+                "project, or remove the key."
+            )
 
     def _open(self, section: SourceConfig, fingerprints: npt.NDArray[np.uint64]) -> SourceSplit:
         """Open a source, and return its split with all rows that pass the filters to train on.
@@ -179,11 +205,13 @@ class Mixture:
             if not len(source):
                 raise UserError(f"{source.name}: the source has no rows.")
             if source.generated:
+                _refuse_selection(section, config.curriculum)
                 all_kept = np.full(len(source), REASONS.index("kept"), np.uint8)
                 return SourceSplit.of(section, source, None, all_kept)
             num_workers = config.workers or os.cpu_count() or 1
             index = scan(source, config.bad_records, config.cache_folder, num_workers)
             reasons = reasons_after_filters(config.filters, index, fingerprints, self.image_tokens)
+            reasons = reasons_after_curriculum(config.curriculum, index.rows["difficulty"], reasons)
             return SourceSplit.of(section, source, index, reasons)
         except UserError as error:
             error.args = (f"{error}{format_advice(section, config.cache_folder)}",)
@@ -226,11 +254,13 @@ class Mixture:
             generator = np.random.default_rng([self.config.seed, epoch, stage_number])
             drawn = [draw(pool, count, generator) for pool, count in pools_with_counts]
             stage_order = generator.permutation(np.concatenate(drawn))
+            if self.config.curriculum.order == "easy_first":
+                stage_order = easy_first(stage_order, self.difficulties[stage_order])
             if images_together > 1:
                 stage_order = bring_images_together(
                     stage_order,
-                    self.prompts[stage_order],
-                    self.first_images[stage_order],
+                    self._trained_together(self.prompts, stage_order),
+                    self._trained_together(self.first_images, stage_order),
                     pairs_together,
                     images_together,
                     generator,
@@ -239,12 +269,26 @@ class Mixture:
                 # Without a generator, records of one prompt are placed at the first one of them.
                 is_random = self.set_placement == "random_member"
                 placing_generator = generator if is_random else None
-                prompts = self.prompts[stage_order]
+                prompts = self._trained_together(self.prompts, stage_order)
                 stage_order = bring_together(
                     stage_order, prompts, pairs_together, placing_generator
                 )
             stage_orders.append(stage_order)
         return np.concatenate(stage_orders)
+
+    def _trained_together(self, numbers: Indices, order: Indices) -> npt.NDArray[np.integer]:
+        """Return a number for each entry of `order` that is equal for entries that may be neighbours.
+
+        With `easy_first`, records that share their prompt or their image are only brought together
+        if their difficulties are equal too, so that the order stays that of the difficulties.
+
+        Args:
+            numbers: For each training record, the number of its prompt, or of its first image.
+            order: Indices of records, (n,).
+        """
+        if self.config.curriculum.order == "shuffled":
+            return numbers[order]
+        return number_pairs(numbers[order], self.difficulties[order])
 
     @property
     def has_shared_prompts(self) -> bool:
@@ -290,6 +334,25 @@ class Mixture:
         first_indices = np.arange(len(self), dtype=np.int32)
         first_indices[indices_with_key] = indices_with_key[first_position_of_key[key_number]]
         return first_indices
+
+    @cached_property
+    def difficulties(self) -> npt.NDArray[np.uint16]:
+        """The difficulty of each training record, UNKNOWN_DIFFICULTY if it has none, (len(self),)."""
+        return np.concatenate([split.difficulties() for split in self.splits])
+
+    @property
+    def curriculum_lines(self) -> list[str]:
+        """Lines for people with the difficulties of each source's training records.
+
+        There are none without a curriculum.
+        """
+        if self.config.curriculum == CurriculumConfig():
+            return []
+        lines = []
+        for split in self.splits:
+            counts = difficulty_counts(split.difficulties())
+            lines.append(counts.line(split.config.label))
+        return lines
 
     @cached_property
     def rationale_sides(self) -> npt.NDArray[np.int8]:
@@ -394,13 +457,29 @@ class Mixture:
             same_image=repeats(self.first_images[sorted_records]),
         )
         drawn_by_tenth = self._drawn_by_tenth(order)
+        has_curriculum = self.config.curriculum != CurriculumConfig()
+        has_difficulties = bool((self.difficulties != UNKNOWN_DIFFICULTY).any())
         sources = []
         for number, split in enumerate(self.splits):
             sharing = Sharing(left[number], left_if_all[number])
-            card = card_of(split, drawn_by_tenth[number], self.image_tokens, sharing)
+            card = card_of(
+                split,
+                drawn_by_tenth[number],
+                self.image_tokens,
+                sharing,
+                has_difficulties or has_curriculum,
+            )
             sources.append(card)
+        difficulty_by_tenth = None
+        if has_difficulties:
+            difficulty_by_tenth = mean_difficulties(self.difficulties[order])
         return DataCard(
-            sources, self.epoch_size, self.config.digest, pairs_together, images_together
+            sources,
+            self.epoch_size,
+            self.config.digest,
+            pairs_together,
+            images_together,
+            difficulty_by_tenth,
         )
 
     def _left_to_compute(
@@ -487,6 +566,21 @@ class Mixture:
                 "data, or change data.filters or the stage."
             )
         return pools
+
+
+def _refuse_selection(section: SourceConfig, curriculum: CurriculumConfig) -> None:
+    """Raise UserError if a curriculum selects by difficulty from a generated source.
+
+    Args:
+        section: The section of the generated source, whose records have no difficulties.
+        curriculum: The curriculum of the recipe.
+    """
+    if curriculum.selects:
+        raise UserError(
+            f"{section.label}: data.curriculum selects pairs by their difficulty, and records of a "
+            "generated source have none. Annotate them (python eval/annotate.py --help) and take "
+            "the file as a source of type project, or remove least and most."
+        )
 
 
 def _is_drawn(pool: Pool, stage: StageConfig) -> bool:

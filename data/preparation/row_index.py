@@ -1,4 +1,4 @@
-"""The row index of a source: 62 bytes about each row, and the size of each image and video.
+"""The row index of a source: 64 bytes about each row, and the size of each image and video.
 
 Filters, packing plans and data cards are computed from it. A row index does not depend on filters,
 weights, caps or pixel limits, so that a change of those does not read the data again.
@@ -47,9 +47,13 @@ REASONS = (
     "length_gap",
     "too_long",
     "overlap",
+    "too_easy",
+    "too_hard",
+    "no_difficulty",
 )
 """The reasons for which a row is not used, and "kept" for a row that is used. The field `reason` of
-ROW is an index into this table. The last six are the reasons of filters."""
+ROW is an index into this table. The last three are the reasons of a curriculum, and the six before
+them those of filters."""
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
 """Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others
 are rules of a source or of the recipe."""
@@ -75,11 +79,12 @@ ROW = np.dtype(
         ("prompt_images", "u2"),  # number of images of the prompt, which are the first ones
         ("videos", "u2"),  # number of videos of the prompt and of all responses
         ("prompt_videos", "u2"),  # number of videos of the prompt, which are the first ones
+        ("difficulty", "u2"),  # number of tries that an annotator needed; 0 if it is unknown
     ]
 )
 LATER_FIELDS = (
     *("image_key", "responses", "ranks", "others", "prompt_images"),
-    *("videos", "prompt_videos"),
+    *("videos", "prompt_videos", "difficulty"),
 )
 """The fields that earlier versions did not have."""
 CONTENT_FIELDS = [name for name in ROW.names or () if name not in LATER_FIELDS]
@@ -361,6 +366,7 @@ def _entry(record: Preference) -> tuple[int, ...]:
         len(record.images),
         len(record.all_videos),
         len(record.videos),
+        record.difficulty or 0,
     )
 
 
@@ -458,6 +464,8 @@ def _keys(record: Preference) -> _RecordKeys:
         everything = (*everything, sorted(record.attributes.items()))
     if videos:
         everything = (*everything, videos)
+    if record.difficulty is not None:
+        everything = (*everything, ("difficulty", record.difficulty))
     first_medium = _first_medium(record)
     image_key = 0
     if first_medium is not None:

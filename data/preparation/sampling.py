@@ -188,7 +188,7 @@ def bring_images_together(
         sets.positions, return_inverse=True, return_counts=True
     )
     # Sets with the same image and different occurrences may contain the same record.
-    image_numbers = _number_pairs(images[positions], sets.occurrences[positions])
+    image_numbers = number_pairs(images[positions], sets.occurrences[positions])
     first_sets = _first_sets_of_images(image_numbers, sizes, max_records, generator)
     image_set_positions = positions[first_sets][set_of_entry]
     return order[np.lexsort((np.arange(len(order)), sets.positions, image_set_positions))]
@@ -260,9 +260,9 @@ def _sets_of_prompts(
     # A record that occurs several times is only once in a set. So the first occurrences of the
     # records of a prompt form sets, the second occurrences form other sets, and so on.
     occurrences_in_sequence = _count_earlier(order[sequence])
-    occurrences_of_prompt = _number_pairs(prompts[sequence], occurrences_in_sequence)
+    occurrences_of_prompt = number_pairs(prompts[sequence], occurrences_in_sequence)
     set_within_these = _count_earlier(occurrences_of_prompt) // max_set_size
-    set_numbers = _number_pairs(occurrences_of_prompt, set_within_these)
+    set_numbers = number_pairs(occurrences_of_prompt, set_within_these)
 
     # Every member gets the position of its set's first member.
     _, first_members = np.unique(set_numbers, return_index=True)
@@ -287,7 +287,7 @@ def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _number_pairs(
+def number_pairs(
     left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int64]:
     """Return a number for each pair (`left[i]`, `right[i]`), int64 of shape (n,).

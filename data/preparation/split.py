@@ -148,6 +148,16 @@ class SourceSplit:
         sides[has_both_orders] = -1
         return sides
 
+    def difficulties(self) -> npt.NDArray[np.uint16]:
+        """Return the difficulty of each training row, uint16 of shape (rows,).
+
+        It is 0 (UNKNOWN_DIFFICULTY) for a row without one. All are 0 for a generated source.
+        """
+        if self.row_index is None:
+            return np.zeros(len(self.rows), np.uint16)
+        difficulties: npt.NDArray[np.uint16] = self.row_index.rows["difficulty"][self.rows]
+        return difficulties
+
     def prompt_keys(self, rows: Indices) -> npt.NDArray[np.uint64]:
         """Return numbers that are equal for equal prompts, one for each of `rows`, uint64 (rows,).
 

@@ -9,8 +9,9 @@ may be missing. So may `videos`, which has the same form. `prompt` is a text, or
 image parts and `<image>`, the images come before the user's first text; for videos, the marker is
 `<video>`.
 
-Optional keys are margin (a number), chosen_critique, rejected_critique, rationale, source, category
-and first_in_rationale (chosen or rejected), the response that the rationale calls Response 1. If
+Optional keys are margin (a number), chosen_critique, rejected_critique, rationale, source, category,
+first_in_rationale (chosen or rejected), the response that the rationale calls Response 1, and
+difficulty (a whole number from 1), the number of tries that an annotator needed. If
 first_in_rationale is missing, Response 1 is the chosen one.
 
 In place of chosen and rejected, a record may have `responses`, a list of two or more texts, with
@@ -58,6 +59,7 @@ KEYS = frozenset(
         *("images", "chosen_images", "rejected_images", "margin", "source", "category"),
         *("videos", "chosen_videos", "rejected_videos"),
         *("chosen_critique", "rejected_critique", "rationale", "first_in_rationale"),
+        "difficulty",
     }
 )
 """All keys that a record may have."""
@@ -124,6 +126,7 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
             source=row.text_or_empty("source"),
             category=row.text_or_empty("category"),
             videos=read.videos,
+            difficulty=_difficulty(row),
         )
         if not has_list:
             return record
@@ -251,6 +254,23 @@ def first_in_rationale(row: SourceRow) -> Literal["chosen", "rejected"]:
     return "rejected" if first == "rejected" else "chosen"
 
 
+def _difficulty(row: SourceRow) -> int | None:
+    """Return the difficulty of a row, or None if it has none.
+
+    Raises: RecordError if it is no whole number.
+    """
+    difficulty: int | float | None = row.optional_value("difficulty", int | float)
+    if difficulty is None:
+        return None
+    # A parquet file that lacks the number in some rows holds the others as floating-point numbers.
+    if difficulty != int(difficulty):
+        raise RecordError(
+            f"'difficulty' is {difficulty!r}; required is a whole number from 1, the number of "
+            "tries that an annotator needed. Correct or remove it."
+        )
+    return int(difficulty)
+
+
 def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     """Return a record as an object in this project's own format, with data URIs of its media.
 
@@ -282,7 +302,11 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     }
     if rationale is not None and record.first_in_rationale == "rejected":
         row["first_in_rationale"] = record.first_in_rationale
-    row |= {"source": record.source, "category": record.category}
+    row |= {
+        "difficulty": record.difficulty,
+        "source": record.source,
+        "category": record.category,
+    }
     if not record.videos:
         row.pop("videos")
     return {name: value for name, value in row.items() if value not in (None, "")}

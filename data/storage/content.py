@@ -21,10 +21,12 @@ def record_key(record: Preference) -> str:
 
     Images and videos are compared by their bytes, wherever they are stored.
     """
-    # Records of versions without ranks and attributes have digests without them.
+    # Records of versions without ranks, attributes and difficulties have digests without them.
     labels: list[object] = []
     if not record.is_pair or record.attributes:
         labels = [list(record.ranks), sorted(record.attributes.items())]
+    if record.difficulty is not None:
+        labels.append({"difficulty": record.difficulty})
     return shown_key(
         record.prompt,
         (*record.images, *record.videos),

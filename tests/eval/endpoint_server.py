@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +28,8 @@ class Server:
     always: int | None = None
     """A status that every request gets."""
     text: str = RIGHT
+    answers: Callable[[dict[str, Any]], str] | None = None
+    """Returns the text for a request, in place of `text`."""
     repeats_key: bool = False
     """Answers that are errors repeat the header with the key."""
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -66,16 +68,16 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
             time.sleep(0.005)
             with state.lock:
                 state.at_once["now"] -= 1
-            self._send(planned)
+            self._send(planned, body)
 
-        def _send(self, planned: int | str | bytes) -> None:
+        def _send(self, planned: int | str | bytes, body: dict[str, Any]) -> None:
             status = planned if isinstance(planned, int) else 200
             if isinstance(planned, bytes):
                 content = planned
             elif planned == "garbage" or status != 200:
                 content = b"<html>busy</html>"
             else:
-                content = json.dumps(_completion(planned)).encode()
+                content = json.dumps(_completion(planned, body)).encode()
             if status != 200 and state.repeats_key:
                 content = f"wrong key: {self.headers['Authorization']}".encode()
             try:
@@ -94,11 +96,11 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *arguments: Any) -> None:
             """Say nothing."""
 
-    def _completion(planned: int | str) -> dict[str, Any]:
+    def _completion(planned: int | str, body: dict[str, Any]) -> dict[str, Any]:
         if planned == "empty":
             return {"choices": []}
         choice = {
-            "message": {"content": state.text},
+            "message": {"content": state.answers(body) if state.answers else state.text},
             "finish_reason": "length" if planned == "cut" else "stop",
         }
         return {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10}}

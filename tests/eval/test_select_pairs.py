@@ -53,7 +53,10 @@ def test_by_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     annotate(
         mixture,
         range(6),
-        lambda record: Annotation(None if record.identity.endswith("3") else "r", next(tries)),
+        lambda records: [
+            Annotation(None if record.identity.endswith("3") else "r", next(tries))
+            for record in records
+        ],
         annotated,
         "drop",
     )
@@ -61,6 +64,7 @@ def test_by_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = read(out)
     assert [one.chosen for one in found] == [mixture[index].chosen for index in (1, 2, 3, 4)]
     assert all(one.rationale is None for one in found)
+    assert [one.difficulty for one in found] == [2, 3, 2, 3]  # the third was not got right
     with pytest.raises(SystemExit, match="exists"):
         run(monkeypatch, "tries", recipe, annotated, "--out", out)
     other = tmp_path / "other.yaml"

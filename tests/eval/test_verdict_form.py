@@ -100,3 +100,12 @@ def test_a_verdict_of_another_word_is_cut_off(name: str) -> None:
     assert added == form.separator + form.opening
     expected = "<think>r</think>" if form.mark else judgement
     assert judgement[:num_kept] == expected
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_rationale_is_a_judgement_without_its_verdict(name: str) -> None:
+    _, form = FORMS[name]
+    verdict = form.opening + form.words[1] + form.closing
+    assert form.rationale(f"It is red.{form.separator}{verdict}") == "It is red."
+    assert form.rationale(f"<think> It is red.</think>{form.separator}{verdict}") == "It is red."
+    assert form.rationale(form.judgement_at_once(0)) == ""

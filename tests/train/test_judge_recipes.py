@@ -15,7 +15,11 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 @pytest.mark.parametrize(
-    "name", ["r1_reward_rl", "r1_reward_rl_released", "shapes/judge_rl", "shapes/judge_stress"]
+    "name",
+    [
+        *("r1_reward_rl", "r1_reward_rl_released"),
+        *("shapes/judge_rl", "shapes/judge_rl_agreed", "shapes/judge_stress"),
+    ],
 )
 def test_rl_recipes(name: str) -> None:
     assert isinstance(
@@ -23,7 +27,7 @@ def test_rl_recipes(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["r1_reward_sft", "shapes/judge_sft"])
+@pytest.mark.parametrize("name", ["r1_reward_sft", "shapes/judge_sft", "shapes/judge_sft_agreed"])
 def test_cold_starts(name: str) -> None:
     assert isinstance(
         read_recipe(RECIPES / f"{name}.yaml", entry="sft").method, LanguageModelConfig
@@ -46,6 +50,19 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
     )
     assert paper.method.advantages == StableReinforceConfig(type="stable_reinforce").advantages
     assert released.method.pre_clip == paper.method.pre_clip
+
+
+def test_the_stages_of_the_embedded_judge_share_the_annotated_pairs() -> None:
+    """The cold start takes what was got right in four tries, and RL what was not right at once."""
+    cold = read_recipe(RECIPES / "shapes/judge_sft_agreed.yaml")
+    hard = read_recipe(RECIPES / "shapes/judge_rl_agreed.yaml")
+    (cold_source,) = cold.data.sources
+    (hard_source,) = hard.data.sources
+    assert cold_source.model_dump()["path"] == hard_source.model_dump()["path"]
+    assert (cold.data.curriculum.least, cold.data.curriculum.most) == (None, 4)
+    assert (hard.data.curriculum.least, hard.data.curriculum.most) == (2, None)
+    assert hard.data.curriculum.order == "easy_first"
+    assert hard.backbone.path == f"{cold.output.folder}/best"
 
 
 @pytest.mark.parametrize(

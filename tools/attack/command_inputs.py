@@ -116,7 +116,7 @@ BASE_CALLS = {
         ("mine.yaml", "records", "vl"),
     ),
     "annotate": BaseCall(
-        {"recipe": ["mine.yaml"], "endpoint": ["endpoint.yaml"], "out": ["out.jsonl"]},
+        {"recipe": ["mine.yaml"], "judge": ["endpoint.yaml"], "out": ["out.jsonl"]},
         ("mine.yaml", "records", "endpoint.yaml"),
     ),
     "frames": BaseCall({"videos": ["videos"], "out": ["out"], "frames": ["2"]}, ("videos",)),

@@ -94,10 +94,15 @@ class Method(ABC):
         """Build the attributes that depend on `config` and `mixture`, such as the records."""
 
     def open_mixture(self) -> Mixture:
-        """Open the recipe's sources, and print how many records of each were left out, and why."""
+        """Open the recipe's sources, and print how many records of each were left out, and why.
+
+        With a curriculum, also print how many of the others have which difficulty, or none.
+        """
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
+        if rank() != 0:
+            return mixture
         for split in mixture.splits:
-            if not split.left_out or rank() != 0:
+            if not split.left_out:
                 continue
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in split.left_out.items())
             num_left_out = sum(split.left_out.values())
@@ -107,6 +112,8 @@ class Method(ABC):
                 markup=False,
                 highlight=False,
             )
+        for line in mixture.curriculum_lines:
+            self.console.print(line, markup=False, highlight=False)
         return mixture
 
     def packed(self) -> Packed:

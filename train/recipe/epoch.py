@@ -29,7 +29,8 @@ def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
     are_all_known = len(num_rows_by_source) == len(data.sources)
     # A stage of one modality takes only records with images, or only those without.
     has_modalities = any(stage.modality != "all" for stage in data.stages)
-    if not are_all_known or has_modalities:
+    # A selection by difficulty may leave out most records.
+    if not are_all_known or has_modalities or data.curriculum.selects:
         return planned_records(data)
     if not data.stages:
         num_records = sum(num_rows_by_source.values()) - data.validation

@@ -13,6 +13,7 @@ import pytest
 
 from mmrm.data.errors import ImageError, RecordError, UserError
 from mmrm.data.images import decode
+from mmrm.data.sources.project import project_row
 from tests.data.sources.fixtures import (
     BLUE,
     RED,
@@ -34,6 +35,7 @@ FULL: dict[str, Any] = {
     "chosen_critique": "Right.",
     "rejected_critique": "Wrong.",
     "rationale": "Response 1 is right.",
+    "difficulty": 2,
     "source": "house",
     "category": "attribute",
 }
@@ -56,6 +58,11 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     )
     assert (found.source, found.category) == ("house", "attribute")
     assert found.images == (tmp_path / "red.png",)
+    assert found.difficulty == 2
+    written = project_row(found, found.rationale)
+    assert {name: written[name] for name in FULL if name not in ("images", "prompt")} == {
+        name: value for name, value in FULL.items() if name not in ("images", "prompt")
+    }
 
 
 def test_images_come_as_paths_uris_and_structs(tmp_path: Path) -> None:
@@ -211,6 +218,8 @@ def test_a_folder_of_files_is_one_source(tmp_path: Path) -> None:
             "1 image parts for 0 images",
         ),
         (["?"], "a JSON list; required is an object"),
+        ({"prompt": "?", "chosen": "a", "rejected": "b", "difficulty": 1.5}, "'difficulty' is 1.5"),
+        ({"prompt": "?", "chosen": "a", "rejected": "b", "difficulty": 0}, "difficulty is 0; requ"),
     ],
 )
 def test_a_wrong_row_names_itself(row: Any, message: str, tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ def test_records_that_were_left_out_are_printed_with_the_reasons(tmp_path: Path)
     assert text.getvalue() == "one: 2 of 4 records left out: markers 2\n"
 
 
+def test_a_run_prints_the_difficulties_that_its_curriculum_orders(tmp_path: Path) -> None:
+    rows = [row(f"q {number}", difficulty=number % 3 or None) for number in range(6)]
+    sources = [project(tmp_path, "one", rows)]
+    text = io.StringIO()
+    stub: Any = SimpleNamespace(
+        recipe=SimpleNamespace(
+            data=mixture(tmp_path, sources, curriculum={"order": "easy_first"}).config
+        ),
+        encoder=SimpleNamespace(image_tokens=PatchTokens(784, 3136)),
+        console=Console(file=text, width=125),
+    )
+    Method.open_mixture(stub)
+    assert text.getvalue() == "one: records by difficulty: 2 of 1, 2 of 2; 2 without one\n"
+
+
 @pytest.fixture
 def sources(tmp_path: Path) -> list[dict[str, Any]]:
     """Return four records, the second of them with a picture of 4 x 2 tokens and the last one long."""

@@ -101,6 +101,11 @@ CASES = {
         [RL, "method.pairs_per_pass=5"],
         ["method.pairs_per_pass=4"],
     ),
+    "easy_first_in_both_orders": (
+        "method.both_orders",
+        [JUDGE, "method.both_orders=true", "data.curriculum={order: easy_first}"],
+        ["method.both_orders=false"],
+    ),
     "judging_used": ("evaluation.judging", ["evaluation.judging={temperature: 1.0}"], [JUDGE]),
     "one_length": ("optim.max_steps", ["optim.max_steps=10"], ["optim.epochs=null"]),
     "head_rate_used": (

@@ -178,6 +178,13 @@ class LanguageModelConfig(MethodConfig):
                     "project"
                 )
                 yield Broken(message, ("method.target", "data.sources"))
+            if self.both_orders and run.data.curriculum.order == "easy_first":
+                message = (
+                    "with both_orders, an epoch draws both orders of all records in random "
+                    "sequence, so that easy_first has no effect; set method.both_orders=false or "
+                    "data.curriculum.order=shuffled"
+                )
+                yield Broken(message, ("method.both_orders", "data.curriculum.order"))
             return
         if run.data.validation:
             message = "lessons are generated on the fly and none is held out; remove this key"

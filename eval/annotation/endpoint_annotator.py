@@ -1,0 +1,107 @@
+"""A model behind an OpenAI-compatible endpoint that annotates pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
+from mmrm.eval.annotation.pair_annotator import AnnotatorOptions, PairJudgement, ShownPair
+from mmrm.eval.candidates import Side
+from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
+from mmrm.eval.judges.endpoint.config import EndpointConfig
+
+Complete = Callable[[Mapping[str, Any]], Answer]
+"""Sends a chat request and returns the reply, as `Client.answer` in
+`mmrm.eval.judges.endpoint.client` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAnnotator:
+    """Sends one request for each judgement, one after the other."""
+
+    complete: Complete
+    """The function that sends a request to the model."""
+    model: str
+    url: str = ""
+    template: JudgeTemplate = "r1_reward"
+    max_tokens: int = 2048
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that decide the judgements, besides temperature and seed."""
+        return {
+            "url": self.url,
+            "model": self.model,
+            "template": self.template,
+            "max_tokens": self.max_tokens,
+        }
+
+    @property
+    def records_together(self) -> int:
+        """1: a record is written before the next one is asked about."""
+        return 1
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """No notes: the endpoint's file and the command line say how the model is asked."""
+        return ()
+
+    def judge(
+        self, pairs: Sequence[ShownPair], temperature: float, seed: int
+    ) -> list[tuple[PairJudgement, ...]]:
+        """Return the judgements of each pair, one for each of its `sides`.
+
+        The arguments are those of `PairAnnotator.judge`.
+
+        Raises:
+            EndpointError: If the endpoint does not reply.
+        """
+        judgements: list[tuple[PairJudgement, ...]] = []
+        for pair in pairs:
+            of_pair = [self._judgement(pair, side, temperature, seed) for side in pair.sides]
+            judgements.append(tuple(of_pair))
+        return judgements
+
+    def _judgement(
+        self, pair: ShownPair, side: Side, temperature: float, seed: int
+    ) -> PairJudgement:
+        """Return the judgement of a pair whose chosen response is shown at the position `side`."""
+        record = pair.record
+        responses = [record.chosen, record.rejected]
+        if side == 1:
+            responses.reverse()
+        question = judge_conversation(self.template, record.prompt, *responses)
+        images = list(record.images)
+        videos = list(record.videos)
+        for response in responses:
+            images += response.images
+            videos += response.videos
+        reply = self.complete(
+            {
+                "model": self.model,
+                "messages": messages(question, images, videos, record.identity),
+                "temperature": temperature,
+                "max_tokens": self.max_tokens,
+                "seed": seed,
+            }
+        )
+        judgement = read_judgement(reply.text)
+        named: Side | None = None
+        if judgement.answer is not None:
+            named = 0 if judgement.answer == 1 else 1
+        return PairJudgement(named, (judgement.reasoning or "").strip())
+
+
+def open_endpoint_annotator(
+    path: Path, config: EndpointConfig, options: AnnotatorOptions
+) -> EndpointAnnotator:
+    """Return the model behind the endpoint that `config` describes; `path` is the file it is from.
+
+    Raises: EndpointError if the environment has no API key under the configured name.
+    """
+    client = open_client(config)
+    template = options.template or "r1_reward"
+    return EndpointAnnotator(client.answer, config.model, config.url, template, options.max_tokens)
