@@ -96,6 +96,14 @@ CASES = {
         [JUDGE, "data.sources=[{type: trl, hub: a/b}]"],
         ["data.sources=[{type: shapes, level: demo, rows: 8}]"],
     ),
+    "preference_or_rating": (
+        "method.rating",
+        [
+            "method={type: language_model, target: ratings, ratings_from: preference}",
+            "method.rating=helpfulness",
+        ],
+        ["method.rating=null"],
+    ),
     "passes_divide": (
         "method.pairs_per_pass",
         [RL, "method.pairs_per_pass=5"],

@@ -166,35 +166,38 @@ class LanguageModelConfig(MethodConfig):
                 f"{key} is for method.target=ratings, and the target is {self.target}; remove it"
             )
             yield Broken(message, (f"method.{key}", "method.target"))
-        if self.target == "verdict":
-            return
-        types = {source.type for source in run.data.sources}
-        if self.target == "judgement":
-            if not any(source.has_rationales for source in run.data.sources):
-                message = (
-                    f"a cold start learns from rationales, and records of "
-                    f"{', '.join(sorted(types))} hold none; annotate them "
-                    "(python eval/annotate.py --help) and take the files as a source of type "
-                    "project"
-                )
-                yield Broken(message, ("method.target", "data.sources"))
-            if self.both_orders and run.data.curriculum.order == "easy_first":
-                message = (
-                    "with both_orders, an epoch draws both orders of all records in random "
-                    "sequence, so that easy_first has no effect; set method.both_orders=false or "
-                    "data.curriculum.order=shuffled"
-                )
-                yield Broken(message, ("method.both_orders", "data.curriculum.order"))
+        if self.judge_template is not None:
+            yield from self._rules_of_pairs(run)
             return
         if run.data.validation:
             message = "lessons are generated on the fly and none is held out; remove this key"
             yield Broken(message, ("data.validation", "method.target"))
+        types = {source.type for source in run.data.sources}
         if len(run.data.sources) > 1 or types != {"shapes"}:
             message = (
                 "lessons are made from generated scenes of shapes: data.sources must hold exactly "
                 "one source, of type shapes"
             )
             yield Broken(message, ("method.target", "data.sources"))
+
+    def _rules_of_pairs(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules that a recipe for judgements or verdicts breaks."""
+        has_rationales = any(source.has_rationales for source in run.data.sources)
+        if self.target == "judgement" and not has_rationales:
+            types = sorted({source.type for source in run.data.sources})
+            message = (
+                f"a cold start learns from rationales, and records of {', '.join(types)} hold none; "
+                "annotate them (python eval/annotate.py --help) and take the files as a source of "
+                "type project, or learn verdicts alone (method.target=verdict)"
+            )
+            yield Broken(message, ("method.target", "data.sources"))
+        if self.both_orders and run.data.curriculum.order == "easy_first":
+            message = (
+                "with both_orders, an epoch draws both orders of all records in random "
+                "sequence, so that easy_first has no effect; set method.both_orders=false or "
+                "data.curriculum.order=shuffled"
+            )
+            yield Broken(message, ("method.both_orders", "data.curriculum.order"))
 
     def _rules_of_ratings(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that a recipe for ratings breaks."""
