@@ -17,7 +17,7 @@ from mmrm.data.errors import UserError
 from mmrm.data.markers import stray_marker
 from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture
-from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
+from mmrm.data.prompts import TEMPLATES, JudgeTemplate, judge_conversation
 from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.project import project_row
 from mmrm.data.storage.content import record_key
@@ -91,7 +91,7 @@ class Annotator:
                 "seed": self.seed + try_number,
             }
             reply = self.complete(body)
-            judgement = read_judgement(reply.text)
+            judgement = TEMPLATES[self.template].form.read(reply.text)
             rationale = (judgement.reasoning or "").strip()
             can_be_learned = bool(rationale) and stray_marker(rationale) is None
             if judgement.answer == right_answer and can_be_learned:

@@ -55,7 +55,9 @@ class LanguageModelConfig(MethodConfig):
     """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
     """For judgements: the prompt of the judge. `r1_reward` is R1-Reward's [Q], `short` a short one
-    for the generated shapes data, and `turns` shows each response as a turn of the assistant."""
+    for the generated shapes data, and `turns` shows each response as a turn of the assistant.
+    `rubric` and `rubric_turns` (responses as turns) learn rationales that are criteria and checks,
+    in the form of data/rubric.py."""
     both_orders: bool = False
     """For judgements: learn every pair in both orders, instead of one with the winner first in
     exactly half [Q]."""

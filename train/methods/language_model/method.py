@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, Response, text
-from mmrm.data.prompts import Answer, JudgeTemplate, judge_conversation, write_judgement
+from mmrm.data.prompts import TEMPLATES, Answer, JudgeTemplate, judge_conversation
 from mmrm.data.rationales import obstacle, swapped
-from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
+from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template, reader_of
 from mmrm.eval.judges.points.judge import point_judge
 from mmrm.eval.judges.pointwise import PointJudge
+from mmrm.eval.verdict_form import verdict_form_of
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Conversation, Encoder
 from mmrm.train.methods.language_model.config import LanguageModelConfig
@@ -152,7 +153,7 @@ class JudgementEncoder:
         If the rationale of the record fits one order only, this order is used instead.
 
         Raises:
-            RecordError: The record has no rationale.
+            RecordError: The record has no rationale, or one that is not in the template's form.
         """
         self.encoder.refuse_control_tokens(record)
         side = _possible_side(record, side)
@@ -163,10 +164,18 @@ class JudgementEncoder:
                 "rationales. Annotate the records first (python eval/annotate.py --help), or train "
                 "on them with train/rl.py, which needs none."
             )
+        form = TEMPLATES[self.template].form
+        if not form.holds(rationale):
+            raise RecordError(
+                f"{record.identity}: the rationale is not criteria and checks in the form of "
+                f"data/rubric.py, which method.template={self.template} learns. Annotate the "
+                f"records with this template (python eval/annotate.py --template {self.template}), "
+                "or train with a template without a rubric."
+            )
         answer: Answer = 1 if side == 0 else 2
         first, second = shown_responses(record, side)
         request = judge_conversation(self.template, record.prompt, first, second)
-        messages = (*request, text("assistant", write_judgement(rationale, answer)))
+        messages = (*request, text("assistant", form.write(rationale, answer)))
         images = (*record.images, *first.images, *second.images)
         videos = (*record.videos, *first.videos, *second.videos)
         conversation = Conversation(messages, images, loss=True, videos=videos)
@@ -217,6 +226,8 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
         packed=method.packed(),
         sampling=evaluation.judging,
         ask=by_template(template),
+        read=reader_of(template),
+        form=verdict_form_of(template),
     )
 
 

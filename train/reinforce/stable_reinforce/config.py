@@ -69,8 +69,8 @@ class StableReinforceConfig(RolloutConfig):
 
     type: Literal["stable_reinforce"]
     template: JudgeTemplate = "r1_reward"
-    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded
-    backbone."""
+    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded backbone.
+    `rubric` and `rubric_turns` ask for criteria and checks before the verdict."""
     rewards: RewardsConfig = RewardsConfig()
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from mmrm.data.errors import EndpointError
 from mmrm.data.preference import text
-from mmrm.data.prompts import Answer, Judgement, conclusion, read_judgement
+from mmrm.data.prompts import THINK_FORM, Answer, Judgement, JudgementForm
 from mmrm.eval.judges.endpoint.client import open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.models.config import SamplingConfig
@@ -82,17 +82,20 @@ def earned(
     return RewardParts(result, consistency_value, format_value, total)
 
 
-def consistency_by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
+def consistency_by_rule(
+    judgements: Sequence[Judgement], form: JudgementForm = THINK_FORM
+) -> list[Consistency]:
     """Return the consistency of judgements by a rule, without a model.
 
-    It is 1 if the last choice that the reasoning names is the answer, -1 if it is another one, and
-    0 if the reasoning names no choice or the judgement has no answer.
+    It is 1 if the choice that the reasoning concludes with is the answer, -1 if it is another one,
+    and 0 if the reasoning names no choice or the judgement has no answer. The conclusion of a
+    rubric is the response that meets more criteria.
     """
     consistencies: list[Consistency] = []
     for judgement in judgements:
         last_choice = None
         if judgement.reasoning is not None:
-            last_choice = conclusion(judgement.reasoning)
+            last_choice = form.conclusion(judgement.reasoning)
         if last_choice is None or judgement.answer is None:
             consistencies.append(0)
         elif last_choice == judgement.answer:
@@ -210,9 +213,14 @@ class JudgementReward:
     __name__ = "judgement"  # trl logs the rewards under the name of the function
 
     def __init__(
-        self, config: RewardsConfig, check_consistency: ConsistencyCheck, encoder: Encoder
+        self,
+        config: RewardsConfig,
+        check_consistency: ConsistencyCheck,
+        encoder: Encoder,
+        form: JudgementForm = THINK_FORM,
     ) -> None:
         self.config = config
+        self.form = form
         self.check_consistency = check_consistency
         self.encoder = encoder
 
@@ -240,7 +248,7 @@ class JudgementReward:
         """
         # The last token ends the turn, and is no part of the text.
         judgements = [
-            read_judgement(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
+            self.form.read(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
         ]
         consistencies = self.check_consistency(judgements)
         winners = [cast(Answer, prompt.winner) for prompt in asked]

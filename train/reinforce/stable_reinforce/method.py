@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from mmrm.data.prompts import TEMPLATES
 from mmrm.eval.judges.generative.judge import GenerativeJudge
 from mmrm.models.backbone import load_encoder, load_language_model
 from mmrm.models.config import BackboneConfig
@@ -50,7 +51,8 @@ class StableReinforceMethod(ReinforceMethod):
         The model checks if reasoning and answer agree. It is None if a server or a rule does so.
         """
         check, checking_model = self.consistency_check()
-        return JudgementReward(self.config.rewards, check, self.encoder), checking_model
+        form = TEMPLATES[self.config.template].form
+        return JudgementReward(self.config.rewards, check, self.encoder, form), checking_model
 
     def consistency_check(self) -> tuple[ConsistencyCheck, Any]:
         """Return the function that checks if reasoning and answer agree, and a model.
@@ -69,4 +71,5 @@ class StableReinforceMethod(ReinforceMethod):
             token_budget = self.packed().token_budget
             ask_model = partial(model_replies, model, encoder, token_budget)
             return partial(consistency_by_model, ask_model), model
-        return consistency_by_rule, None
+        form = TEMPLATES[self.config.template].form
+        return partial(consistency_by_rule, form=form), None
