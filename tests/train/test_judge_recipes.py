@@ -23,7 +23,7 @@ def test_rl_recipes(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["r1_reward_sft", "shapes/judge_sft"])
+@pytest.mark.parametrize("name", ["r1_reward_sft", "shapes/judge_sft", "shapes/judge_rubric_sft"])
 def test_cold_starts(name: str) -> None:
     assert isinstance(
         read_recipe(RECIPES / f"{name}.yaml", entry="sft").method, LanguageModelConfig

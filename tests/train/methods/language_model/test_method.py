@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.prompts import conclusion, read_judgement
+from mmrm.data.prompts import RUBRIC_FORM, conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.train.methods.language_model.method import (
@@ -70,6 +70,24 @@ def test_the_judgement_and_its_end_are_learned_and_nothing_else() -> None:
         assert f"Response 1: {first.text}\nResponse 2: {second.text}\n" in shown
         assert found.formatted
         assert found.answer == conclusion(found.reasoning or "") == 1 + index % 2
+
+
+def test_a_rubric_is_learned_before_its_verdict() -> None:
+    source = ShapesConfig(type="shapes", level="demo", rows=4, rationales="rubric")
+    mixture = Mixture(MixtureConfig(sources=[source]))
+    encode = JudgementEncoder(tiny.encoder(), "rubric_turns")
+    for index in range(4):
+        for side in (0, 1):
+            (conversation,) = encode(mixture[index], side).tree.conversations()
+            learned = tiny.tokenizer().decode([conversation.ids[i] for i in conversation.labels])
+            found = RUBRIC_FORM.read(learned.removesuffix("<|im_end|>"))
+            assert found.formatted
+            assert found.answer == RUBRIC_FORM.conclusion(found.reasoning or "") == 1 + side
+
+
+def test_a_rationale_without_a_rubric_is_refused_with_what_to_do() -> None:
+    with pytest.raises(RecordError, match="--template rubric_turns"):
+        JudgementEncoder(tiny.encoder(), "rubric_turns")(judgements().mixture[0], 0)
 
 
 def test_both_orders_double_the_epoch() -> None:
