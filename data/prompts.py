@@ -66,6 +66,15 @@ RUBRIC = (
     "criterion: yes or no."
 )
 
+CRITERIA = (
+    "Write the criteria by which responses to a question differ in quality, with respect to the "
+    "question and to the images or videos if there are any: what a good response says or does, and "
+    "what it avoids. You do not see the responses. Somebody checks them by your criteria.\n\n"
+    "[Question]\n{question}\n\n"
+    "Reply in exactly this form, with one line for each criterion:\n"
+    "<rubric>\n1. CRITERION\n2. CRITERION\n</rubric>"
+)
+
 
 class JudgementForm(Protocol):
     """A form of a judge's texts: how they are written and read."""
@@ -143,6 +152,8 @@ class JudgePrompt:
     """The turns, alternately the user's and the assistant's."""
     form: JudgementForm
     """The form of the judge's text."""
+    criteria_request: str = ""
+    """The user's turn that asks for the criteria of a question alone, for forms with a rubric."""
 
 
 THINK_FORM = ThinkForm()
@@ -158,10 +169,11 @@ TEMPLATES: dict[JudgeTemplate, JudgePrompt] = {
         (*TURNS, "judge the response. Which of the two is better?"),
         THINK_FORM,
     ),
-    "rubric": JudgePrompt((RUBRIC,), RUBRIC_FORM),
+    "rubric": JudgePrompt((RUBRIC,), RUBRIC_FORM, CRITERIA),
     "rubric_turns": JudgePrompt(
         (*TURNS, "judge the response by criteria. Which of the two is better?"),
         RUBRIC_FORM,
+        "{question}\nwrite criteria.",
     ),
 }
 """The prompt of each template."""
@@ -195,6 +207,22 @@ def judge_conversation(
             parts = [*media_parts(prompt), *parts]
         messages.append({"role": "user" if is_of_user else "assistant", "content": parts})
     return tuple(messages)
+
+
+def criteria_conversation(
+    template: JudgeTemplate, prompt: Sequence[Message]
+) -> tuple[Message, ...]:
+    """Return the conversation in which a judge is asked for criteria before it sees responses.
+
+    Its images and videos are those of the prompt.
+
+    Args:
+        template: The key in TEMPLATES of a prompt with a rubric.
+        prompt: The prompt of the responses.
+    """
+    contents = {"question": Response.of_text(question(prompt))}
+    parts = filled(TEMPLATES[template].criteria_request, contents)
+    return ({"role": "user", "content": [*media_parts(prompt), *parts]},)
 
 
 def filled(template: str, contents: Mapping[str, Response]) -> list[Part]:

@@ -38,7 +38,7 @@ from mmrm.eval.judges.generative.soft_verdicts import (
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.judging_config import EVERY_PAIR, ComparisonsConfig
 from mmrm.eval.judges.packed_inference import Cost
-from mmrm.eval.judges.packed_judge import Unit, UnitResult
+from mmrm.eval.judges.packed_judge import PairRounds, Unit, UnitResult
 from mmrm.eval.judges.pair_ranking import PairRanking, ranked_batch
 from mmrm.eval.judges.tournament import (
     Ask,
@@ -172,7 +172,7 @@ class GenerativeJudge(WritingJudge):
         prompt = benchmark.prompt or GENERAL_PROMPT
         return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read, form=prompt.form)
 
-    def ranking(self, candidates: Candidates) -> PairRanking | None:
+    def ranking(self, candidates: Candidates) -> PairRounds | None:
         """Return a new ranking of people's own responses; None if every two are compared.
 
         Raises: RecordError for a single response.

@@ -46,9 +46,11 @@ class RubricJudgeConfig(JudgeConfig, JudgingConfig, ComparisonsConfig):
     template: RubricTemplate | None = None
     """The words with which the judge is asked. Null takes the template of the checkpoint's
     training, and `rubric` for a model that was not trained by a template with a rubric."""
-    criteria: Literal["each"] | Criteria = "each"
-    """`each`: the judge writes criteria in each of its judgements. A list: these criteria are given
-    to the judge as the beginning of its own text, and it goes on with the checks."""
+    criteria: Literal["each", "shared"] | Criteria = "each"
+    """`each`: the judge writes criteria in each of its judgements. `shared`: it writes them once for
+    a prompt, before it sees responses, and judges all pairs of them by these, in both orders. A
+    list: your own criteria. Shared and own criteria are given to the judge as the beginning of its
+    text, and it goes on with the checks."""
 
     @property
     def compares(self) -> bool:

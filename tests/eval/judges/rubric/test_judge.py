@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,18 @@ import torch
 
 from mmrm.data.errors import CheckpointError, RecipeError
 from mmrm.data.preference import Message, text_pair
-from mmrm.data.prompts import JudgeTemplate
+from mmrm.data.prompts import JudgeTemplate, question
 from mmrm.data.rubric import Check, Rubric, write_criteria, write_rubric
-from mmrm.eval.candidates import Example
+from mmrm.eval.candidates import Candidates, Example, Scores, Usage
+from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.generative.judge import by_template, reader_of
+from mmrm.eval.judges.judging_config import ComparisonsConfig
 from mmrm.eval.judges.loading import load_judge
 from mmrm.eval.judges.packed_inference import Packed
-from mmrm.eval.judges.packed_judge import Unit
+from mmrm.eval.judges.packed_judge import Unit, UnitResult
 from mmrm.eval.judges.registry import judge_config
-from mmrm.eval.judges.rubric.judge import RubricJudge
+from mmrm.eval.judges.rubric.judge import RubricJudge, request_of
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.verdict_form import verdict_form_of
 from mmrm.models.backbone import load_language_model
@@ -113,6 +115,7 @@ def judge(
         ask=by_template(template),
         read=reader_of(template),
         form=verdict_form_of(template),
+        template=template,
         packed=Packed(tiny.encoder(), torch.device("cpu"), 8192),
         sampling=SamplingConfig(max_new_tokens=6),
         **settings,
@@ -205,6 +208,125 @@ def test_a_verdict_without_a_rubric_is_refused(checkpoint: str) -> None:
     protocol = ProtocolConfig(verdicts="soft", rationale="none")
     with pytest.raises(CheckpointError, match="rationale=none"):
         JudgeOfBenchmark(judge(checkpoint), protocol).judge(EXAMPLES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingJudge(RubricJudge):
+    """A judge that writes given criteria for each prompt, and then given checks for each pair."""
+
+    criteria_by_question: dict[str, str] = field(default_factory=dict)
+    judgement: str = ""
+
+    def run(self, batch: PackedBatch, units: Sequence[Unit]) -> list[UnitResult]:
+        """Return the given texts behind what the judge was given; no model runs."""
+        results: list[UnitResult] = []
+        for unit in units:
+            written = self.judgement
+            if not unit.shown:
+                written = self.criteria_by_question[question(unit.candidates.prompt)]
+            text = self.layout.opening(unit) + written
+            usage = Usage(tokens=1)
+            results.append(UnitResult(texts=(text,) * len(unit.seeds), usage=usage))
+        return results
+
+
+def sharing_judge(checkpoint: str, judgement: str, **settings: Any) -> RubricJudge:
+    criteria = {
+        "What is in picture 0?": write_criteria(CRITERIA).strip(),
+        "What is in picture 1?": "I would look at the picture.",
+    }
+    return judge(
+        checkpoint,
+        SharingJudge,
+        shares_criteria=True,
+        criteria_by_question=criteria,
+        judgement=judgement,
+        **settings,
+    )
+
+
+def test_criteria_are_written_once_a_prompt_and_given_in_both_orders(checkpoint: str) -> None:
+    answer = CHECKS_OF_GIVEN + "<answer>1</answer>"
+    other_pair = replace(EXAMPLES[0], key="other", responses=text_pair("a", "b"))
+    rows = [*EXAMPLES, other_pair]
+    found = JudgeOfBenchmark(sharing_judge(checkpoint, answer), ProtocolConfig(votes=1))
+    first, unreadable, second = found.judge(rows)
+    for scores in (first, second):
+        assert [vote.named for vote in scores.votes] == [0, 1]
+        assert [vote.text for vote in scores.votes] == [write_criteria(CRITERIA) + answer] * 2
+    # Without readable criteria the judge has to write its own, which this one does not.
+    assert [vote.text for vote in unreadable.votes] == [answer] * 2
+    assert [vote.named for vote in unreadable.votes] == [None, None]
+    # Two prompts; the cost of the one that two rows share is counted once.
+    assert (found.spent.rubrics, found.spent.unread_rubrics) == (2, 1)
+    assert found.spent.judgements == 6
+    assert found.spent.tokens == 2 + 6
+    [note] = [note for note in found.notes() if note.startswith("Criteria were written once")]
+    assert "each of 2 prompts. Those of 1 could not be read" in note
+
+
+@pytest.mark.parametrize("comparisons", ["all", "sorted"])
+def test_a_server_judges_by_shared_criteria_as_a_file_does(
+    checkpoint: str, comparisons: str
+) -> None:
+    """The rounds that a server's batcher asks for give the same scores as one call."""
+    judging = sharing_judge(
+        checkpoint,
+        CHECKS_OF_GIVEN + "<answer>1</answer>",
+        comparisons=ComparisonsConfig.model_validate({"comparisons": comparisons}),
+    )
+    responses = text_pair("one", "two") + text_pair("three", "four")
+    candidates = Candidates("key", EXAMPLES[0].images, EXAMPLES[0].prompt, responses, "row")
+    [wanted] = judging.score_batch([candidates])
+    ranking = judging.ranking(candidates)
+    assert ranking is not None
+    num_rounds = 0
+    while pairs := ranking.next_pairs():
+        num_rounds += 1
+        scores: list[Scores] = []
+        for pair in pairs:
+            units = judging.checked_units(pair)
+            batch = judging.packed.encoder.pack([judging.encode(unit) for unit in units])
+            scores.append(judging.merge(pair, units, judging.run(batch, units)))
+        ranking.add(scores)
+    found = ranking.scores()
+    assert found == wanted
+    assert found.usage.rubrics == 1
+    assert num_rounds == 2 if comparisons == "all" else num_rounds > 2
+    assert all(text.startswith(write_criteria(CRITERIA)) for text in found.texts)
+
+
+def test_criteria_are_asked_for_without_the_responses(checkpoint: str) -> None:
+    judging = judge(checkpoint, template="rubric_turns", shares_criteria=True)
+    [unit] = judging.units(request_of(EXAMPLES[0]))
+    [conversation] = judging.encode(unit).conversations()
+    shown = tiny.tokenizer().decode(conversation.ids)
+    assert "What is in picture 0?\nwrite criteria." in shown
+    assert "red square" not in shown
+    assert len(conversation.images) == 1
+
+
+def test_shared_criteria_with_soft_verdicts_run_the_model(checkpoint: str) -> None:
+    """The random model writes no criteria, so that each judgement is asked for its own."""
+    found = JudgeOfBenchmark(
+        judge(checkpoint, shares_criteria=True), ProtocolConfig(verdicts="soft")
+    )
+    plain = JudgeOfBenchmark(judge(checkpoint), ProtocolConfig(verdicts="soft"))
+    for shared, own in zip(found.judge(EXAMPLES), plain.judge(EXAMPLES), strict=True):
+        assert_exact(shared.values, own.values)
+    assert (found.spent.rubrics, found.spent.unread_rubrics) == (2, 2)
+
+
+def test_a_journal_keeps_criteria_and_judgements(checkpoint: str, tmp_path: Path) -> None:
+    judging = sharing_judge(checkpoint, CHECKS_OF_GIVEN + "<answer>1</answer>")
+    file = tmp_path / "journal.jsonl"
+    journal = Journal("rubric", None, file, "mark")
+    scores = JudgeOfBenchmark(judging).judge(EXAMPLES, journal)
+    lines = file.read_text().splitlines()
+    assert len(lines) == 1 + 2 + 4  # the mark, two prompts, both orders of two pairs
+    file.write_text("\n".join(lines[:5]) + "\n")
+    assert JudgeOfBenchmark(judging).judge(EXAMPLES, journal) == scores
+    assert sorted(file.read_text().splitlines()) == sorted(lines)
 
 
 def judge_file(folder: Path, checkpoint: str, *lines: str) -> Path:
