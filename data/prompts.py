@@ -75,6 +75,13 @@ CRITERIA = (
     "<rubric>\n1. CRITERION\n2. CRITERION\n</rubric>"
 )
 
+READING = (
+    "Two responses to a question were checked by criteria. You do not see the responses.\n\n"
+    "[Question]\n{question}\n\n[Criteria and checks]\n{rubric}\n\n"
+    "Which response is better? A tie is not permitted. Reply with <answer>1</answer> or "
+    "<answer>2</answer> alone."
+)
+
 
 class JudgementForm(Protocol):
     """A form of a judge's texts: how they are written and read."""
@@ -154,6 +161,9 @@ class JudgePrompt:
     """The form of the judge's text."""
     criteria_request: str = ""
     """The user's turn that asks for the criteria of a question alone, for forms with a rubric."""
+    reading_request: str = ""
+    """The user's turn that asks for the better response from the question and a rubric with its
+    checks alone, for forms with a rubric."""
 
 
 THINK_FORM = ThinkForm()
@@ -169,11 +179,12 @@ TEMPLATES: dict[JudgeTemplate, JudgePrompt] = {
         (*TURNS, "judge the response. Which of the two is better?"),
         THINK_FORM,
     ),
-    "rubric": JudgePrompt((RUBRIC,), RUBRIC_FORM, CRITERIA),
+    "rubric": JudgePrompt((RUBRIC,), RUBRIC_FORM, CRITERIA, READING),
     "rubric_turns": JudgePrompt(
         (*TURNS, "judge the response by criteria. Which of the two is better?"),
         RUBRIC_FORM,
         "{question}\nwrite criteria.",
+        "{question}\n{rubric}\nWhich of the two is better?",
     ),
 }
 """The prompt of each template."""
@@ -223,6 +234,31 @@ def criteria_conversation(
     contents = {"question": Response.of_text(question(prompt))}
     parts = filled(TEMPLATES[template].criteria_request, contents)
     return ({"role": "user", "content": [*media_parts(prompt), *parts]},)
+
+
+def reading_conversation(
+    template: JudgeTemplate, prompt: Sequence[Message], rubric: str
+) -> tuple[Message, ...]:
+    """Return the conversation that asks which response is better from a rubric alone.
+
+    It shows neither the responses nor images and videos.
+
+    Args:
+        template: The key in TEMPLATES of a prompt with a rubric.
+        prompt: The prompt of the responses.
+        rubric: The criteria with their checks, as `mmrm.data.rubric.write_rubric` writes them.
+    """
+    contents = {
+        "question": Response.of_text(question(prompt)),
+        "rubric": Response.of_text(rubric.strip()),
+    }
+    parts = filled(TEMPLATES[template].reading_request, contents)
+    return ({"role": "user", "content": parts},)
+
+
+def written_answer(answer: Answer) -> str:
+    """Return an answer in answer tags."""
+    return f"<answer>{answer}</answer>"
 
 
 def filled(template: str, contents: Mapping[str, Response]) -> list[Part]:

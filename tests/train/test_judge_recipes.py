@@ -15,7 +15,14 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 @pytest.mark.parametrize(
-    "name", ["r1_reward_rl", "r1_reward_rl_released", "shapes/judge_rl", "shapes/judge_stress"]
+    "name",
+    [
+        "r1_reward_rl",
+        "r1_reward_rl_released",
+        "shapes/judge_rl",
+        "shapes/judge_stress",
+        "shapes/judge_rubric_rl",
+    ],
 )
 def test_rl_recipes(name: str) -> None:
     assert isinstance(
@@ -56,6 +63,13 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
         ("shapes/naive", "evaluation.judging={temperature: 1.0}", "trains no judge"),
         ("r1_reward_sft", "data.sources=[{type: trl, hub: trl-lib/rlaif-v}]", "rationales"),
         ("shapes/judge_rl", "method.advantages={normalisation: group}", "never acts"),
+        ("shapes/judge_rl", "method.rewards.reader={path: null}", "judgements by this template"),
+        (
+            "shapes/judge_rubric_rl",
+            "method.rewards.consistency={type: checkpoint}",
+            "two further models",
+        ),
+        ("shapes/judge_sft", "method.rubric_parts=[criteria]", "judgements with a rubric"),
         ("r1_reward_rl", "method.advantages={normalisation: leave_one_out}", "only 1"),
     ],
 )

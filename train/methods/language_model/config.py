@@ -58,6 +58,11 @@ class LanguageModelConfig(MethodConfig):
     for the generated shapes data, and `turns` shows each response as a turn of the assistant.
     `rubric` and `rubric_turns` (responses as turns) learn rationales that are criteria and checks,
     in the form of data/rubric.py."""
+    rubric_parts: list[Literal["criteria", "reading"]] = Field(default=[], max_length=2)
+    """For judgements with a rubric: further texts of each record that are learned. `criteria`: the
+    criteria of the question, before responses are shown, as a judge with `criteria: shared` writes
+    them. `reading`: the verdict from the question and the rubric with its checks alone, as the
+    reader of StableReinforce decides."""
     both_orders: bool = False
     """For judgements: learn every pair in both orders, instead of one with the winner first in
     exactly half [Q]."""
@@ -77,9 +82,12 @@ class LanguageModelConfig(MethodConfig):
     def _without_unused_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the keys for ratings out of a saved recipe with another target.
 
-        Recipes of older versions do not have the keys, and stay equal to those of this version.
+        Recipes of older versions do not have the keys, and stay equal to those of this version. The
+        same holds for `rubric_parts` if it is empty.
         """
         values: dict[str, Any] = serialise(self)
+        if not self.rubric_parts:
+            values.pop("rubric_parts", None)
         if self.target != "ratings":
             for name in ("points", "rating", "loss_on"):
                 values.pop(name, None)
@@ -137,6 +145,13 @@ class LanguageModelConfig(MethodConfig):
         Judgements need a source with rationales, lessons need the generated shapes data, and ratings
         with rationales need critiques.
         """
+        has_rubric = self.judge_template in ("rubric", "rubric_turns")
+        if self.rubric_parts and not has_rubric:
+            message = (
+                "these are parts of judgements with a rubric; take method.template rubric or "
+                "rubric_turns, or remove this key"
+            )
+            yield Broken(message, ("method.rubric_parts", "method.template"))
         if self.target == "ratings":
             yield from self._rules_of_ratings(run)
             return

@@ -16,8 +16,17 @@ from torch import Tensor, nn
 from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, Response, text
-from mmrm.data.prompts import TEMPLATES, Answer, JudgeTemplate, judge_conversation
+from mmrm.data.prompts import (
+    TEMPLATES,
+    Answer,
+    JudgeTemplate,
+    criteria_conversation,
+    judge_conversation,
+    reading_conversation,
+    written_answer,
+)
 from mmrm.data.rationales import obstacle, swapped
+from mmrm.data.rubric import read_rubric, write_criteria
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template, reader_of
 from mmrm.eval.judges.points.judge import point_judge
 from mmrm.eval.judges.pointwise import PointJudge
@@ -146,6 +155,8 @@ class JudgementEncoder:
 
     encoder: Encoder
     template: JudgeTemplate
+    rubric_parts: tuple[str, ...] = ()
+    """Further texts to learn, as in `LanguageModelConfig.rubric_parts`."""
 
     def __call__(self, record: Preference, side: int) -> TrainingExample:
         """Encode a record with the winner first (`side` 0) or second (1).
@@ -178,9 +189,23 @@ class JudgementEncoder:
         messages = (*request, text("assistant", form.write(rationale, answer)))
         images = (*record.images, *first.images, *second.images)
         videos = (*record.videos, *first.videos, *second.videos)
-        conversation = Conversation(messages, images, loss=True, videos=videos)
-        tree = self.encoder.encode_conversations([conversation], None, record.identity)
+        conversations = [Conversation(messages, images, loss=True, videos=videos)]
+        if "criteria" in self.rubric_parts:
+            conversations.append(self._criteria(record, rationale))
+        if "reading" in self.rubric_parts:
+            reading = reading_conversation(self.template, record.prompt, rationale)
+            verdict = text("assistant", written_answer(answer))
+            conversations.append(Conversation((*reading, verdict), loss=True))
+        tree = self.encoder.encode_conversations(conversations, None, record.identity)
         return TrainingExample(tree, record=record.identity)
+
+    def _criteria(self, record: Preference, rationale: str) -> Conversation:
+        """Return the conversation that writes the criteria of a rationale from the prompt alone."""
+        rubric = read_rubric(rationale)
+        assert rubric is not None, f"{record.identity}: the rationale is in the template's form"
+        request = criteria_conversation(self.template, record.prompt)
+        criteria = text("assistant", write_criteria(rubric.criteria).strip())
+        return Conversation((*request, criteria), record.images, loss=True, videos=record.videos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +272,7 @@ class LanguageModelMethod(SupervisedMethod):
             self.records = MixtureRecords(self.mixture, self.encode)
             self.costs = Costs(expected_costs(self.mixture))
             return
-        self.encode = JudgementEncoder(self.encoder, config.template)
+        self.encode = JudgementEncoder(self.encoder, config.template, tuple(config.rubric_parts))
         if config.target in RECORDS:  # lessons, whose module is imported only if it is needed
             make_records = load(RECORDS[config.target])
             self.records = make_records(config, self.recipe.data.sources[0], self.encoder)
