@@ -5,14 +5,17 @@ script sends it, so that its checkpoints can be used as judges. `short` asks the
 words. `turns` shows each response as the assistant's own turn after the question. This is the
 position in which a backbone has learned right answers.
 
-`read_judgement` and `conclusion` fail closed:
+`rubric` asks for criteria, a check of both responses by each criterion, and a verdict (see
+rubric.py). `rubric_turns` does the same with the responses as turns of the assistant.
+
+`read_judgement`, `read_rubric_judgement` and `conclusion` fail closed:
 a text that does not clearly name one response names none.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 from mmrm.data.preference import (
     Message,
@@ -23,8 +26,9 @@ from mmrm.data.preference import (
     text,
     texts,
 )
+from mmrm.data.rubric import better_by_checks, read_rubric
 
-JudgeTemplate = Literal["r1_reward", "short", "turns"]
+JudgeTemplate = Literal["r1_reward", "short", "turns", "rubric", "rubric_turns"]
 Answer = Literal[1, 2]
 """Number of the better response, in the order in which the judge was shown them."""
 
@@ -45,18 +49,145 @@ R1_REWARD = (
 )
 SHORT = "{question}\nResponse 1: {first}\nResponse 2: {second}\nWhich response is better?"
 
-TEMPLATES: dict[JudgeTemplate, tuple[str, ...]] = {
-    "r1_reward": (R1_REWARD,),
-    "short": (SHORT,),
-    "turns": (
-        "{question}",
-        "{first}",
-        "{question}",
-        "{second}",
-        "judge the response. Which of the two is better?",
+RUBRIC = (
+    "Compare two responses to a question, with respect to the question and to the images or videos "
+    "if there are any.\n\n"
+    "[Question]\n{question}\n\n[Response 1]\n{first}\n\n[Response 2]\n{second}\n\n"
+    "First write the criteria by which responses to this question differ in quality: what a good "
+    "response says or does, and what it avoids. Write them for the question, and name no response "
+    "in them. Then check both responses by each criterion. Then name the better response. A tie is "
+    "not permitted.\n\n"
+    "Reply in exactly this form, with one line for each criterion in both parts:\n"
+    "<rubric>\n1. CRITERION\n2. CRITERION\n</rubric>\n"
+    "<eval>\n1. REASON Response 1: yes. Response 2: no.\n"
+    "2. REASON Response 1: yes. Response 2: yes.\n</eval>\n"
+    "<answer>1/2</answer>\n\n"
+    "REASON is a text of one line. Behind it, say for each response whether it meets the "
+    "criterion: yes or no."
+)
+
+CRITERIA = (
+    "Write the criteria by which responses to a question differ in quality, with respect to the "
+    "question and to the images or videos if there are any: what a good response says or does, and "
+    "what it avoids. You do not see the responses. Somebody checks them by your criteria.\n\n"
+    "[Question]\n{question}\n\n"
+    "Reply in exactly this form, with one line for each criterion:\n"
+    "<rubric>\n1. CRITERION\n2. CRITERION\n</rubric>"
+)
+
+READING = (
+    "Two responses to a question were checked by criteria. You do not see the responses.\n\n"
+    "[Question]\n{question}\n\n[Criteria and checks]\n{rubric}\n\n"
+    "Which response is better? A tie is not permitted. Reply with <answer>1</answer> or "
+    "<answer>2</answer> alone."
+)
+
+
+class JudgementForm(Protocol):
+    """A form of a judge's texts: how they are written and read."""
+
+    name: str
+    """The key of the form in `mmrm.eval.verdict_form.VERDICT_FORMS`."""
+
+    def write(self, rationale: str, answer: Answer) -> str:
+        """Return the text of a judge with a rationale that can be written in this form."""
+        ...
+
+    def read(self, text: str) -> "Judgement":
+        """Return the rationale and the answer in a judge's text."""
+        ...
+
+    def conclusion(self, rationale: str) -> Answer | None:
+        """Return the number of the response that a rationale calls the better one, or None."""
+        ...
+
+    def holds(self, rationale: str) -> bool:
+        """Return True if a judgement with this rationale is read back with all its parts."""
+        ...
+
+
+class ThinkForm:
+    """R1-Reward's form: a free rationale in think tags, and the answer in answer tags."""
+
+    name = "think"
+
+    def write(self, rationale: str, answer: Answer) -> str:
+        """Return the text of a judge; see `write_judgement`."""
+        return write_judgement(rationale, answer)
+
+    def read(self, text: str) -> "Judgement":
+        """Return the rationale and the answer in a judge's text; see `read_judgement`."""
+        return read_judgement(text)
+
+    def conclusion(self, rationale: str) -> Answer | None:
+        """Return the response that the last clear comparison of a rationale prefers, or None."""
+        return conclusion(rationale)
+
+    def holds(self, rationale: str) -> bool:
+        """Return True, because a rationale is any text."""
+        return True
+
+
+class RubricForm:
+    """Criteria, the check of both responses by each of them, and the answer (see rubric.py)."""
+
+    name = "rubric"
+
+    def write(self, rationale: str, answer: Answer) -> str:
+        """Return the text of a judge: criteria and checks, and the answer in answer tags."""
+        return f"{rationale.strip()}\n<answer>{answer}</answer>"
+
+    def read(self, text: str) -> "Judgement":
+        """Return the rationale and the answer; see `read_rubric_judgement`."""
+        return read_rubric_judgement(text)
+
+    def conclusion(self, rationale: str) -> Answer | None:
+        """Return the response that meets more criteria; None for a tie, or without a rubric."""
+        rubric = read_rubric(rationale)
+        return None if rubric is None else better_by_checks(rubric)
+
+    def holds(self, rationale: str) -> bool:
+        """Return True if a rationale is criteria and checks in the form of rubric.py."""
+        return read_rubric(rationale) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePrompt:
+    """The words with which a judge is asked for the better of two responses, and its answer's form."""
+
+    turns: tuple[str, ...]
+    """The turns, alternately the user's and the assistant's."""
+    form: JudgementForm
+    """The form of the judge's text."""
+    criteria_request: str = ""
+    """The user's turn that asks for the criteria of a question alone, for forms with a rubric."""
+    reading_request: str = ""
+    """The user's turn that asks for the better response from the question and a rubric with its
+    checks alone, for forms with a rubric."""
+
+
+THINK_FORM = ThinkForm()
+RUBRIC_FORM = RubricForm()
+
+TURNS = ("{question}", "{first}", "{question}", "{second}")
+"""Each response as the assistant's own turn after the question. The request follows."""
+
+TEMPLATES: dict[JudgeTemplate, JudgePrompt] = {
+    "r1_reward": JudgePrompt((R1_REWARD,), THINK_FORM),
+    "short": JudgePrompt((SHORT,), THINK_FORM),
+    "turns": JudgePrompt(
+        (*TURNS, "judge the response. Which of the two is better?"),
+        THINK_FORM,
+    ),
+    "rubric": JudgePrompt((RUBRIC,), RUBRIC_FORM, CRITERIA, READING),
+    "rubric_turns": JudgePrompt(
+        (*TURNS, "judge the response by criteria. Which of the two is better?"),
+        RUBRIC_FORM,
+        "{question}\nwrite criteria.",
+        "{question}\n{rubric}\nWhich of the two is better?",
     ),
 }
-"""The turns of each template, alternately the user's and the assistant's."""
+"""The prompt of each template."""
 
 ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
@@ -79,7 +210,7 @@ def judge_conversation(
     question_text = Response.of_text(question(prompt))
     contents = {"question": question_text, "first": first, "second": second}
     messages: list[Message] = []
-    for index, template_of_turn in enumerate(TEMPLATES[template]):
+    for index, template_of_turn in enumerate(TEMPLATES[template].turns):
         # The turns are alternately the user's and the assistant's.
         is_of_user = index % 2 == 0
         parts = filled(template_of_turn, contents)
@@ -87,6 +218,47 @@ def judge_conversation(
             parts = [*media_parts(prompt), *parts]
         messages.append({"role": "user" if is_of_user else "assistant", "content": parts})
     return tuple(messages)
+
+
+def criteria_conversation(
+    template: JudgeTemplate, prompt: Sequence[Message]
+) -> tuple[Message, ...]:
+    """Return the conversation in which a judge is asked for criteria before it sees responses.
+
+    Its images and videos are those of the prompt.
+
+    Args:
+        template: The key in TEMPLATES of a prompt with a rubric.
+        prompt: The prompt of the responses.
+    """
+    contents = {"question": Response.of_text(question(prompt))}
+    parts = filled(TEMPLATES[template].criteria_request, contents)
+    return ({"role": "user", "content": [*media_parts(prompt), *parts]},)
+
+
+def reading_conversation(
+    template: JudgeTemplate, prompt: Sequence[Message], rubric: str
+) -> tuple[Message, ...]:
+    """Return the conversation that asks which response is better from a rubric alone.
+
+    It shows neither the responses nor images and videos.
+
+    Args:
+        template: The key in TEMPLATES of a prompt with a rubric.
+        prompt: The prompt of the responses.
+        rubric: The criteria with their checks, as `mmrm.data.rubric.write_rubric` writes them.
+    """
+    contents = {
+        "question": Response.of_text(question(prompt)),
+        "rubric": Response.of_text(rubric.strip()),
+    }
+    parts = filled(TEMPLATES[template].reading_request, contents)
+    return ({"role": "user", "content": parts},)
+
+
+def written_answer(answer: Answer) -> str:
+    """Return an answer in answer tags."""
+    return f"<answer>{answer}</answer>"
 
 
 def filled(template: str, contents: Mapping[str, Response]) -> list[Part]:
@@ -199,12 +371,13 @@ class Judgement:
     """The parts of a judge's text."""
 
     reasoning: str | None
-    """The text between the think tags; None unless exactly one such pair is before the answer."""
+    """The text between the think tags, or criteria and checks in rubric form. None unless exactly
+    one such part is before the answer."""
     answer: Answer | None
     """None if the text does not name exactly one response in the required form."""
     formatted: bool
     """True if the whole text is `<think>…</think><answer>…</answer>` with each tag once, as
-    R1-Reward's format reward requires."""
+    R1-Reward's format reward requires, or in rubric form with an answer."""
 
 
 def read_judgement(text: str) -> Judgement:
@@ -238,6 +411,23 @@ def read_judgement(text: str) -> Judgement:
         if match is not None:
             answer = cast(Answer, int(match[1]))
     return Judgement(reasoning, answer, formatted)
+
+
+def read_rubric_judgement(text: str) -> Judgement:
+    """Return the rationale and the answer in a judge's text in rubric form.
+
+    The rationale is the blocks of criteria and checks. A text that is not in this form, such as one
+    with fewer checks than criteria, has no answer, whatever its answer tags hold.
+    """
+    unreadable = Judgement(None, None, formatted=False)
+    # One opening and one closing tag, and no misspelt one in a criterion or a reason.
+    if text.count("<answer>") != 1 or len(_tag_like(text)) != 2:
+        return unreadable
+    rationale, _, _ = text.partition("<answer>")
+    match = ANSWERED.fullmatch(text, len(rationale))
+    if match is None or read_rubric(rationale) is None:
+        return unreadable
+    return Judgement(rationale.strip(), cast(Answer, int(match[1])), formatted=True)
 
 
 def _tag_like(text: str) -> list[str]:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from mmrm.data.rubric import Check, Rubric, read_rubric, write_rubric
+
 # 1. References that are exchanged.
 
 NOUN = r"(?P<noun>[Rr]esponse|RESPONSE|Answer|ANSWER|Assistant|Model)"
@@ -159,14 +161,16 @@ def swapped(rationale: str) -> str | None:
 
     All references change places: "Response 1" and "Response 2", "the first response" and "the
     second response". In rationales of the generated shapes data, the two sentences that describe
-    the responses change places too, so that Response 1 is still described first. Rewriting the
-    result again gives the original.
+    the responses change places too, so that Response 1 is still described first. In rationales in
+    rubric form, the results of each check change places. Rewriting the result again gives the
+    original.
     """
     if obstacle(rationale) is not None:
         return None
-    text = rationale
-    for pattern in REFERENCES:
-        text = pattern.sub(_exchanged, text)
+    rubric = read_rubric(rationale)
+    if rubric is not None:
+        return write_rubric(_with_exchanged_checks(rubric))
+    text = _with_exchanged_references(rationale)
     match = IN_TURN.fullmatch(text)
     if match is None:
         return text
@@ -174,6 +178,22 @@ def swapped(rationale: str) -> str | None:
     if REFERS_BACK.search(first_sentence) or REFERS_BACK.search(second_sentence):
         return text
     return before + second_sentence + first_sentence + after
+
+
+def _with_exchanged_references(text: str) -> str:
+    """Return a text in which all references to responses change places."""
+    for pattern in REFERENCES:
+        text = pattern.sub(_exchanged, text)
+    return text
+
+
+def _with_exchanged_checks(rubric: Rubric) -> Rubric:
+    """Return a rubric for the responses in the other order."""
+    checks: list[Check] = []
+    for check in rubric.checks:
+        first, second = check.meets
+        checks.append(Check((second, first), _with_exchanged_references(check.reason)))
+    return Rubric(rubric.criteria, tuple(checks))
 
 
 def with_chosen_first(rationale: str, winner: int) -> tuple[str, Literal["chosen", "rejected"]]:
@@ -212,10 +232,39 @@ def _obstacles(rationale: str) -> Iterator[str]:
     if control is not None:
         yield f"the control character {control[0]!r}"
         return
-    references = [match for pattern in REFERENCES for match in pattern.finditer(rationale)]
+    rubric = read_rubric(rationale)
+    if rubric is not None:
+        yield from _obstacles_of_rubric(rubric)
+        return
+    references = _references(rationale)
     if not references:
         yield "no reference to a response that is recognised"
         return
+    yield from _obstacles_beside_references(rationale, references)
+
+
+def _references(text: str) -> list[re.Match[str]]:
+    """Return all recognised references to a response in a text."""
+    return [match for pattern in REFERENCES for match in pattern.finditer(text)]
+
+
+def _obstacles_of_rubric(rubric: Rubric) -> Iterator[str]:
+    """Yield everything in the criteria and reasons of a rubric that keeps it from being rewritten.
+
+    Numbers and results of checks are no obstacles. A criterion is the same in both orders, so it
+    must not refer to a response.
+    """
+    for criterion in rubric.criteria:
+        references = _references(criterion)
+        if references:
+            yield f"a criterion that names a response: {references[0][0]}"
+        yield from _obstacles_beside_references(criterion, references)
+    for check in rubric.checks:
+        yield from _obstacles_beside_references(check.reason, _references(check.reason))
+
+
+def _obstacles_beside_references(rationale: str, references: list[re.Match[str]]) -> Iterator[str]:
+    """Yield everything in a text that keeps it from being rewritten, with its recognised references."""
     mixed_references = _mixed_references(references)
     if mixed_references is not None:
         yield mixed_references

@@ -42,6 +42,9 @@ class Candidates:
     indices into `responses`. Empty: every two responses are shown in both orders."""
     videos: tuple[Video, ...] = field(default=(), kw_only=True)
     """The videos of the prompt, one for each of its video parts. A response holds its own."""
+    criteria: tuple[str, ...] = field(default=(), kw_only=True)
+    """The criteria by which a judge with a rubric checks the responses. Empty: it has other given
+    ones, or writes its own."""
 
     @property
     def all_images(self) -> tuple[EncodedImage, ...]:
@@ -226,9 +229,13 @@ class Usage:
     critiques: int = 0
     """Critiques that were written before a response was scored."""
     tokens: int = 0
-    """Tokens of judgements and critiques, the end of each among them."""
+    """Tokens of judgements, critiques and shared rubrics, the end of each among them."""
     truncated: int = 0
-    """Judgements and critiques that the limit of tokens cut off."""
+    """Judgements, critiques and shared rubrics that the limit of tokens cut off."""
+    rubrics: int = 0
+    """Rubrics that were written once for a prompt, before its responses were judged."""
+    unread_rubrics: int = 0
+    """The number of `rubrics` whose text holds no criteria in their form."""
     seconds: float = field(default=0.0, compare=False)
 
     def __add__(self, other: Usage) -> Usage:
@@ -239,6 +246,8 @@ class Usage:
             critiques=self.critiques + other.critiques,
             tokens=self.tokens + other.tokens,
             truncated=self.truncated + other.truncated,
+            rubrics=self.rubrics + other.rubrics,
+            unread_rubrics=self.unread_rubrics + other.unread_rubrics,
             seconds=self.seconds + other.seconds,
         )
 

@@ -63,11 +63,14 @@ def journal_key(candidates: Candidates) -> str:
 
     A journal is a file of the results so far, from which a killed evaluation continues. The key is
     a digest (64 hexadecimal digits) of the prompt, the bytes of the images and videos, the
-    responses in their order, and `candidates.key`, which decides random draws. The judge and the
+    responses in their order, their criteria if there are any, and `candidates.key`, which decides
+    random draws. The judge and the
     protocol are not in the key, because the whole journal belongs to one judge and one protocol.
     """
     media = (*candidates.images, *candidates.videos)
-    return shown_key(candidates.prompt, media, candidates.responses, candidates.key)
+    # Candidates of versions without criteria have keys without them.
+    criteria = [list(candidates.criteria)] if candidates.criteria else []
+    return shown_key(candidates.prompt, media, candidates.responses, candidates.key, *criteria)
 
 
 class ProtocolConfig(Section):

@@ -8,9 +8,11 @@ front of them: `VerdictForm` holds them next to the template's prompt and reader
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from mmrm.data.prompts import RUBRIC_FORM, TEMPLATES, THINK_FORM, JudgeTemplate
 from mmrm.eval.candidates import Side
 
 ANSWER = re.compile(r"<answer>\s*+([12])\s*+</answer>")
@@ -35,8 +37,12 @@ class VerdictForm:
     judgement. Empty if there is no such text."""
     separator: str = ""
     """The text between a rationale and `opening`."""
-    without_rationale: str = ""
-    """The text before `opening` in a judgement without a rationale."""
+    without_rationale: str | None = ""
+    """The text before `opening` in a judgement without a rationale. None if the template's reader
+    reads no judgement without one."""
+    sections: tuple[str, ...] = ("think",)
+    """The names of the tags around the parts of a rationale. If a judgement was cut off inside of
+    such a part, the part is closed before the verdict."""
 
     def kept_and_added(self, judgement: str) -> tuple[int, str]:
         """Return how a judgement without a readable verdict continues up to the verdict's place.
@@ -50,13 +56,15 @@ class VerdictForm:
             which ends with `opening`.
         """
         if not judgement:
-            return 0, self.without_rationale + self.opening
+            return 0, (self.without_rationale or "") + self.opening
         num_kept = len(judgement)
         if self.mark and self.mark in judgement:
             num_kept = judgement.index(self.mark)
         kept = judgement[:num_kept]
-        is_reasoning_open = kept.count("<think>") > kept.count("</think>")
-        end_of_reasoning = "</think>" if is_reasoning_open else ""
+        end_of_reasoning = ""
+        for name in self.sections:
+            if kept.count(f"<{name}>") > kept.count(f"</{name}>"):
+                end_of_reasoning += f"</{name}>"
         return num_kept, end_of_reasoning + self.separator + self.opening
 
     def rationale(self, judgement: str) -> str:
@@ -77,7 +85,7 @@ class VerdictForm:
 
     def judgement_at_once(self, side: Side) -> str:
         """Return the judgement without a rationale that names the response shown at `side`."""
-        return self.without_rationale + self.opening + self.words[side] + self.closing
+        return (self.without_rationale or "") + self.opening + self.words[side] + self.closing
 
 
 def find_answer(judgement: str) -> int | None:
@@ -94,4 +102,26 @@ TAGGED = VerdictForm(
     mark="<answer>",
     without_rationale="<think></think>",
 )
-"""R1-Reward's form, which `data.prompts.write_judgement` writes for all templates of training."""
+"""R1-Reward's form, which `data.prompts.write_judgement` writes."""
+
+RUBRIC = VerdictForm(
+    words=("1", "2"),
+    find=find_answer,
+    opening="<answer>",
+    closing="</answer>",
+    mark="<answer>",
+    separator="\n",
+    without_rationale=None,
+    sections=("rubric", "eval"),
+)
+"""The form of `mmrm.data.rubric`. A judgement without criteria and checks is none."""
+
+VERDICT_FORMS: Mapping[str, VerdictForm] = MappingProxyType(
+    {THINK_FORM.name: TAGGED, RUBRIC_FORM.name: RUBRIC}
+)
+"""The place of the verdict by the name of a form in `mmrm.data.prompts`."""
+
+
+def verdict_form_of(template: JudgeTemplate) -> VerdictForm:
+    """Return the place of the verdict in the judgements that a template of training asks for."""
+    return VERDICT_FORMS[TEMPLATES[template].form.name]

@@ -82,6 +82,9 @@ class Conversation:
     loss: bool = False
     """The response and its end-of-turn token carry language-model loss."""
     videos: Sequence[Video] = ()
+    opening: str = ""
+    """The given beginning of the assistant's answer, which the model continues. The last turn is
+    then the user's."""
 
     @classmethod
     def answered(
@@ -488,6 +491,9 @@ class Encoder:
         for conversation in conversations:
             stop_if_abandoned()
             spans = self.render(conversation.messages, loss=conversation.loss)
+            if conversation.opening:
+                self._refuse_vision_tokens(text("assistant", conversation.opening))
+                spans = (*spans, Span(conversation.opening))
             images_of_conversation = [processed[image] for image in conversation.images]
             videos = [processed_videos[video] for video in conversation.videos]
             tokenised += self._tokenise(spans, images_of_conversation, videos, read)

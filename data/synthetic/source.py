@@ -28,6 +28,8 @@ class ShapesConfig(SourceConfig):
         "split": tuple(SPLITS),
     }
 
+    LATER_KEYS = frozenset({"rationales"})
+
     type: Literal["shapes"]
     level: str
     """Difficulty of the scenes and questions."""
@@ -41,6 +43,10 @@ class ShapesConfig(SourceConfig):
     """Share of the items that come without an image."""
     kinds: list[str] | None = Field(default=None, min_length=1)
     """Question types, each as likely as the others; null takes all."""
+    rationales: Literal["comparison", "rubric"] = "comparison"
+    """The form of the rationales, for cold starts of judges: a `comparison` of both responses in one
+    of three forms, or a `rubric` of criteria and checks for templates with a rubric. Nothing else
+    depends on it."""
 
     @field_validator("level")
     @classmethod
@@ -96,7 +102,12 @@ class ShapesSource:
         self.name = config.label
         self.rows = config.rows
         self.generator = ShapesGenerator(
-            config.level, config.seed, config.split, config.text_only, config.kinds
+            config.level,
+            config.seed,
+            config.split,
+            config.text_only,
+            config.kinds,
+            writes_rubrics=config.rationales == "rubric",
         )
         self.revision = self.generator.fingerprint()
         self._settings = config.settings

@@ -6,6 +6,7 @@ Questions are about a scene: a few coloured things, such as shapes and words, in
 import re
 from typing import NamedTuple
 
+from mmrm.data.rubric import Check, Rubric, write_rubric
 from mmrm.data.synthetic.scenes import Scene, SceneObject
 
 
@@ -185,19 +186,28 @@ RATIONALES = {
 several because annotators differ in their habits, too."""
 
 
+RUBRIC = "rubric"
+"""The form of a rationale that is criteria and checks (data/rubric.py). It is no key of RATIONALES,
+because it is not drawn: a source has rationales in this form only if its settings say so."""
+GIVES_AN_ANSWER = "it gives an answer."
+"""The last criterion of every rubric. Both responses meet it, also the wrong one."""
+
+
 def write_rationale(
     right_answer: WordedAnswer, wrong_answer: WordedAnswer, chosen_first: bool, form: str
 ) -> str:
     """Return a rationale: a text that compares a right and a wrong response.
 
-    Every form ends with the number of the better response.
+    Every form of RATIONALES ends with the number of the better response.
 
     Args:
         right_answer: The answer of the chosen response.
         wrong_answer: The answer of the rejected response.
         chosen_first: True if the chosen response is Response 1.
-        form: A key of RATIONALES.
+        form: A key of RATIONALES, or RUBRIC.
     """
+    if form == RUBRIC:
+        return write_rubric(_rubric(right_answer, chosen_first))
     quotes = [right_answer.quote_if_right, wrong_answer.quote_if_wrong]
     if not chosen_first:
         quotes.reverse()
@@ -208,6 +218,22 @@ def write_rationale(
         better=f"Response {better} is better.",
         first=quotes[0],
         second=quotes[1],
+    )
+
+
+def _rubric(right_answer: WordedAnswer, chosen_first: bool) -> Rubric:
+    """Return the criteria for a question with the checks of a right and a wrong response to it.
+
+    The first criterion is the fact that makes the right answer right, so that the criteria depend
+    on the question and the image alone.
+
+    Args:
+        right_answer: The answer of the chosen response.
+        chosen_first: True if the chosen response is Response 1.
+    """
+    return Rubric(
+        criteria=(f"{right_answer.fact}.", GIVES_AN_ANSWER),
+        checks=(Check((chosen_first, not chosen_first)), Check((True, True))),
     )
 
 

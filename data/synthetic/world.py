@@ -31,6 +31,7 @@ from mmrm.data.synthetic.scenes import (
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.wording import (
     RATIONALES,
+    RUBRIC,
     CritiqueTruth,
     Query,
     WordedAnswer,
@@ -90,7 +91,7 @@ class GeneratedItem:
     """A scene that differs from `scene` in one thing, and for which `rejected` would be right; None
     for text-only items."""
     rationale_form: str
-    """The form of the rationale: a key of RATIONALES."""
+    """The form of the rationale: a key of RATIONALES, or RUBRIC."""
 
     def images(self) -> list[Image.Image]:
         """Return the RGB image of the scene in a list, which is empty for a text-only item."""
@@ -185,6 +186,8 @@ class ShapesGenerator:
         split: str,
         text_only: float = 0.15,
         kinds: Sequence[str] | None = None,
+        *,
+        writes_rubrics: bool = False,
     ) -> None:
         """Store the settings of the data set.
 
@@ -194,6 +197,7 @@ class ShapesGenerator:
             split: A key of SPLITS such as "train". Splits share no scene.
             text_only: Share of items and lessons without an image.
             kinds: Question types, drawn with equal probability; None takes all.
+            writes_rubrics: The rationales of items are criteria and checks. Nothing else changes.
         """
         self.level = LEVELS[level]
         self.seed = seed
@@ -202,6 +206,7 @@ class ShapesGenerator:
         self._buckets = SPLITS[split]
         self._key = (seed, stable_hash(level), stable_hash(split))
         self._text_only = text_only
+        self._writes_rubrics = writes_rubrics
         self._image_kinds = [kind for kind in QUESTION_TYPES if kinds is None or kind in kinds]
         self._text_kinds = [kind for kind in TEXT_TYPES if kinds is None or kind in kinds]
 
@@ -234,6 +239,8 @@ class ShapesGenerator:
             chosen, rejected = rejected, chosen
         # Drawn last: a new form of rationales changes nothing else about an item.
         rationale_form = rng.choice(tuple(RATIONALES))
+        if self._writes_rubrics:
+            rationale_form = RUBRIC
         return GeneratedItem(
             source=self.source,
             identity=f"{self.source}-{self.split}:{index}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
+from mmrm.data.prompts import TEMPLATES, JudgeTemplate, judge_conversation
 from mmrm.eval.annotation.pair_annotator import AnnotatorOptions, PairJudgement, ShownPair
 from mmrm.eval.candidates import Side
 from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
@@ -88,7 +88,7 @@ class EndpointAnnotator:
                 "seed": seed,
             }
         )
-        judgement = read_judgement(reply.text)
+        judgement = TEMPLATES[self.template].form.read(reply.text)
         named: Side | None = None
         if judgement.answer is not None:
             named = 0 if judgement.answer == 1 else 1

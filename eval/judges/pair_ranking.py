@@ -62,6 +62,8 @@ class PairRanking:
             prompt=self.candidates.prompt,
             responses=(responses[first], responses[second]),
             identity=self.candidates.identity,
+            videos=self.candidates.videos,
+            criteria=self.candidates.criteria,
         )
 
     def add(self, scores_of_pairs: Sequence[Scores]) -> None:

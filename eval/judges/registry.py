@@ -27,6 +27,7 @@ JUDGES: dict[str, type[JudgeConfig] | str] = {
     "critic": "mmrm.eval.judges.critic.config:CriticJudgeConfig",
     "joint": "mmrm.eval.judges.joint.config:JointJudgeConfig",
     "generative": "mmrm.eval.judges.generative.config:GenerativeJudgeConfig",
+    "rubric": "mmrm.eval.judges.rubric.config:RubricJudgeConfig",
     "points": "mmrm.eval.judges.points.config:PointsJudgeConfig",
     "released": "mmrm.eval.judges.released.config:ReleasedJudgeConfig",
     "ensemble": "mmrm.eval.judges.ensemble.config:EnsembleConfig",

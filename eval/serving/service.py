@@ -439,7 +439,7 @@ def load_served(path: Path, name: str, runtime: Runtime) -> JudgeToServe:
     if not config.checkpoints():
         raise CheckpointError(
             f"{path} is of the type {config.type!r}; served are scalar, joint, critic, generative, "
-            "points and released judges."
+            "rubric, points and released judges."
         )
     loaded = load_judge(path, runtime)
     assert isinstance(loaded.judge, PackedJudge), "a judge with a checkpoint runs in this process"

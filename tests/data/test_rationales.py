@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrm.data.prompts import conclusion
+from mmrm.data.prompts import RUBRIC_FORM, conclusion
 from mmrm.data.rationales import obstacle, swapped, with_chosen_first
 from mmrm.data.synthetic.scenes import LEVELS
 from mmrm.data.synthetic.world import ShapesGenerator
@@ -230,6 +230,19 @@ def test_rationales_of_the_embedded_world_can_all_be_rewritten(level: str) -> No
         assert obstacle(first) is obstacle(second) is None
         assert swapped(first) == second
         assert swapped(second) == first
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rubrics_of_the_embedded_world_can_all_be_rewritten(level: str) -> None:
+    """These are what recipes/shapes/judge_rubric_sft.yaml learns, in both orders."""
+    world = ShapesGenerator(level, seed=5, split="train", writes_rubrics=True)
+    for index in range(600):
+        item = world.item(index)
+        first = item.rationale(chosen_first=True)
+        second = item.rationale(chosen_first=False)
+        assert obstacle(first) is obstacle(second) is None
+        assert (swapped(first), swapped(second)) == (second, first)
+        assert (RUBRIC_FORM.conclusion(first), RUBRIC_FORM.conclusion(second)) == (1, 2)
 
 
 @pytest.mark.parametrize(

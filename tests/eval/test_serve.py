@@ -74,7 +74,7 @@ def test_judges_that_run_elsewhere_or_are_several_are_refused(tmp_path: Path) ->
     (tmp_path / "judge.yaml").write_text(json.dumps({"type": "ensemble", "members": ["a", "b"]}))
     with pytest.raises(
         CheckpointError,
-        match="of the type 'ensemble'; served are scalar, joint, critic, generative, points and released",
+        match="of the type 'ensemble'; served are scalar, joint, critic, generative, rubric, points and released",
     ):
         load_served(tmp_path / "judge.yaml", "x", Runtime(torch.device("cpu")))
 

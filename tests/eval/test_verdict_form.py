@@ -8,18 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmrm.data.prompts import TEMPLATES
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT, MULTIMODAL_REWARDBENCH
 from mmrm.eval.benchmarks.registry import BENCHMARKS
 from mmrm.eval.benchmarks.vl_rewardbench import VL_REWARDBENCH
 from mmrm.eval.candidates import Side
-from mmrm.eval.judges.generative.judge import position
+from mmrm.eval.judges.generative.judge import reader_of
 from mmrm.eval.judges.released.models import RELEASED
 from mmrm.eval.judges.released.templates import PairTemplate
-from mmrm.eval.verdict_form import TAGGED, VerdictForm
+from mmrm.eval.verdict_form import VerdictForm, verdict_form_of
 
 Reader = Callable[[str], Side | None]
 
-FORMS: dict[str, tuple[Reader, VerdictForm]] = {"the templates of training": (position, TAGGED)}
+FORMS: dict[str, tuple[Reader, VerdictForm]] = {}
+for template in TEMPLATES:
+    FORMS[template] = (reader_of(template), verdict_form_of(template))
 for benchmark in BENCHMARKS.values():
     if benchmark.prompt is not None:
         FORMS[benchmark.name] = (benchmark.prompt.read, benchmark.prompt.form)
@@ -27,11 +30,18 @@ for name, released in RELEASED.items():
     if isinstance(released.prompt_or_head, PairTemplate):
         FORMS[name] = (released.prompt_or_head.read, released.prompt_or_head.form)
 
+CAN_ANSWER_AT_ONCE = [
+    name for name, (_, form) in FORMS.items() if form.without_rationale is not None
+]
+"""The forms that are read without a rationale: all but those with a rubric."""
+CHECKS = "<rubric>\n1. a\n</rubric>\n<eval>\n1. Response 1: yes. Response 2: no.\n</eval>\n"
+
 FRAGMENTS = st.sampled_from(
     [
         *("<think>", "</think>", "<answer>", "</answer>", "1", "2", " ", "\n", "*", "12", "3"),
         *("Answer ", "Answer 1 is better", "Answer 2 is better", "Overall Judgment: ", "Therefore"),
         *("Answer 2 is the slightly better", "\\boxed{", "}", "[[A]]", "[[B]]", "[[", "A", "é"),
+        *("<rubric>", "</rubric>", "<eval>", CHECKS, f"{CHECKS}<answer>2</answer>"),
         *("<answer>1</answer>", "<answer> 2 </answer>", "\\boxed{1}", "\\boxed{Answer 2}"),
     ]
 )
@@ -50,7 +60,7 @@ def test_words_are_different_and_equally_long(name: str) -> None:
     assert len(first) == len(second)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", CAN_ANSWER_AT_ONCE)
 def test_a_judgement_at_once_is_read_as_its_side(name: str) -> None:
     read, form = FORMS[name]
     for side, word in enumerate(form.words):
@@ -77,7 +87,7 @@ def test_the_verdict_is_found_where_the_reader_reads_it(name: str, pieces: list[
     assert judgement.startswith(form.words[side], start)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", CAN_ANSWER_AT_ONCE)
 @pytest.mark.parametrize(
     "rationale", ["", "I like it.", "<think>The first one", "<think>r</think>"]
 )
@@ -109,3 +119,15 @@ def test_the_rationale_is_a_judgement_without_its_verdict(name: str) -> None:
     assert form.rationale(f"It is red.{form.separator}{verdict}") == "It is red."
     assert form.rationale(f"<think> It is red.</think>{form.separator}{verdict}") == "It is red."
     assert form.rationale(form.judgement_at_once(0)) == ""
+
+
+@pytest.mark.parametrize("name", ["rubric", "rubric_turns"])
+def test_a_rubric_that_was_cut_off_is_closed_before_the_verdict(name: str) -> None:
+    read, form = FORMS[name]
+    assert form.kept_and_added("<rubric>\n1. a") == (13, "</rubric>\n<answer>")
+    open_checks = CHECKS.removesuffix("</eval>\n")
+    assert form.kept_and_added(open_checks) == (len(open_checks), "</eval>\n<answer>")
+    num_kept, added = form.kept_and_added(CHECKS)
+    assert num_kept == len(CHECKS)
+    assert read(f"{CHECKS}{added}1{form.closing}") == 0
+    assert form.kept_and_added("") == (0, "<answer>")

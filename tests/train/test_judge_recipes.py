@@ -17,8 +17,12 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 @pytest.mark.parametrize(
     "name",
     [
-        *("r1_reward_rl", "r1_reward_rl_released"),
-        *("shapes/judge_rl", "shapes/judge_rl_agreed", "shapes/judge_stress"),
+        "r1_reward_rl",
+        "r1_reward_rl_released",
+        "shapes/judge_rl",
+        "shapes/judge_rl_agreed",
+        "shapes/judge_stress",
+        "shapes/judge_rubric_rl",
     ],
 )
 def test_rl_recipes(name: str) -> None:
@@ -27,7 +31,17 @@ def test_rl_recipes(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["r1_reward_sft", "shapes/judge_sft", "shapes/judge_sft_agreed"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "r1_reward_sft",
+        "shapes/judge_sft",
+        "shapes/judge_sft_agreed",
+        "shapes/judge_rubric_sft",
+        "shapes/judge_verdicts",
+        "shapes/points_medium",
+    ],
+)
 def test_cold_starts(name: str) -> None:
     assert isinstance(
         read_recipe(RECIPES / f"{name}.yaml", entry="sft").method, LanguageModelConfig
@@ -73,6 +87,13 @@ def test_the_stages_of_the_embedded_judge_share_the_annotated_pairs() -> None:
         ("shapes/naive", "evaluation.judging={temperature: 1.0}", "trains no judge"),
         ("r1_reward_sft", "data.sources=[{type: trl, hub: trl-lib/rlaif-v}]", "rationales"),
         ("shapes/judge_rl", "method.advantages={normalisation: group}", "never acts"),
+        ("shapes/judge_rl", "method.rewards.reader={path: null}", "judgements by this template"),
+        (
+            "shapes/judge_rubric_rl",
+            "method.rewards.consistency={type: checkpoint}",
+            "two further models",
+        ),
+        ("shapes/judge_sft", "method.rubric_parts=[criteria]", "judgements with a rubric"),
         ("r1_reward_rl", "method.advantages={normalisation: leave_one_out}", "only 1"),
     ],
 )

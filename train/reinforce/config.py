@@ -134,12 +134,16 @@ class RolloutConfig(MethodConfig):
             texts = ("rollouts", *texts)
         return texts
 
-    def frozen_copies(self, *, lora: bool) -> int:
-        """Return 1 if a frozen copy of the initial model is held for the KL divergence, else 0.
+    def needs_reference(self, *, lora: bool) -> bool:
+        """Return True if a frozen copy of the initial model is held for the KL divergence.
 
         With LoRA (`lora`) there is no copy: the model without its adapters is the initial model.
         """
-        return int(self.kl_coefficient > 0 and not lora)
+        return self.kl_coefficient > 0 and not lora
+
+    def frozen_copies(self, *, lora: bool) -> int:
+        """Return the number of frozen copies of the initial model that are held."""
+        return int(self.needs_reference(lora=lora))
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that `run` breaks on advantages, the pre-clip and the pairs of a pass."""

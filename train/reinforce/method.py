@@ -146,7 +146,7 @@ class ReinforceMethod(Method):
 
         config = self.config
         reference = None
-        if config.frozen_copies(lora=self.recipe.optim.lora is not None):
+        if config.needs_reference(lora=self.recipe.optim.lora is not None):
             reference = load_language_model(self.recipe.backbone)
         reward, reward_model = self.reward()
         # Only whole rollout batches can be sampled, so the last one may have more prompts than

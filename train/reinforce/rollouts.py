@@ -39,8 +39,8 @@ class Prompt:
     record: str
     """The record's identity, for tables of examples."""
     question: Preference | None = None
-    """The record of a policy's question, which the reward reads. None for a judge, and in
-    checkpoints, because the texts stored there already have their rewards."""
+    """The record of the question, which rewards read. None in checkpoints, because the texts stored
+    there already have their rewards."""
     has_videos: bool = False
     """The prompt has videos, which are in the tree alone."""
 

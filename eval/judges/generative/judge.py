@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mmrm.data.errors import CheckpointError
 from mmrm.data.preference import Message
-from mmrm.data.prompts import JudgeTemplate, judge_conversation, read_judgement
+from mmrm.data.prompts import TEMPLATES, JudgeTemplate, judge_conversation
 from mmrm.eval.benchmarks.benchmark import Benchmark
 from mmrm.eval.benchmarks.multimodal_rewardbench import GENERAL_PROMPT
 from mmrm.eval.candidates import (
@@ -38,7 +38,7 @@ from mmrm.eval.judges.generative.soft_verdicts import (
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.judges.judging_config import EVERY_PAIR, ComparisonsConfig
 from mmrm.eval.judges.packed_inference import Cost
-from mmrm.eval.judges.packed_judge import Unit, UnitResult
+from mmrm.eval.judges.packed_judge import PairRounds, Unit, UnitResult
 from mmrm.eval.judges.pair_ranking import PairRanking, ranked_batch
 from mmrm.eval.judges.tournament import (
     Ask,
@@ -49,7 +49,7 @@ from mmrm.eval.judges.tournament import (
 )
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
 from mmrm.eval.protocol import ProtocolConfig
-from mmrm.eval.verdict_form import TAGGED, VerdictForm
+from mmrm.eval.verdict_form import TAGGED, VerdictForm, verdict_form_of
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.encoder import Conversation
@@ -76,12 +76,17 @@ def _ask_by_template(template: JudgeTemplate, pair: Candidates, first: Side) -> 
     )
 
 
-def position(text: str) -> Side | None:
-    """Return the position of the response that a judgement in R1-Reward's form names.
+def reader_of(template: JudgeTemplate) -> Callable[[str], Side | None]:
+    """Return the function that reads which response a judgement in a template's form names."""
+    return partial(position, template=template)
+
+
+def position(text: str, template: JudgeTemplate = "r1_reward") -> Side | None:
+    """Return the position of the response that a judgement in a template's form names.
 
     It is 0 for the response that is shown first and 1 for the second; None if none is named.
     """
-    answer = read_judgement(text).answer  # 1 or 2, as the judge's text numbers the responses
+    answer = TEMPLATES[template].form.read(text).answer  # 1 or 2, as the judge's text numbers them
     if answer is None:
         return None
     return 0 if answer == 1 else 1
@@ -92,6 +97,10 @@ class PairLayout:
     """Makes the conversations that ask a judge which of two responses is better."""
 
     ask: Ask
+
+    def opening(self, unit: Unit) -> str:
+        """Return the beginning of the judge's texts about a unit that is given to the judge."""
+        return ""
 
     def __call__(self, unit: Unit) -> tuple[list[Conversation], None]:
         """Return one conversation for each judgement, which ends where the judge's text begins.
@@ -104,6 +113,7 @@ class PairLayout:
             messages,
             images_as_shown(unit.candidates, unit.shown),
             videos=videos_as_shown(unit.candidates, unit.shown),
+            opening=self.opening(unit),
         )
         return [conversation] * len(unit.seeds), None
 
@@ -152,15 +162,17 @@ class GenerativeJudge(WritingJudge):
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> "GenerativeJudge":
         """Return a copy of this judge that follows a benchmark's protocol.
 
-        Raises: CheckpointError for several votes at temperature 0, which would be equal.
+        Raises: CheckpointError for several votes at temperature 0, which would be equal, and for
+            verdicts without a rationale if the judge's template has no judgement without one.
         """
         refuse_equal_votes(self.sampling, protocol)
         if not self.takes_benchmark_prompt:
+            refuse_missing_rationale(self.form, protocol)
             return replace(self, protocol=protocol)
         prompt = benchmark.prompt or GENERAL_PROMPT
         return replace(self, protocol=protocol, ask=prompt.ask, read=prompt.read, form=prompt.form)
 
-    def ranking(self, candidates: Candidates) -> PairRanking | None:
+    def ranking(self, candidates: Candidates) -> PairRounds | None:
         """Return a new ranking of people's own responses; None if every two are compared.
 
         Raises: RecordError for a single response.
@@ -224,17 +236,20 @@ class GenerativeJudge(WritingJudge):
         seeds = [seed for unit in units for seed in unit.seeds]
         generations: list[Generation] = []
         texts: list[str] = []
+        judgements = [WrittenJudgement((), "")] * len(seeds)
         if self.writes_rationales:
             generations = self.write(batch, [encoder.vision.image], seeds)
-            texts = [encoder.tokenizer.decode(generation.ids) for generation in generations]
+            openings = [self.layout.opening(unit) for unit in units for _ in unit.seeds]
+            judgements = []
+            for opening, generation in zip(openings, generations, strict=True):
+                written = encoder.tokenizer.decode(generation.ids)
+                text = opening + written
+                texts.append(text)
+                judgements.append(
+                    WrittenJudgement(generation.ids, written, self.read(text) is None)
+                )
         verdicts: list[SoftVerdict] = []
         if self.reads_softly:
-            judgements = [WrittenJudgement((), "")] * len(seeds)
-            if self.writes_rationales:
-                judgements = [
-                    WrittenJudgement(generation.ids, text, self.read(text) is None)
-                    for generation, text in zip(generations, texts, strict=True)
-                ]
             verdicts = soft_verdicts(self.model, self.packed, batch, judgements, self.form)
         if not self.writes_rationales:
             texts = [self._likelier_judgement(verdict) for verdict in verdicts]
@@ -325,6 +340,16 @@ def refuse_equal_votes(sampling: SamplingConfig, protocol: ProtocolConfig) -> No
         )
 
 
+def refuse_missing_rationale(form: VerdictForm, protocol: ProtocolConfig) -> None:
+    """Raise CheckpointError if a form has no judgement without a rationale and the protocol none."""
+    if protocol.rationale == "none" and form.without_rationale is None:
+        raise CheckpointError(
+            "rationale=none reads the verdict at once, and this judge is asked by a template with "
+            "a rubric, whose judgements have no verdict without criteria and checks. Remove "
+            "rationale=none, or set `template` to one without a rubric."
+        )
+
+
 def load_generative_judge(
     path: Path, runtime: Runtime, config: GenerativeJudgeConfig
 ) -> GenerativeJudge:
@@ -351,8 +376,8 @@ def load_generative_judge(
         form = GENERAL_PROMPT.form
     else:
         ask_pair = by_template(template)
-        read_position = position
-        form = TAGGED
+        read_position = reader_of(template)
+        form = verdict_form_of(template)
     return GenerativeJudge(
         model=checkpoint.model,
         packed=checkpoint.packed,

@@ -23,6 +23,7 @@ from mmrm.data.rationales import swapped
 from mmrm.data.synthetic.rng import Rng
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import CELL, LEVELS, SPLITS, Scene, bucket, draw, sample
+from mmrm.data.synthetic.source import ShapesConfig, ShapesSource
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.wording import RATIONALES, caption, read_critique, short_name
 from mmrm.data.synthetic.world import REVISION, GeneratedItem, ShapesGenerator
@@ -358,3 +359,19 @@ def digest_of_what_is_drawn() -> str:
 def test_what_the_world_draws_belongs_to_its_revision() -> None:
     """If this fails, change `REVISION` too: a run must not resume with other data."""
     assert (REVISION, digest_of_what_is_drawn()) == ("0b6d0473d5e2f626", "f552819e0af026e1")
+
+
+def test_rubrics_change_nothing_but_the_rationale() -> None:
+    compared = ShapesConfig(type="shapes", level="demo", rows=40)
+    rubrics = ShapesConfig(type="shapes", level="demo", rows=40, rationales="rubric")
+    # Recipes and row indices of versions without the key stay as they are.
+    assert "rationales" not in compared.settings
+    assert "rationales" in rubrics.settings
+    plain_source = ShapesSource(compared)
+    rubric_source = ShapesSource(rubrics)
+    for index in range(40):
+        plain = plain_source.record(index)
+        rubric = rubric_source.record(index)
+        assert rubric.rationale is not None
+        assert rubric.rationale.startswith("<rubric>")
+        assert replace(rubric, rationale=plain.rationale) == plain

@@ -316,7 +316,8 @@ def test_what_is_no_judge_says_what_it_is(world: Path, tmp_path: Path) -> None:
         ("a: 1", "type\n.*this key is required; one of scalar, critic, "),
         (
             "type: oracle",
-            'type = "oracle"\n.*should be scalar, critic, joint, generative, points, released, ensemble, endpoint or server',
+            'type = "oracle"\n.*should be scalar, critic, joint, generative, rubric, points, released, '
+            "ensemble, endpoint or server",
         ),
         ("# a judge\ntype: critc\nsample: 8", 'judge.yaml:2  type = "critc".*did you mean critic'),
         ("type: critic\ncheckpoint: x\nsample: 8", "yaml:3  sample = 8.*did you mean samples"),

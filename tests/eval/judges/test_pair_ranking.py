@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import text, text_responses
 from mmrm.eval.candidates import Candidates, Scores, Vote
@@ -202,3 +204,12 @@ def test_the_default_leaves_the_digest_of_a_judge_as_it_was() -> None:
     assert "comparisons" not in config.deciding_settings(True)[1]
     changed = config.model_copy(update={"comparisons": "sorted"})
     assert '"comparisons":"sorted"' in changed.deciding_settings(True)[1]
+
+
+def test_the_pairs_of_a_ranking_have_all_that_belongs_to_the_prompt() -> None:
+    candidates = replace(
+        candidates_of([1.0, 2.0, 3.0]), videos=(Video(b"film"),), criteria=("It is true.",)
+    )
+    for pair in PairRanking(candidates, SORTED).next_pairs():
+        assert pair.videos == candidates.videos
+        assert pair.criteria == candidates.criteria

@@ -96,6 +96,11 @@ CASES = {
         [JUDGE, "data.sources=[{type: trl, hub: a/b}]"],
         ["data.sources=[{type: shapes, level: demo, rows: 8}]"],
     ),
+    "verdict_without_rubric": (
+        "method.template",
+        ["method={type: language_model, target: verdict, template: rubric}"],
+        ["method.template=r1_reward"],
+    ),
     "preference_or_rating": (
         "method.rating",
         [
@@ -241,6 +246,24 @@ CASES = {
         "optim.router_aux_loss_coef",
         [RL, "optim.router_aux_loss_coef=0.01"],
         ["optim.router_aux_loss_coef=0.0"],
+    ),
+    "parts_of_a_rubric_need_a_rubric": (
+        "method.rubric_parts",
+        [SHAPES, "method={type: language_model, target: judgement, rubric_parts: [criteria]}"],
+        ["method.template=rubric"],
+    ),
+    "a_reader_reads_a_rubric": (
+        "method.rewards.reader",
+        ["method={type: stable_reinforce, rewards: {reader: {path: null}}}"],
+        ["method.template=rubric"],
+    ),
+    "a_reader_is_the_only_further_model": (
+        "method.rewards.reader",
+        [
+            "method={type: stable_reinforce, template: rubric}",
+            "method.rewards={reader: {path: null}, consistency: {type: checkpoint}}",
+        ],
+        ["method.rewards.consistency={type: rule}"],
     ),
     "ratings_use_the_key": (
         "method.rating",

@@ -334,3 +334,19 @@ def test_other_ids_than_those_trained_on_stop_the_run() -> None:
         match=r"about 1: vLLM sampled from .* make backbone.min_pixels and max_pixels agree",
     ):
         roll_out([], trainer("colocate", [other]))
+
+
+@pytest.mark.slow
+def test_a_frozen_copy_of_the_start_reads_rubrics_on_every_rank(tmp_path: Path) -> None:
+    """A random model writes no rubric: the ranks ask the reader about nothing, and go on."""
+    overrides = [
+        "method.template=rubric_turns",
+        "method.rewards.reader={path: null}",
+        "optim.max_steps=2",
+    ]
+    run = {"recipe": str(recipe(tmp_path)), "overrides": overrides, "reward": "judgements"}
+    [found] = train(run, ranks=2)
+    first, second = [line for line in found["log"] if "loss" in line]
+    assert first["rewards/reader"] == 0
+    assert first["rollouts/unreadable"] == 1
+    assert "reward" not in second  # the second step on one batch of rollouts

@@ -23,6 +23,8 @@ from mmrm.train.recipe.sections import (
 
 KEYS_OF_RATINGS = ("loss_on", "points", "rating", "ratings_from")
 """The keys that only `target: ratings` reads."""
+RUBRIC_TEMPLATES: tuple[JudgeTemplate, ...] = ("rubric", "rubric_turns")
+"""The templates whose judgements begin with criteria and checks."""
 
 
 class LanguageModelConfig(MethodConfig):
@@ -58,11 +60,19 @@ class LanguageModelConfig(MethodConfig):
     questions: int = Field(default=12, ge=1, le=1000)
     """Questions about one image, for lessons."""
     template: JudgeTemplate = "r1_reward"
-    """For judgements and verdicts: the prompt of the judge. `r1_reward` is R1-Reward's [Q], `short` a short one
-    for the generated shapes data, and `turns` shows each response as a turn of the assistant."""
+    """For judgements and verdicts: the prompt of the judge. `r1_reward` is R1-Reward's [Q], `short`
+    a short one for the generated shapes data, and `turns` shows each response as a turn of the
+    assistant.
+    `rubric` and `rubric_turns` (responses as turns) learn rationales that are criteria and checks,
+    in the form of data/rubric.py."""
+    rubric_parts: list[Literal["criteria", "reading"]] = Field(default=[], max_length=2)
+    """For judgements with a rubric: further texts of each record that are learned. `criteria`: the
+    criteria of the question, before responses are shown, as a judge with `criteria: shared` writes
+    them. `reading`: the verdict from the question and the rubric with its checks alone, as the
+    reader of StableReinforce decides."""
     both_orders: bool = False
-    """For judgements and verdicts: learn every pair in both orders, instead of one with the winner first in
-    exactly half [Q]."""
+    """For judgements and verdicts: learn every pair in both orders, instead of one with the winner
+    first in exactly half [Q]."""
 
     points: PointPrompt = PointPrompt()
     """For ratings: the question about one response, and the scores. A response learns the score
@@ -83,10 +93,12 @@ class LanguageModelConfig(MethodConfig):
     def _without_unused_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the keys for ratings out of a saved recipe with another target.
 
-        `ratings_from` is left out at its default, too. Recipes of older versions do not have the
-        keys, and stay equal to those of this version.
+        `ratings_from` is left out at its default, too, and `rubric_parts` if it is empty. Recipes
+        of older versions do not have the keys, and stay equal to those of this version.
         """
         values: dict[str, Any] = serialise(self)
+        if not self.rubric_parts:
+            values.pop("rubric_parts", None)
         if self.target != "ratings":
             for name in KEYS_OF_RATINGS:
                 values.pop(name, None)
@@ -156,6 +168,13 @@ class LanguageModelConfig(MethodConfig):
         Judgements need a source with rationales, lessons need the generated shapes data, and ratings
         with rationales need critiques. Verdicts need nothing but pairs.
         """
+        learns_rubrics = self.target == "judgement" and self.template in RUBRIC_TEMPLATES
+        if self.rubric_parts and not learns_rubrics:
+            message = (
+                "these are parts of judgements with a rubric; take method.template rubric or "
+                "rubric_turns, or remove this key"
+            )
+            yield Broken(message, ("method.rubric_parts", "method.template"))
         if self.target == "ratings":
             yield from self._rules_of_ratings(run)
             return
@@ -191,6 +210,12 @@ class LanguageModelConfig(MethodConfig):
                 "type project, or learn verdicts alone (method.target=verdict)"
             )
             yield Broken(message, ("method.target", "data.sources"))
+        if self.target == "verdict" and self.template in RUBRIC_TEMPLATES:
+            message = (
+                f"a verdict at once has no rubric, and the template is {self.template}; take "
+                "another template, or method.target=judgement"
+            )
+            yield Broken(message, ("method.template", "method.target"))
         if self.both_orders and run.data.curriculum.order == "easy_first":
             message = (
                 "with both_orders, an epoch draws both orders of all records in random "

@@ -16,11 +16,21 @@ from torch import Tensor, nn
 from mmrm.data.config.registry import load
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, Response, text
-from mmrm.data.prompts import Answer, JudgeTemplate, judge_conversation, write_judgement
+from mmrm.data.prompts import (
+    TEMPLATES,
+    Answer,
+    JudgeTemplate,
+    criteria_conversation,
+    judge_conversation,
+    reading_conversation,
+    written_answer,
+)
 from mmrm.data.rationales import obstacle, swapped
-from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
+from mmrm.data.rubric import read_rubric, write_criteria
+from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template, reader_of
 from mmrm.eval.judges.points.judge import point_judge
 from mmrm.eval.judges.pointwise import PointJudge
+from mmrm.eval.verdict_form import verdict_form_of
 from mmrm.models.distributed import rank
 from mmrm.models.encoder import Conversation, Encoder
 from mmrm.train.methods.language_model.config import LanguageModelConfig
@@ -145,6 +155,8 @@ class JudgementEncoder:
 
     encoder: Encoder
     template: JudgeTemplate
+    rubric_parts: tuple[str, ...] = ()
+    """Further texts to learn, as in `LanguageModelConfig.rubric_parts`."""
 
     def __call__(self, record: Preference, side: int) -> TrainingExample:
         """Encode a record with the winner first (`side` 0) or second (1).
@@ -152,7 +164,7 @@ class JudgementEncoder:
         If the rationale of the record fits one order only, this order is used instead.
 
         Raises:
-            RecordError: The record has no rationale.
+            RecordError: The record has no rationale, or one that is not in the template's form.
         """
         self.encoder.refuse_control_tokens(record)
         side = _possible_side(record, side)
@@ -163,7 +175,33 @@ class JudgementEncoder:
                 "rationales. Annotate the records first (python eval/annotate.py --help), or train "
                 "on them with train/rl.py, which needs none."
             )
-        return _encoded_judgement(self.encoder, self.template, record, side, rationale)
+        form = TEMPLATES[self.template].form
+        if not form.holds(rationale):
+            raise RecordError(
+                f"{record.identity}: the rationale is not criteria and checks in the form of "
+                f"data/rubric.py, which method.template={self.template} learns. Annotate the "
+                f"records with this template (python eval/annotate.py --template {self.template}), "
+                "or train with a template without a rubric."
+            )
+        answer = right_answer(side)
+        judgement = form.write(rationale, answer)
+        conversations = [judged_pair(self.template, record, side, judgement)]
+        if "criteria" in self.rubric_parts:
+            conversations.append(self._criteria(record, rationale))
+        if "reading" in self.rubric_parts:
+            reading = reading_conversation(self.template, record.prompt, rationale)
+            verdict = text("assistant", written_answer(answer))
+            conversations.append(Conversation((*reading, verdict), loss=True))
+        tree = self.encoder.encode_conversations(conversations, None, record.identity)
+        return TrainingExample(tree, record=record.identity)
+
+    def _criteria(self, record: Preference, rationale: str) -> Conversation:
+        """Return the conversation that writes the criteria of a rationale from the prompt alone."""
+        rubric = read_rubric(rationale)
+        assert rubric is not None, f"{record.identity}: the rationale is in the template's form"
+        request = criteria_conversation(self.template, record.prompt)
+        criteria = text("assistant", write_criteria(rubric.criteria).strip())
+        return Conversation((*request, criteria), record.images, loss=True, videos=record.videos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,32 +217,36 @@ class VerdictEncoder:
     def __call__(self, record: Preference, side: int) -> TrainingExample:
         """Encode a record with the winner first (`side` 0) or second (1)."""
         self.encoder.refuse_control_tokens(record)
-        return _encoded_judgement(self.encoder, self.template, record, side, rationale="")
+        judgement = TEMPLATES[self.template].form.write("", right_answer(side))
+        conversation = judged_pair(self.template, record, side, judgement)
+        tree = self.encoder.encode_conversations([conversation], None, record.identity)
+        return TrainingExample(tree, record=record.identity)
 
 
-def _encoded_judgement(
-    encoder: Encoder, template: JudgeTemplate, record: Preference, side: int, rationale: str
-) -> TrainingExample:
-    """Return a judge's prompt about a record, and the judgement that names its winner.
+def right_answer(side: int) -> Answer:
+    """Return the number of the winner for a record whose winner is shown first (0) or second (1)."""
+    return 1 if side == 0 else 2
+
+
+def judged_pair(
+    template: JudgeTemplate, record: Preference, side: int, judgement: str
+) -> Conversation:
+    """Return the conversation in which a judge is asked about a record and writes a judgement.
 
     The tokens of the judgement carry loss.
 
     Args:
-        encoder: The encoder of the model.
         template: The prompt of the judge.
         record: The record.
         side: 0 if the winner is shown first, else 1.
-        rationale: The rationale of the judgement, for this order of the responses.
+        judgement: The whole text of the judge.
     """
-    answer: Answer = 1 if side == 0 else 2
     first, second = shown_responses(record, side)
     request = judge_conversation(template, record.prompt, first, second)
-    messages = (*request, text("assistant", write_judgement(rationale, answer)))
+    messages = (*request, text("assistant", judgement))
     images = (*record.images, *first.images, *second.images)
     videos = (*record.videos, *first.videos, *second.videos)
-    conversation = Conversation(messages, images, loss=True, videos=videos)
-    tree = encoder.encode_conversations([conversation], None, record.identity)
-    return TrainingExample(tree, record=record.identity)
+    return Conversation(messages, images, loss=True, videos=videos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +292,8 @@ def generative_judge(method: Method, template: JudgeTemplate, model: Any) -> Gen
         packed=method.packed(),
         sampling=evaluation.judging,
         ask=by_template(template),
+        read=reader_of(template),
+        form=verdict_form_of(template),
     )
 
 
@@ -277,7 +321,7 @@ class LanguageModelMethod(SupervisedMethod):
             self.records = JudgementRecords(self.mixture, self.encode, both=config.both_orders)
             self.costs = Costs(np.repeat(expected_costs(self.mixture), 2))
             return
-        self.encode = JudgementEncoder(self.encoder, config.template)
+        self.encode = JudgementEncoder(self.encoder, config.template, tuple(config.rubric_parts))
         if config.target in RECORDS:  # lessons, whose module is imported only if it is needed
             make_records = load(RECORDS[config.target])
             self.records = make_records(config, self.recipe.data.sources[0], self.encoder)

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmrm.data.config.section import Seconds, Section, Url, Weight
+from mmrm.data.config.section import GrowingSection, Seconds, Section, Url, Weight
 from mmrm.data.prompts import JudgeTemplate
-from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, RunConfig
+from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, Broken, RunConfig
 from mmrm.train.reinforce.config import RolloutConfig
 
 
@@ -43,8 +43,27 @@ class ServerJudge(Section):
     """The longest time in which the server has to answer."""
 
 
-class RewardsConfig(Section):
-    """Reward: result x (1 + consistency_weight x consistency) + format_weight x format [Q]."""
+class ReaderConfig(Section):
+    """A frozen model that decides which response is better from the judge's rubric alone.
+
+    It sees the question and the criteria with their checks, but no response and no image.
+    """
+
+    path: str | None = None
+    """The reader: a checkpoint or a hub id of a language model. Null takes the model at the start
+    of the run."""
+    weight: Weight = 1.0
+    """The reward of a rubric from which the reader decides right. Proxy-GRM (arXiv 2603.16600)
+    weighs it like the result [Q]."""
+
+
+class RewardsConfig(GrowingSection):
+    """Reward: result x (1 + consistency_weight x consistency) + format_weight x format [Q].
+
+    With a reader, its weight is added if it decides right from the rubric.
+    """
+
+    LATER_KEYS = frozenset({"reader"})
 
     variant: Literal["paper", "r1_released"] = "paper"
     """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for
@@ -58,6 +77,8 @@ class RewardsConfig(Section):
     ] = RuleJudge(type="rule")
     """The rule or model that decides if the reasoning agrees with the answer. The paper uses
     Qwen2.5-VL-7B-Instruct [Q]. The default is a rule without a model."""
+    reader: ReaderConfig | None = None
+    """The reader of rubrics, for templates with a rubric. Null uses none."""
 
 
 class StableReinforceConfig(RolloutConfig):
@@ -69,8 +90,8 @@ class StableReinforceConfig(RolloutConfig):
 
     type: Literal["stable_reinforce"]
     template: JudgeTemplate = "r1_reward"
-    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded
-    backbone."""
+    """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded backbone.
+    `rubric` and `rubric_turns` ask for criteria and checks before the verdict."""
     rewards: RewardsConfig = RewardsConfig()
 
     @property
@@ -93,7 +114,37 @@ class StableReinforceConfig(RolloutConfig):
         return (HELD_OUT_ACCURACY,)
 
     def model_paths(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the path of the model that checks if reasoning and answer agree."""
+        """Yield the key and the path of each model that a part of the reward runs."""
         consistency = self.rewards.consistency
         if isinstance(consistency, CheckpointJudge):
             yield "method.rewards.consistency.path", consistency.path
+        reader = self.rewards.reader
+        if reader is not None and reader.path is not None:
+            yield "method.rewards.reader.path", reader.path
+
+    def frozen_copies(self, *, lora: bool) -> int:
+        """Return the number of frozen copies of the initial model that are held.
+
+        A reader without a path is one of them, also with LoRA.
+        """
+        reader = self.rewards.reader
+        reads_with_copy = reader is not None and reader.path is None
+        return super().frozen_copies(lora=lora) + int(reads_with_copy)
+
+    def rules(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules that `run` breaks on the update, the sampling and the reader."""
+        yield from super().rules(run)
+        if self.rewards.reader is None:
+            return
+        if self.template not in ("rubric", "rubric_turns"):
+            message = (
+                "the reader decides from the rubric of a judgement, and judgements by this template "
+                "have none; take method.template rubric or rubric_turns, or remove the reader"
+            )
+            yield Broken(message, ("method.rewards.reader", "method.template"))
+        if isinstance(self.rewards.consistency, CheckpointJudge):
+            message = (
+                "the reader and the check of consistency would be two further models in this "
+                "process, which the trainer does not hold; take consistency of type rule or server"
+            )
+            yield Broken(message, ("method.rewards.reader", "method.rewards.consistency"))

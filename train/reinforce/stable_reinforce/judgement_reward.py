@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from mmrm.data.errors import EndpointError
 from mmrm.data.preference import text
-from mmrm.data.prompts import Answer, Judgement, conclusion, read_judgement
+from mmrm.data.prompts import THINK_FORM, Answer, Judgement, JudgementForm
 from mmrm.eval.judges.endpoint.client import open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 from mmrm.models.config import SamplingConfig
@@ -24,6 +24,7 @@ from mmrm.models.packed_generation import generate_packed
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.train.reinforce.rollouts import Prompt
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
+from mmrm.train.reinforce.stable_reinforce.rubric_reader import RubricReader
 
 Consistency = Literal[-1, 0, 1]
 """1 if a reasoning agrees with its answer, -1 if it disagrees, and 0 if this is not clear."""
@@ -57,6 +58,7 @@ class RewardParts(NamedTuple):
     consistency: float
     format: float
     total: float
+    reader: float = 0.0
 
 
 NO_REWARD = RewardParts(0.0, 0.0, 0.0, 0.0)
@@ -82,17 +84,20 @@ def earned(
     return RewardParts(result, consistency_value, format_value, total)
 
 
-def consistency_by_rule(judgements: Sequence[Judgement]) -> list[Consistency]:
+def consistency_by_rule(
+    judgements: Sequence[Judgement], form: JudgementForm = THINK_FORM
+) -> list[Consistency]:
     """Return the consistency of judgements by a rule, without a model.
 
-    It is 1 if the last choice that the reasoning names is the answer, -1 if it is another one, and
-    0 if the reasoning names no choice or the judgement has no answer.
+    It is 1 if the choice that the reasoning concludes with is the answer, -1 if it is another one,
+    and 0 if the reasoning names no choice or the judgement has no answer. The conclusion of a
+    rubric is the response that meets more criteria.
     """
     consistencies: list[Consistency] = []
     for judgement in judgements:
         last_choice = None
         if judgement.reasoning is not None:
-            last_choice = conclusion(judgement.reasoning)
+            last_choice = form.conclusion(judgement.reasoning)
         if last_choice is None or judgement.answer is None:
             consistencies.append(0)
         elif last_choice == judgement.answer:
@@ -210,9 +215,16 @@ class JudgementReward:
     __name__ = "judgement"  # trl logs the rewards under the name of the function
 
     def __init__(
-        self, config: RewardsConfig, check_consistency: ConsistencyCheck, encoder: Encoder
+        self,
+        config: RewardsConfig,
+        check_consistency: ConsistencyCheck,
+        encoder: Encoder,
+        form: JudgementForm = THINK_FORM,
+        reader: RubricReader | None = None,
     ) -> None:
         self.config = config
+        self.reader = reader
+        self.form = form
         self.check_consistency = check_consistency
         self.encoder = encoder
 
@@ -240,7 +252,7 @@ class JudgementReward:
         """
         # The last token ends the turn, and is no part of the text.
         judgements = [
-            read_judgement(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
+            self.form.read(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
         ]
         consistencies = self.check_consistency(judgements)
         winners = [cast(Answer, prompt.winner) for prompt in asked]
@@ -253,12 +265,18 @@ class JudgementReward:
                 rewards.append(earned(judgement, winner, consistency, self.config))
             else:
                 rewards.append(NO_REWARD)
+        if self.reader is not None:
+            # A judgement that was cut off has no readable rubric, so that its reward stays 0.
+            verdicts = self.reader.verdicts(asked, judgements)
+            rewards = self._with_reader(rewards, verdicts, winners)
 
         columns: dict[str, list[Any]] = {
             "result": [reward.result for reward in rewards],
             "consistency": [reward.consistency for reward in rewards],
             "format": [reward.format for reward in rewards],
         }
+        if self.reader is not None:
+            columns["reader"] = [reward.reader for reward in rewards]
         for name, values in columns.items():
             log_metric(f"rewards/{name}", sum(values) / len(values))
         num_unreadable = sum(judgement.answer is None for judgement in judgements)
@@ -269,3 +287,19 @@ class JudgementReward:
         for name, values in columns.items():
             log_extra(name, values)
         return [reward.total for reward in rewards]
+
+    def _with_reader(
+        self,
+        rewards: Sequence[RewardParts],
+        verdicts: Sequence[Answer | None],
+        winners: Sequence[Answer],
+    ) -> list[RewardParts]:
+        """Return the rewards, each with the reader's weight if its verdict names the winner."""
+        assert self.config.reader is not None, "a reader has settings"
+        weight = self.config.reader.weight
+        with_reader: list[RewardParts] = []
+        for reward, verdict, winner in zip(rewards, verdicts, winners, strict=True):
+            reader = float(verdict == winner)
+            total = reward.total + weight * reader
+            with_reader.append(reward._replace(reader=reader, total=total))
+        return with_reader

@@ -35,4 +35,4 @@ class PairPrompts(RunPrompts):
         images = (*record.images, *first.images, *second.images)
         videos = (*record.videos, *first.videos, *second.videos)
         prompt = self.encode(record, request, images, videos, place)
-        return replace(prompt, winner=1 if side == 0 else 2)
+        return replace(prompt, winner=1 if side == 0 else 2, question=record)

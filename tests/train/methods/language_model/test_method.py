@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.prompts import conclusion, read_judgement
+from mmrm.data.prompts import RUBRIC_FORM, conclusion, read_judgement
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.data.synthetic.world import ShapesGenerator
 from mmrm.eval.verdict_form import TAGGED
@@ -89,6 +89,48 @@ def test_a_verdict_is_learned_without_a_rationale() -> None:
             shown = tokenizer.decode(conversation.ids[: conversation.labels[0]])
             first, second = shown_responses(record, side)
             assert f"Response 1: {first.text}\nResponse 2: {second.text}\n" in shown
+
+
+def test_a_rubric_is_learned_before_its_verdict() -> None:
+    source = ShapesConfig(type="shapes", level="demo", rows=4, rationales="rubric")
+    mixture = Mixture(MixtureConfig(sources=[source]))
+    encode = JudgementEncoder(tiny.encoder(), "rubric_turns")
+    for index in range(4):
+        for side in (0, 1):
+            (conversation,) = encode(mixture[index], side).tree.conversations()
+            learned = tiny.tokenizer().decode([conversation.ids[i] for i in conversation.labels])
+            found = RUBRIC_FORM.read(learned.removesuffix("<|im_end|>"))
+            assert found.formatted
+            assert found.answer == RUBRIC_FORM.conclusion(found.reasoning or "") == 1 + side
+
+
+def test_parts_of_a_rubric_are_learned_without_what_they_do_not_see() -> None:
+    source = ShapesConfig(type="shapes", level="demo", rows=4, rationales="rubric", text_only=0)
+    record = Mixture(MixtureConfig(sources=[source]))[0]
+    encode = JudgementEncoder(tiny.encoder(), "rubric_turns", ("criteria", "reading"))
+    alone = JudgementEncoder(tiny.encoder(), "rubric_turns")
+    tree = encode(record, 1).tree
+    judgement, criteria, reading = tree.conversations()
+    [judgement_alone] = alone(record, 1).tree.conversations()
+    assert judgement.ids == judgement_alone.ids
+    tokenizer = tiny.tokenizer()
+    learned = []
+    for conversation in (judgement, criteria, reading):
+        ids = [conversation.ids[index] for index in conversation.labels]
+        learned.append(tokenizer.decode(ids).removesuffix("<|im_end|>"))
+    assert learned[0].startswith(learned[1] + "\n<eval>")
+    assert learned[2] == "<answer>2</answer>"
+    assert len(criteria.images) == 1
+    assert len(reading.images) == 0
+    for conversation in (criteria, reading):
+        request = tokenizer.decode(conversation.ids[: conversation.labels[0]])
+        assert record.rejected.text not in request.replace(record.rationale or "", "")
+    assert "1. Response 1: no. Response 2: yes." in tokenizer.decode(reading.ids)
+
+
+def test_a_rationale_without_a_rubric_is_refused_with_what_to_do() -> None:
+    with pytest.raises(RecordError, match="--template rubric_turns"):
+        JudgementEncoder(tiny.encoder(), "rubric_turns")(judgements().mixture[0], 0)
 
 
 def test_both_orders_double_the_epoch() -> None:
