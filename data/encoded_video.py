@@ -34,6 +34,7 @@ from mmrm.data.frame_sampling import (
     frame_size,
     frame_times,
     opened_video,
+    packet_times,
     readable,
     sampled_frames,
     sampled_numbers,
@@ -203,13 +204,10 @@ def video_size(video: Video, record: str) -> VideoSize:
     """
     with _readable(video, record), opened_video(video.content) as container:
         [stream, *_] = container.streams.video
-        times: list[float] = []
-        for packet in container.demux(stream):
-            if packet.pts is not None and packet.size > 0:
-                times.append(float(packet.pts * packet.time_base))
+        times = packet_times(container)
         if not times:
             raise UserError("it holds no frame")
-        return VideoSize(stream.height, stream.width, len(times), max(times) - min(times))
+        return VideoSize(stream.height, stream.width, len(times), times[-1])
 
 
 def grey_video_like(video: Video, record: str) -> Video:

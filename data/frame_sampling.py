@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,7 +77,9 @@ class SampledVideo:
 def sampled_frames(content: bytes | Path, choice: FrameChoice) -> SampledVideo:
     """Decode a video, and return the chosen frames.
 
-    The video is decoded twice, so that only the chosen frames are in memory.
+    The frames that will be chosen are predicted from the packets of the file, so that the video is
+    decoded once and only these frames are in memory. If the packets were wrong about the frames, as
+    those of a damaged file may be, the video is decoded once more.
 
     Args:
         content: The bytes of a video file, or its path.
@@ -88,17 +90,51 @@ def sampled_frames(content: bytes | Path, choice: FrameChoice) -> SampledVideo:
         NoDecoderError: PyAV is not installed.
     """
     with readable():
-        times = frame_times(content)
-        numbers, interval = sampled_numbers(times, choice)
-        image_by_number: dict[int, Image] = {}
-        for number, frame in enumerate(decoded_frames(content)):
-            if number in numbers:
-                image_by_number[number] = upright_image(frame)
+        predicted_numbers: list[int] = []
+        with opened_video(content) as container:
+            times_of_packets = packet_times(container)
+        if times_of_packets:
+            predicted_numbers, _ = sampled_numbers(times_of_packets, choice)
+        decoded = _decoded(content, predicted_numbers)
+        numbers, interval = sampled_numbers(decoded.times, choice)
+        if not decoded.image_by_number.keys() >= set(numbers):
+            decoded = _decoded(content, numbers)
     return SampledVideo(
-        frames=tuple(image_by_number[number] for number in numbers),
-        times=tuple(times[number] for number in numbers),
+        frames=tuple(decoded.image_by_number[number] for number in numbers),
+        times=tuple(decoded.times[number] for number in numbers),
         interval=interval,
     )
+
+
+class _Decoded(NamedTuple):
+    """The times of all frames of a video, and some of its frames."""
+
+    times: list[float]
+    """Seconds from the first frame."""
+    image_by_number: dict[int, Image]
+    """Upright RGB images by the number of the frame."""
+
+
+def _decoded(content: bytes | Path, numbers: Sequence[int]) -> _Decoded:
+    """Decode a video, and return the times of all frames and the images of some of them.
+
+    A number that the video does not have is missing in the result.
+
+    Raises: VideoError if the video has no frames, or frames without an ascending time.
+    """
+    wanted_numbers = set(numbers)
+    times: list[float] = []
+    image_by_number: dict[int, Image] = {}
+    for number, frame in enumerate(decoded_frames(content)):
+        is_ascending = frame.time is not None and (not times or frame.time >= times[-1])
+        if not is_ascending:
+            raise VideoError("it does not say for each frame when it is shown. Encode it again")
+        times.append(frame.time)
+        if number in wanted_numbers:
+            image_by_number[number] = upright_image(frame)
+    if not times:
+        raise VideoError("it holds no frame that can be decoded")
+    return _Decoded([time - times[0] for time in times], image_by_number)
 
 
 def sampled_numbers(times: Sequence[float], choice: FrameChoice) -> tuple[list[int], float]:
@@ -160,16 +196,27 @@ def frame_size(
 def frame_times(content: bytes | Path) -> list[float]:
     """Return the time of each frame of a video, in seconds from the first frame.
 
+    The frames are decoded: their number and times in the file may be wrong or missing.
+
     Raises: VideoError if the video has no frames, or frames without an ascending time.
     """
-    # Frames are counted by decoding them: the count in a video file may be wrong or missing.
+    return _decoded(content, ()).times
+
+
+def packet_times(container: Any) -> list[float]:
+    """Return the time of each packet of pictures, in seconds from the first one, ascending.
+
+    Nothing is decoded. In a sound file each packet is one frame. The packets of a damaged file may
+    differ from the frames that can be decoded.
+
+    Args:
+        container: The opened video (`av.container.InputContainer`).
+    """
     times: list[float] = []
-    for frame in decoded_frames(content):
-        if frame.time is None or (times and frame.time < times[-1]):
-            raise VideoError("it does not say for each frame when it is shown. Encode it again")
-        times.append(frame.time)
-    if not times:
-        raise VideoError("it holds no frame that can be decoded")
+    for packet in container.demux(container.streams.video[0]):
+        if packet.pts is not None and packet.size > 0:
+            times.append(float(packet.pts * packet.time_base))
+    times.sort()
     return [time - times[0] for time in times]
 
 

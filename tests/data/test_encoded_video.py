@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from mmrm.data import frame_sampling
 from mmrm.data.encoded_video import (
     Video,
     VideoConfig,
@@ -22,7 +25,7 @@ from mmrm.data.encoded_video import (
     video_size,
 )
 from mmrm.data.errors import RecordError
-from mmrm.data.frame_sampling import evenly_spaced, sampled_numbers
+from mmrm.data.frame_sampling import decoded_frames, evenly_spaced, sampled_numbers
 from mmrm.data.synthetic.scenes import png
 from tests.data.test_frames import video
 
@@ -62,6 +65,43 @@ def test_a_path_and_its_bytes_give_the_same_frames(tmp_path: Path) -> None:
         assert greys == [0, 5, 10, 15]
         assert sampled.times == pytest.approx((0, 0.5, 1, 1.5))
         assert sampled.frames[0].size == (64, 48)
+
+
+@pytest.mark.parametrize(
+    ("times_of_packets", "num_decodings"),
+    [
+        ([number / 10 for number in range(20)], 1),
+        ([number / 10 for number in range(12)], 2),  # fewer packets than frames
+        ([number / 10 for number in range(50)], 1),  # more packets than frames
+        ([number / 20 for number in range(20)], 2),  # other times
+        ([], 2),
+    ],
+)
+def test_a_video_is_decoded_once_if_its_packets_are_right(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times_of_packets: list[float],
+    num_decodings: int,
+) -> None:
+    """The frames are the same in each case."""
+    path = video(tmp_path / "clip.mp4", 20)
+    choice = VideoConfig(frames_per_second=4.0)
+    wanted_numbers, _ = sampled_numbers([number / 10 for number in range(20)], choice)
+    num_frames_decoded = 0
+
+    def counted_frames(content: bytes | Path) -> Iterator[Any]:
+        nonlocal num_frames_decoded
+        for frame in decoded_frames(content):
+            num_frames_decoded += 1
+            yield frame
+
+    monkeypatch.setattr(frame_sampling, "decoded_frames", counted_frames)
+    monkeypatch.setattr(frame_sampling, "packet_times", lambda container: times_of_packets)
+    sampled = frame_sampling.sampled_frames(path, choice)
+    assert num_frames_decoded == 20 * num_decodings
+    assert sampled.times == pytest.approx([number / 10 for number in wanted_numbers])
+    greys = [round(int(np.asarray(frame.convert("L"))[20, 20]) / 5) for frame in sampled.frames]
+    assert greys == wanted_numbers
 
 
 def test_spread_frames_are_those_of_a_whole_decoding(tmp_path: Path) -> None:
