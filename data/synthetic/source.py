@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from mmrm.data.config.section import Records
 from mmrm.data.preference import Preference
 from mmrm.data.sources.shared.source import Source, SourceConfig
+from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
 from mmrm.data.synthetic.scenes import LEVELS, SPLITS
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
 from mmrm.data.synthetic.world import ShapesGenerator
+
+FLIPS_STREAM = stable_hash("flipped preferences")
+"""Separates the draws of wrong preferences from other draws with the same seed."""
 
 
 class ShapesConfig(SourceConfig):
@@ -28,7 +37,7 @@ class ShapesConfig(SourceConfig):
         "split": tuple(SPLITS),
     }
 
-    LATER_KEYS = frozenset({"rationales"})
+    LATER_KEYS = frozenset({"flipped", "rationales"})
 
     type: Literal["shapes"]
     level: str
@@ -47,6 +56,10 @@ class ShapesConfig(SourceConfig):
     """The form of the rationales, for cold starts of judges: a `comparison` of both responses in one
     of three forms, or a `rubric` of criteria and checks for templates with a rubric. Nothing else
     depends on it."""
+    flipped: float = Field(default=0.0, ge=0, le=1)
+    """Share of the pairs whose preference is wrong: chosen and rejected are exchanged, with their
+    critiques. Such a pair has no rationale, so that a cold start cannot learn from it. Models of
+    different accuracy are trained in this way."""
 
     @field_validator("level")
     @classmethod
@@ -111,6 +124,8 @@ class ShapesSource:
         )
         self.revision = self.generator.fingerprint()
         self._settings = config.settings
+        self._seed = config.seed
+        self._flipped = config.flipped
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -118,11 +133,27 @@ class ShapesSource:
 
     def record(self, index: int) -> Preference:
         """Return the preference record at `index`, with its generated image and texts."""
-        return self.generator.item(index).preference()
+        record = self.generator.item(index).preference()
+        return flipped_record(record) if self._is_flipped(index) else record
+
+    def _is_flipped(self, index: int) -> bool:
+        """Return True if the preference of an item is wrong, which depends on seed and index."""
+        return Rng(FLIPS_STREAM, self._seed, index).unit() < self._flipped
 
     def fingerprint(self) -> str:
         """Return a text that changes with the generated data, the level or the recipe's keys."""
         return f"{self.revision} {self._settings}"
+
+
+def flipped_record(record: Preference) -> Preference:
+    """Return a pair in which the worse response is chosen, without a rationale."""
+    return replace(
+        record,
+        responses=(record.rejected, record.chosen),
+        chosen_critique=record.rejected_critique,
+        rejected_critique=record.chosen_critique,
+        rationale=None,
+    )
 
 
 def require_known(name: str, names: Sequence[str]) -> None:

@@ -41,7 +41,8 @@ class PairRanking:
         self.candidates = candidates
         self.schedule = schedule_of(num_responses, config)
         self.wins = np.zeros((num_responses, num_responses))
-        """How often the response of the row was named better than that of the column."""
+        """How often the response of the row was named better than that of the column. Of soft
+        verdicts, the sum of the probabilities."""
         self.pairs: list[Pair] = []
         """The pairs of the present round."""
         self.votes: list[Vote] = []
@@ -83,7 +84,10 @@ class PairRanking:
         named = None if vote.named is None else pair[vote.named]
         self.votes.append(replace(vote, shown=shown, named=named))
         first, second = pair
-        if named is None:
+        if vote.soft is not None:
+            self.wins[shown[0], shown[1]] += vote.soft.first
+            self.wins[shown[1], shown[0]] += 1 - vote.soft.first
+        elif named is None:
             self.wins[first, second] += 0.5
             self.wins[second, first] += 0.5
         elif named == first:

@@ -161,8 +161,8 @@ def _reward_model_values(stored: JsonRow, reference: str) -> dict[str, object]:
     """Return the tables, charts and texts about reward models, for the template.
 
     Args:
-        stored: The content of PREDICTORS.
-        reference: The variant from which the others differ.
+        stored: The content of PREDICTORS. Files of earlier versions name no reference.
+        reference: The list's first variant, from which the others differ then.
     """
     models = stored["models"]
     # A gain that was measured has its name, charts and tables.
@@ -182,7 +182,9 @@ def _reward_model_values(stored: JsonRow, reference: str) -> dict[str, object]:
         "note": COEFFICIENTS_NOTE,
         "gains": gains,
         "models": models_table(models),
-        "variants": _tables_and_charts(stored["variants"], reference, "questions"),
+        "variants": _tables_and_charts(
+            stored["variants"], stored.get("reference", reference), "questions"
+        ),
     }
 
 

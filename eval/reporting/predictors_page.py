@@ -27,13 +27,19 @@ GAINS = {
 }
 """The names of gains by the keys under which they are stored."""
 
-ABOUT_A_MODEL = ("variant", "seed", "paradigm", "questions", *GAINS)
+OF_POLICIES = ("gains_by_policy_seed", "policy_spreads")
+"""Keys of a stored model with the gains of single policies, and with their standard deviations."""
+
+ABOUT_A_MODEL = ("variant", "seed", "paradigm", "questions", *GAINS, *OF_POLICIES)
 """Keys of a stored model that are not its figures."""
 
 COEFFICIENTS_NOTE = (
-    "Coefficients are over the means of the variants, with Fisher's intervals. AUC of one half of "
-    "the questions predicts the best-of-N gain on the other half. Accuracies count half a point "
-    "for a tie or for two orders that disagree."
+    "Coefficients are over the means of the variants. A figure on one half of the questions "
+    "predicts the gain on the other half: figure A, gain B, and the other way round. Spearman and "
+    "Pearson are the means of both. No question or image is in both halves. Intervals are of a "
+    "bootstrap over questions and over variants. The chance of the questions makes coefficients "
+    "smaller; the agreement of a figure, or of the gain, with itself over the halves shows by how "
+    "much. Accuracies count half a point for a tie or for two orders that disagree."
 )
 
 
@@ -48,13 +54,22 @@ def figure_names(models: Sequence[JsonRow]) -> list[str]:
 def models_table(models: Sequence[JsonRow]) -> Table:
     """Return the table of the models' figures in percent, and of their gains in percentage points.
 
-    A gain is the improvement of a policy whose answers the model chooses or rewards.
+    A gain is the improvement of a policy whose answers the model chooses or rewards. Its interval
+    is over questions. If several policies were trained with a model, the standard deviation of
+    their gains over seeds is in a column of its own.
     """
     figures = figure_names(models)
+    spread_gains = []
+    for gain in GAINS:
+        if any(_policy_spread(model, gain) for model in models):
+            spread_gains.append(gain)
     columns = [Column("model"), Column("seed", is_number=True), Column("paradigm")]
     columns += [Column("questions", is_number=True)]
     columns += [Column(name, is_number=True) for name in figures]
     columns += [Column(f"{name} [95 %]", is_number=True) for name in GAINS.values()]
+    columns += [
+        Column(f"{GAINS[gain]}, spread over seeds", is_number=True) for gain in spread_gains
+    ]
     rows = []
     for model in models:
         cells = [model["variant"], str(model["seed"]), model["paradigm"]]
@@ -62,12 +77,26 @@ def models_table(models: Sequence[JsonRow]) -> Table:
         cells += [percent(model.get(name)) for name in figures]
         for gain in GAINS:
             cells.append(Difference(*model[gain]).points if gain in model else MISSING)
+        for gain in spread_gains:
+            cells.append(_policy_spread(model, gain) or MISSING)
         rows.append(tuple(cells))
     return Table("models", tuple(columns), tuple(rows))
 
 
+def _policy_spread(model: JsonRow, gain: str) -> str:
+    """Return the standard deviation of a gain over policies, such as "1.2 (3 seeds)".
+
+    It is empty if a model trained one policy or none, and in files of earlier versions.
+    """
+    spread = model.get("policy_spreads", {}).get(gain)
+    if spread is None:
+        return ""
+    num_seeds = len(model["gains_by_policy_seed"][gain])
+    return f"{percent(spread)} ({num_seeds} seeds)"
+
+
 def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
-    """Return the table of each figure's correlation with a gain, by Pearson's and Spearman's r.
+    """Return the table of each figure's correlation with a gain on the other half of the questions.
 
     A gain is the improvement of a policy whose answers the model chooses or rewards.
 
@@ -78,16 +107,27 @@ def coefficients_table(gain: str, correlations: Mapping[str, JsonRow]) -> Table:
     columns = (
         Column("figure"),
         Column("models", is_number=True),
-        Column("Pearson [95 %]", is_number=True),
         Column("Spearman [95 %]", is_number=True),
+        Column("figure A, gain B", is_number=True),
+        Column("figure B, gain A", is_number=True),
+        Column("agreement of the figure", is_number=True),
+        Column("of the gain", is_number=True),
+        Column("Pearson [95 %]", is_number=True),
         Column("Pearson without one variant"),
     )
     rows = []
     for name, correlation in correlations.items():
         pearson = _coefficient(correlation["pearson"])
         spearman = _coefficient(correlation["spearman"])
+        # Files of earlier versions have no directions.
+        directions = [_coefficient(each) for each in correlation.get("directions", [])]
+        agreements = [
+            signed(correlation[key]) if key in correlation else MISSING
+            for key in ("figure_agreement", "gain_agreement")
+        ]
         without = range_without_one(correlation.get("without", {}))
-        rows.append((name, str(correlation["models"]), pearson, spearman, without))
+        cells = [name, str(correlation["models"]), spearman, *(directions or [MISSING, MISSING])]
+        rows.append((*cells, *agreements, pearson, without))
     return Table(GAINS[gain], columns, tuple(rows))
 
 

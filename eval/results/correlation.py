@@ -48,60 +48,25 @@ def correlation(x: Floats, y: Floats, recipes: Sequence[str]) -> Correlation | N
         y: The gain that a policy has from using each model, shape (models,).
         recipes: The recipe of each model; models of one recipe are averaged.
     """
-    return _mean_correlation([(x, y)], recipes)
-
-
-def correlation_of_halves(
-    x_by_half: Floats, y_by_half: Floats, recipes: Sequence[str]
-) -> Correlation | None:
-    """Return the correlation of x on one half of the questions with y on the other half.
-
-    A figure and a gain that are computed from the same answers would be correlated by the chance of
-    these answers alone. The result is the mean of both directions, with coefficients averaged as
-    Fisher's z. It is None for fewer than `LEAST_RECIPES` recipes, or if x or y does not vary.
-
-    Args:
-        x_by_half: A figure of each reward model on each half, shape (2, models).
-        y_by_half: The gain that a policy has from using each model, on each half of the
-            questions, shape (2, models).
-        recipes: The recipe of each model; models of one recipe are averaged.
-    """
-    pairs = [(x_by_half[0], y_by_half[1]), (x_by_half[1], y_by_half[0])]
-    return _mean_correlation(pairs, recipes)
-
-
-def _mean_correlation(
-    pairs: Sequence[tuple[Floats, Floats]], recipes: Sequence[str]
-) -> Correlation | None:
-    """Return the mean correlation over several pairs of figures of the same models.
-
-    The result is None for fewer than `LEAST_RECIPES` recipes, or if a figure is the same for all of
-    them.
-
-    Args:
-        pairs: Pairs of figures (x, y), each of shape (models,).
-        recipes: The recipe of each model; models of one recipe are averaged.
-    """
     recipe_names = list(dict.fromkeys(recipes))
     num_recipes = len(recipe_names)
     if num_recipes < LEAST_RECIPES:
         return None
-    pairs_by_recipe = [(recipe_means(x, recipes), recipe_means(y, recipes)) for x, y in pairs]
-    coefficients = _mean_coefficients(pairs_by_recipe)
+    x_means = recipe_means(x, recipes)
+    y_means = recipe_means(y, recipes)
+    coefficients = _coefficients(x_means, y_means)
     if coefficients is None:
         return None
     without: dict[str, tuple[float, float]] = {}
     for index, name in enumerate(recipe_names):
-        other_recipes = [(np.delete(x, index), np.delete(y, index)) for x, y in pairs_by_recipe]
-        coefficients_without = _mean_coefficients(other_recipes)
-        if coefficients_without is not None:
-            without[name] = coefficients_without
-    pearson, spearman = coefficients
-    fisher_variance = 1 / (num_recipes - 3)
+        others = _coefficients(np.delete(x_means, index), np.delete(y_means, index))
+        if others is not None:
+            without[name] = others
+    of_pearson, of_spearman = coefficients
     return Correlation(
         models=len(recipes),
-        pearson=(pearson, *fisher_interval(pearson, fisher_variance)),
-        spearman=(spearman, *_spearman_interval(spearman, num_recipes)),
+        pearson=(of_pearson, *pearson_interval(of_pearson, num_recipes)),
+        spearman=(of_spearman, *spearman_interval(of_spearman, num_recipes)),
         recipes=num_recipes,
         without=without,
     )
@@ -113,11 +78,12 @@ def recipe_means(values: Floats, recipes: Sequence[str]) -> Floats:
     Example: the values 1, 5, 3 of the recipes "a", "b", "a" have the means 2 and 5.
 
     Args:
-        values: The value of each model, shape (models,).
+        values: The value of each model, shape (models,) or (models, draws).
         recipes: The recipe of each model.
     """
     recipe_by_model = np.array(recipes, dtype=object)
-    return np.array([values[recipe_by_model == name].mean() for name in dict.fromkeys(recipes)])
+    names = dict.fromkeys(recipes)
+    return np.array([values[recipe_by_model == name].mean(axis=0) for name in names])
 
 
 def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
@@ -132,7 +98,12 @@ def fisher_interval(coefficient: float, variance: float) -> tuple[float, float]:
     return math.tanh(centre - half_width), math.tanh(centre + half_width)
 
 
-def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
+def pearson_interval(coefficient: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of Pearson's coefficient over `count` recipes (Fisher 1921)."""
+    return fisher_interval(coefficient, 1 / (count - 3))
+
+
+def spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
     """Return the 95 % interval of Spearman's coefficient over `count` recipes.
 
     The interval of a coefficient of 1 would have no width, although six recipes in the same order
@@ -147,33 +118,14 @@ def _spearman_interval(coefficient: float, count: int) -> tuple[float, float]:
     return min(low, coefficient), max(high, coefficient)
 
 
-def _mean_coefficients(pairs: Sequence[tuple[Floats, Floats]]) -> tuple[float, float] | None:
-    """Return the mean of Pearson's, and of Spearman's, coefficients of several pairs of figures.
-
-    Coefficients are averaged as Fisher's z. The result is None if a figure does not vary.
-    """
-    coefficients = []
-    for x, y in pairs:
-        coefficients_of_pair = _coefficients(x, y)
-        if coefficients_of_pair is None:
-            return None
-        coefficients.append(coefficients_of_pair)
-    if len(coefficients) == 1:
-        return coefficients[0]
-    # Fisher's z of a coefficient of exactly 1 would be infinite.
-    finite_coefficients = np.clip(np.array(coefficients), -1 + 1e-12, 1 - 1e-12)
-    pearson, spearman = np.tanh(np.arctanh(finite_coefficients).mean(axis=0))
-    return float(pearson), float(spearman)
-
-
 def _coefficients(x: Floats, y: Floats) -> tuple[float, float] | None:
     """Return Pearson's and Spearman's coefficient of x and y; None if one of them does not vary."""
-    if not _varies(x) or not _varies(y):
+    if not varies(x) or not varies(y):
         return None
-    return _pearson(x, y), _pearson(_ranks(x), _ranks(y))
+    return pearson(x, y), pearson(ranks(x), ranks(y))
 
 
-def _pearson(x: Floats, y: Floats) -> float:
+def pearson(x: Floats, y: Floats) -> float:
     """Return Pearson's coefficient of two figures that vary."""
     x_deviations = x - x.mean()
     y_deviations = y - y.mean()
@@ -181,12 +133,12 @@ def _pearson(x: Floats, y: Floats) -> float:
     return min(1.0, max(-1.0, float((x_deviations * y_deviations).sum()) / scale))
 
 
-def _varies(values: Floats) -> bool:
+def varies(values: Floats) -> bool:
     """Return True if the values differ by more than the rounding of means of equal numbers."""
     return bool(np.ptp(values) > 1e-12 * np.abs(values).max())
 
 
-def _ranks(values: Floats) -> Floats:
+def ranks(values: Floats) -> Floats:
     """Return the rank of each value, counted from 0; equal values have the mean of their ranks.
 
     Example: 30, 10, 30 have the ranks 1.5, 0, 1.5.

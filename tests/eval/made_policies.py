@@ -17,12 +17,13 @@ from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.policies.answering import Answers, write_answers
 from mmrm.eval.policies.divergence import Point
 from mmrm.eval.policies.policy_runs import load_questions
+from mmrm.eval.results.split_correlation import RowValues
 from mmrm.eval.studies import overoptimisation
 from mmrm.train.recipe.recipe import STAND_IN, Recipe
 from mmrm.train.studies.ablation.comparison import flat_rows, statement, variant_line
 from mmrm.train.studies.ablation.run_costs import Cost
 from mmrm.train.studies.ablation.variants import Ablation, Run
-from mmrm.train.studies.predictors import AUC, GAIN, MeasuredModel, correlations
+from mmrm.train.studies.predictors import AUC, MeasuredModel, correlations
 from tests.eval.made_run import HOSTILE
 
 SOURCE = {
@@ -163,14 +164,15 @@ def make_predictors(file: Path, variants: Sequence[dict[str, Any]]) -> None:
         gains["best_of_gain"] = (gain, gain - 0.02, gain + 0.02)
         if seed == 0:
             gains["rl_greedy_gain"] = (gain, -0.1, 0.1)
-        by_question = {
-            AUC: {str(question): figures["AUC"] for question in range(4)},
-            GAIN: {str(question): gain + place % 3 * question / 20 for question in range(4)},
+        values = {
+            name: RowValues(np.full(20, value), np.arange(20)) for name, value in figures.items()
         }
-        models.append(MeasuredModel(Run(name, seed, recipe), 1000, figures, gains, by_question))
+        for gain_name in gains:
+            values[gain_name] = RowValues(gain + np.arange(20) % 4 / 20, np.arange(20))
+        models.append(MeasuredModel(Run(name, seed, recipe), "", 1000, values, gains))
     together = {
         gain: {name: asdict(one) for name, one in by.items()}
-        for gain, by in correlations(models).items()
+        for gain, by in correlations(models, np.arange(20) % 2).items()
     }
     plain = [
         one.stored

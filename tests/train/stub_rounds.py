@@ -22,11 +22,12 @@ def main() -> None:
     script, *arguments = sys.argv[1:]
     name = Path(script).stem
     trains = name in ("rm", "sft", "rl")
-    output = (
-        Path(arguments[0]).parent
-        if trains
-        else Path(arguments[1] if name == "sample" else arguments[2])
-    )
+    if trains:
+        output = Path(arguments[0]).parent
+    elif name == "run":
+        output = Path(arguments[arguments.index("--output") + 1])
+    else:
+        output = Path(arguments[1] if name == "sample" else arguments[2])
     top = next(place for place in output.parents if (place / "stub").exists())
     told = f"{name} {output.relative_to(top)}"
     with (top / "calls").open("a") as calls:
@@ -44,25 +45,30 @@ def main() -> None:
         for line in Path(arguments[1]).read_text(encoding="utf-8").split("\n")[:-1]:
             row = json.loads(line)
             row["scores"] = scores[: len(row["responses"])]
+            if arguments[0].endswith(".yaml"):  # a judge with soft verdicts, two of whose words tie
+                row["score_hard"] = [1.0, 0.0, 0.5, 0.5]
             if (top / "deviations").exists():
                 row["score_std"] = [0.1, 3.0, 0.1, 0.1]
             rows.append(row)
         write(output, rows)
+    elif name == "run":
+        assert 'verdicts="soft"' in arguments
+        keys = json.loads((top / "keys.json").read_text())
+        judged(output, keys, "good" in arguments[0], "soft")
     elif name == "rl":
         answers(output / "start" / "answers", 2)
-        answers(output / "checkpoint-2" / "answers", 3 if "good" in output.name else 1)
+        answers(output / "checkpoint-2" / "answers", 3 if "good" in output.parts else 1)
         (output / "checkpoint-2" / "complete").touch()
     else:
         there = output / "checkpoint-2" / "eval"
-        (there / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
-        write(
-            there / "vl_rewardbench" / "predictions.jsonl",
-            [{"key": str(i), "credit": float(i > 0)} for i in range(4)],
-        )
-        if (top / "result.json").exists():
-            accuracy = "0.9" if "good" in str(output) else "0.6"
-            (there / "vl_rewardbench.json").write_text(
-                (top / "result.json").read_text().replace("0.125", accuracy)
+        if (top / "keys.json").exists():
+            keys = json.loads((top / "keys.json").read_text())
+            judged(there, keys, "good" in str(output), "hard" if "judge" in str(output) else "")
+        else:
+            (there / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
+            write(
+                there / "vl_rewardbench" / "predictions.jsonl",
+                [{"key": str(i), "credit": float(i > 0)} for i in range(4)],
             )
         (there.parent / "complete").touch()
         write(output / "log.jsonl", [{"step": 2, "train_runtime": 1.0}])
@@ -88,12 +94,40 @@ def asked_numbers(source: str) -> list[dict[str, object]]:
     return found
 
 
+def judged(place: Path, keys: Sequence[str], is_good: bool, verdicts: str) -> None:
+    """Leave the predictions on ten rows: a good judge is right on nine, another on six; of hard verdicts the first is a tie."""
+    rows: list[dict[str, object]] = []
+    for i, key in enumerate(keys):
+        is_right = i < (9 if is_good else 6)
+        row: dict[str, object] = {"key": key, "better": 0, "votes": []}
+        row |= {"margin": 1.0 if is_right else -1.0, "tie": False, "correct": is_right}
+        if verdicts:
+            named = 0 if is_right else 1
+            second = 1 - named if i == 0 and verdicts == "hard" else named
+            row["votes"] = [{"first": 0, "names": named}, {"first": 1, "names": second}]
+        if verdicts == "hard":
+            row |= {"margin": None, "tie": i == 0, "correct": is_right and i > 0}
+        if verdicts == "soft":
+            row |= {"margin": 0.6 if is_right else -0.6, "probabilities": [0.8, 0.2]}
+        row["credit"] = float(bool(row["correct"]))
+        rows.append(row)
+    (place / "vl_rewardbench").mkdir(parents=True, exist_ok=True)
+    write(place / "vl_rewardbench" / "predictions.jsonl", rows)
+    (place / "vl_rewardbench.json").touch()
+
+
 def answers(place: Path, right: int) -> None:
-    """Leave a policy's answers to four questions, of which so many are right."""
+    """Leave a policy's answers to the first four questions of the embedded world, of which so many are right."""
     place.mkdir(parents=True, exist_ok=True)
     write(
         place / "shapes.jsonl",
-        [{"id": str(i), "credits": {"greedy": float(i < right), "sampled": 0.5}} for i in range(4)],
+        [
+            {
+                "id": f"shapes-demo-benchmark:{i}",
+                "credits": {"greedy": float(i < right), "sampled": 0.5},
+            }
+            for i in range(4)
+        ],
     )
 
 

@@ -285,6 +285,11 @@ backbone's family; vLLM serves it."""
             return ("evaluations",)
         return ()
 
+    @property
+    def texts_a_record(self) -> int:
+        """The number of texts that the model writes about each record in a step of RL, else 0."""
+        return 0
+
     def model_paths(self) -> Iterator[tuple[str, str]]:
         """Yield the key and the path (or hub id) of every further backbone that is loaded."""
         yield from ()

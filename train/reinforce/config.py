@@ -110,6 +110,11 @@ class RolloutConfig(MethodConfig):
     folder, and to wandb if it is used."""
 
     @property
+    def texts_a_record(self) -> int:
+        """The number of texts that the model writes about each record in a step."""
+        return self.num_generations
+
+    @property
     def update(self) -> str:
         """The description of the sampling and the update in a summary of the method."""
         weights = ""

@@ -46,7 +46,8 @@ from mmrm.train.studies.ablation.comparison import (
 )
 from mmrm.train.studies.ablation.run_costs import costs
 from mmrm.train.studies.ablation.variants import Ablation, Run, state
-from mmrm.train.studies.predictors import keys_of_repeated_questions, scored_answers, train_list
+from mmrm.train.studies.predictor_steps import scored_answers, train_list
+from mmrm.train.studies.predictors import keys_of_repeated_questions
 
 FOLDER = "objectives"
 """The folder of the study, in the folder of the list of runs."""

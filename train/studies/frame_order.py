@@ -31,7 +31,7 @@ from mmrm.eval.results.intervals import share_interval
 from mmrm.train.studies.ablation.cached_steps import checkpoint_of
 from mmrm.train.studies.ablation.variants import Ablation, Run, state
 from mmrm.train.studies.compare_objectives import OPTION, mixture_of_option
-from mmrm.train.studies.predictors import train_list
+from mmrm.train.studies.predictor_steps import train_list
 
 FOLDER = "frame_order"
 """The folder of the study, in the folder of the list of runs."""

@@ -42,7 +42,7 @@ from mmrm.train.studies.compare_objectives import (
     mixture_of_option,
     records_of_source,
 )
-from mmrm.train.studies.predictors import train_list
+from mmrm.train.studies.predictor_steps import train_list
 
 FOLDER = "picture_faults"
 """The folder of the study, in the folder of the list of runs."""

@@ -3,16 +3,17 @@
 The reward models of a list score the same answers of a policy, which are sampled once. A figure of
 a model is a number such as its accuracy on a benchmark. A gain is what a policy wins by the model:
 the accuracy of the best of N answers by its score, minus that of a sampled answer, or the accuracy
-of a policy that is trained with the model as its reward, minus its accuracy before.
+of policies that are trained with the model as their reward, minus their accuracy before.
+
+A judge that compares two answers is measured twice: by hard verdicts, of which a disagreement of
+the two orders is a tie, and by soft ones.
 """
 
 import argparse
 import json
-import shlex
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -20,14 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from mmrm.data.arrays import Floats
+from mmrm.data.arrays import Floats, Ints
 from mmrm.data.display.chart import Chart, save_png
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Table
 from mmrm.data.errors import UserError
+from mmrm.data.preference import Preference
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
-from mmrm.data.storage.files import content_digest, digest, write_json, write_whole
+from mmrm.data.storage.files import digest, write_json, write_whole
 from mmrm.data.storage.output_lock import locked_folder
+from mmrm.eval.benchmarks.registry import load
 from mmrm.eval.contamination.question_overlap import (
     Question,
     TrainingPrompts,
@@ -44,24 +47,12 @@ from mmrm.eval.reporting.predictors_page import (
     models_table,
     table_without_each,
 )
-from mmrm.eval.results.correlation import (
-    LEAST_RECIPES,
-    Correlation,
-    correlation,
-    correlation_of_halves,
-)
-from mmrm.eval.results.intervals import paired_difference
-from mmrm.eval.results.predictions import item_codes
-from mmrm.eval.results.result import read_result
+from mmrm.eval.results.correlation import LEAST_RECIPES
+from mmrm.eval.results.intervals import paired_difference, spread
+from mmrm.eval.results.predictions import OWN, read_predictions
+from mmrm.eval.results.split_correlation import RowValues, SplitCorrelation, split_correlation
 from mmrm.train.recipe.parsing import read_recipe
-from mmrm.train.studies.ablation.cached_steps import (
-    checkpoint_of,
-    keep_settings,
-    model_digest,
-    run_step,
-    script_path,
-    trained_checkpoint,
-)
+from mmrm.train.studies.ablation.cached_steps import keep_settings
 from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
@@ -69,17 +60,24 @@ from mmrm.train.studies.ablation.comparison import (
     lines_by_figure,
     statement,
 )
-from mmrm.train.studies.ablation.variants import (
-    RECIPE,
-    Ablation,
-    Run,
-    read_ablation,
-    state,
-)
+from mmrm.train.studies.ablation.variants import Ablation, Run, read_ablation, state
 from mmrm.train.studies.predictor_figures import (
-    has_both_halves,
-    items_of_rows,
-    means_of_halves,
+    Names,
+    QuestionClusters,
+    names_of_question,
+    names_of_row,
+    values_of_benchmark,
+)
+from mmrm.train.studies.predictor_plan import plan as plan_of_study
+from mmrm.train.studies.predictor_steps import (
+    SAMPLINGS,
+    PolicyChanges,
+    compares,
+    folder_of_results,
+    policy_changes,
+    sampled_answers,
+    scored_answers,
+    train_list,
 )
 
 AUC = "AUC inside a question"
@@ -87,11 +85,8 @@ AUC = "AUC inside a question"
 has the higher score."""
 BEST = "best of N"
 """Figure of a question: the accuracy of the answer with the highest score."""
-GAIN = "best of N minus a sampled one"
-"""Figure of a question: the accuracy of the answer with the highest score, minus that of a sampled
-answer."""
-JUDGE = "judge"
-"""The paradigm of models that compare two answers instead of scoring each."""
+SCORE_COLUMNS = {"": "scores", "hard": "score_hard", "soft": "scores"}
+"""The column of a file of scored answers by the verdicts of the model."""
 
 Gain = tuple[float, float | None, float | None]
 """A mean, and the lower and upper end of its 95 % interval over questions."""
@@ -103,35 +98,62 @@ class MeasuredModel:
 
     run: Run
     """The training of the model."""
+    verdicts: str
+    """How the verdicts of a judge that compares are read, `hard` or `soft`. Empty for a model that
+    scores each response."""
     questions: int
     """Number of questions that count."""
-    figures: dict[str, float]
-    """Figures by name, such as "AUC" or the accuracy on a benchmark."""
+    values: dict[str, RowValues]
+    """Figures and gains by name, as values of rows. Figures are for example "AUC" or the accuracy
+    on a benchmark. Gains are `best_of_gain`, `rl_greedy_gain` and `rl_sampled_gain`."""
     gains: dict[str, Gain]
-    """Gains by name: `best_of_gain`, `rl_greedy_gain` and `rl_sampled_gain`."""
+    """Gains by name, on all questions."""
     by_question: dict[str, dict[str, float]] = field(default_factory=dict)
-    """AUC, BEST and GAIN of every question, by the name of the question (`unique_names`).
+    """AUC and BEST of every question, by the name of the question (`unique_names`).
 
     A question has an AUC only if some of its answers are right and some are wrong.
     """
     unjudged: int = 0
     """Number of questions whose answers have no scores."""
+    gains_by_policy_seed: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The gain of each policy by its seed, by the name of the gain."""
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Figures by name, on all rows."""
+        figures: dict[str, float] = {}
+        for name, values in self.values.items():
+            if name not in GAINS:
+                all_clusters = np.ones((1, int(values.clusters.max()) + 1))
+                figures[name] = float(values.figures(all_clusters)[0])
+        return figures
+
+    @property
+    def paradigm(self) -> str:
+        """The kind of reward model, such as "critic" or "judge, soft verdicts"."""
+        method = self.run.recipe.method
+        name = method.paradigm if method.point_prompt is None else "points judge"
+        return f"{name}, {self.verdicts} verdicts" if self.verdicts else name
+
+    @property
+    def label(self) -> str:
+        """The name of the variant, which tells the readings of one judge apart."""
+        return f"{self.run.variant} ({self.verdicts})" if self.verdicts else self.run.variant
 
     @property
     def stored(self) -> dict[str, Any]:
         """The model as it is written to predictors.json."""
+        spreads: dict[str, float | None] = {}
+        for gain, by_seed in self.gains_by_policy_seed.items():
+            spreads[gain] = spread(np.array(list(by_seed.values())))
         identification = {
             "variant": self.run.variant,
             "seed": self.run.seed,
-            "paradigm": paradigm(self.run),
+            "paradigm": self.paradigm,
             "questions": self.questions,
         }
-        return {**identification, **self.figures, **self.gains}
-
-
-def paradigm(run: Run) -> str:
-    """Return the kind of reward model that a run trains, such as "naive" or "critic"."""
-    return run.recipe.method.paradigm
+        policies = {"gains_by_policy_seed": self.gains_by_policy_seed, "policy_spreads": spreads}
+        return {**identification, **self.figures, **self.gains, **policies}
 
 
 def read_list(options: argparse.Namespace) -> Ablation:
@@ -158,7 +180,19 @@ def run(ablation: Ablation, options: argparse.Namespace) -> StudyResult:
         ablation: The list of reward models.
         options: The options of train/predictors.py.
     """
-    return study_result(measured_models(ablation, options), ablation)
+    models, halves = measured_models(ablation, options)
+    return study_result(models, halves, ablation)
+
+
+def plan(ablation: Ablation, options: argparse.Namespace) -> tuple[Table, Table]:
+    """Return a table of the reward models, and a table of the work after their training.
+
+    Args:
+        ablation: The list of reward models.
+        options: The options of train/predictors.py.
+    """
+    num_questions = len(questions_of_source(options.questions, "--questions"))
+    return plan_of_study(ablation, options, num_questions, questions_of_policies(options))
 
 
 def write(result: StudyResult, folder: Path) -> None:
@@ -169,7 +203,24 @@ def write(result: StudyResult, folder: Path) -> None:
         save_png(result.charts, folder / "predictors.png")
 
 
-def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[MeasuredModel]:
+@dataclass(frozen=True, slots=True)
+class StudyQuestions:
+    """The questions of a study: of the scored answers, of the benchmarks, and of the policies."""
+
+    clusters: QuestionClusters
+    cluster_by_key: dict[str, dict[str, int]]
+    """The cluster of each row of a benchmark by the row's key, by the name of the benchmark."""
+    names_of_policy: dict[str, Names]
+    """The names of each question of the policies by its identity."""
+    repeated_keys: frozenset[int]
+    """Keys of the questions of --questions that a model of the list is trained on."""
+    repeated_policy_questions: frozenset[str]
+    """Identities of the questions of policies that the policies are trained on."""
+
+
+def measured_models(
+    ablation: Ablation, options: argparse.Namespace
+) -> tuple[list[MeasuredModel], Ints]:
     """Train the reward models, let them score a policy's answers, and train policies by them.
 
     Args:
@@ -177,92 +228,85 @@ def measured_models(ablation: Ablation, options: argparse.Namespace) -> list[Mea
         options: The options of train/predictors.py.
 
     Returns:
-        The models whose training is complete, with their figures and gains.
+        The models whose training is complete, with their figures and gains, and the half of each
+        cluster of questions.
     """
     folder = ablation.folder / "predictors"
     questions = questions_of_source(options.questions, "--questions")
     repeated_keys = keys_of_repeated_questions(questions, ablation)
-    repeated_policy_questions = repeated_questions_of_policies(options)
+    policy_questions = questions_of_policies(options)
+    repeated_policy_questions = repeated_questions_of_policies(policy_questions, options)
     if any(state(run) != "complete" for run in ablation.runs):
         train_list(options)
     models = []
     with locked_folder(folder) as lock:
-        keep_settings(
-            folder / "settings.json",
-            options,
-            ("policy", "questions", "samples", "max_new_tokens", "policy_recipe"),
-        )
+        settings = ("policy", "questions", "samples", "max_new_tokens", "policy_recipe")
+        keep_settings(folder / "settings.json", options, settings)
         samples = sampled_answers(folder, questions, options)
         # A judge that compares two answers takes long, and gets the first questions only.
         samples_of_judges = folder / f"samples-{options.compared}.jsonl"
         with samples.open(encoding="utf-8") as lines:
             write_whole(samples_of_judges, "".join(islice(lines, options.compared)))
+        study_questions = questions_of_study(
+            ablation, samples, policy_questions, repeated_keys, repeated_policy_questions
+        )
         first_seed = ablation.runs[0].seed
         for run in ablation.runs:
             if state(run) != "complete":
                 continue
-            samples_of_run = samples_of_judges if paradigm(run) == JUDGE else samples
+            samples_of_run = samples_of_judges if compares(run) else samples
             scored = scored_answers(run, samples_of_run, options)
             num_unjudged = num_rows(samples_of_run) - num_rows(scored)
-            model = replace(model_of_answers(run, scored, repeated_keys), unjudged=num_unjudged)
-            model.figures.update(benchmark_figures(run))
+            models_of_run = []
+            for verdicts in ("hard", "soft") if compares(run) else ("",):
+                model = model_of_answers(run, scored, study_questions, verdicts)
+                results = folder_of_results(run, verdicts, options.launcher)
+                model.values.update(benchmark_values(run, results, study_questions))
+                models_of_run.append(replace(model, unjudged=num_unjudged))
             if run.variant in options.pays and run.seed == first_seed:
-                policy_folder = folder / "policies" / run.variant
-                gains = policy_gains(run, policy_folder, options, lock, repeated_policy_questions)
-                model.gains.update(gains)
-            models.append(model)
-    return models
+                changes = policy_changes(run, folder / "policies" / run.variant, options, lock)
+                # A judge that compares pays by its soft verdicts, the last of its two readings.
+                models_of_run[-1] = with_policies(models_of_run[-1], changes, study_questions)
+            models += models_of_run
+    return models, study_questions.clusters.halves
 
 
-def train_list(options: argparse.Namespace) -> None:
-    """Train the incomplete runs of the list with train/ablate.py.
-
-    It prints the runs that fail. They are left out of the study.
-    """
-    arguments = [str(options.list), *options.overrides]
-    arguments += ["--seeds", *(str(seed) for seed in options.seeds)]
-    arguments += ["--launcher", shlex.join(options.launcher)]
-    script = script_path("train/ablate.py")
-    subprocess.run([sys.executable, script, *arguments], check=False)
-
-
-def sampled_answers(
-    folder: Path, questions: Sequence[Question], options: argparse.Namespace
-) -> Path:
-    """Let the policy answer the questions, unless it has done so, and return the answers' file.
+def questions_of_study(
+    ablation: Ablation,
+    samples: Path,
+    policy_questions: Sequence[Preference],
+    repeated_keys: Iterable[int],
+    repeated_policy_questions: Iterable[str],
+) -> StudyQuestions:
+    """Return the questions of a study, whose clusters are in two halves.
 
     Args:
-        folder: The folder of the study.
-        questions: The questions, whose digest shows if they have changed since the policy answered.
-        options: The options of train/predictors.py.
+        ablation: The list, whose runs share their benchmarks.
+        samples: The file of the policy's answers.
+        policy_questions: The questions that are asked to trained policies.
+        repeated_keys: Keys of questions in `samples` that are trained on.
+        repeated_policy_questions: Identities of the policies' questions that are trained on.
     """
-    samples = folder / "samples.jsonl"
-    question_texts = [(question.key, question.rule) for question in questions]
-    made_from = {
-        "policy": model_digest(options.policy),
-        "questions": digest(repr(question_texts)),
-    }
-    arguments = [options.policy, str(samples), "--source", options.questions]
-    arguments += ["--samples", str(options.samples)]
-    arguments += ["--max-new-tokens", str(options.max_new_tokens)]
-    run_step(options.launcher, "eval/sample.py", arguments, samples, made_from)
-    return samples
-
-
-def scored_answers(run: Run, samples: Path, options: argparse.Namespace) -> Path:
-    """Let a reward model score the answers of a file, unless it has, and return the scores' file.
-
-    Args:
-        run: The training of the model.
-        samples: The file of the answers.
-        options: The options of train/predictors.py.
-    """
-    scored = run.folder / f"scored-{samples.name}"
-    checkpoint = str(checkpoint_of(run))
-    made_from = {"samples": content_digest(samples), "judge": model_digest(checkpoint)}
-    arguments = [checkpoint, str(samples), str(scored)]
-    run_step(options.launcher, "eval/score.py", arguments, scored, made_from)
-    return scored
+    names_by_key: dict[str, dict[str, Names]] = {}
+    for config in ablation.runs[0].recipe.evaluation.benchmarks:
+        examples = load(config).examples
+        names_by_key[config.name] = {row.key: names_of_question(row) for row in examples}
+    names_of_policy = {record.identity: names_of_question(record) for record in policy_questions}
+    all_names = [names_of_row(row) for row in rows_of(samples)]
+    for names in (*names_by_key.values(), names_of_policy):
+        all_names += names.values()
+    clusters = QuestionClusters.of_questions(all_names)
+    cluster_by_key: dict[str, dict[str, int]] = {}
+    for benchmark, names in names_by_key.items():
+        codes = clusters.clusters_of(names.values()).tolist()
+        cluster_by_key[benchmark] = dict(zip(names, codes, strict=True))
+    return StudyQuestions(
+        clusters,
+        cluster_by_key,
+        names_of_policy,
+        frozenset(repeated_keys),
+        frozenset(repeated_policy_questions),
+    )
 
 
 def num_rows(file: Path) -> int:
@@ -288,24 +332,46 @@ def keys_of_repeated_questions(questions: Sequence[Question], ablation: Ablation
     return {questions[index].key for index in repeated}
 
 
-def repeated_questions_of_policies(options: argparse.Namespace) -> set[str]:
-    """Return the identities of those questions of --policy-recipe that its policies are trained on.
+def questions_of_policies(options: argparse.Namespace) -> list[Preference]:
+    """Return the questions on which the gains of policies are measured: the recipe's first set.
 
-    They are left out of the gains of policies. Their number is printed. The result is empty without
-    --policy-recipe.
+    The result is empty without --policy-recipe.
+
+    Raises:
+        UserError: If the recipe evaluates no questions.
+    """
+    if options.policy_recipe is None:
+        return []
+    recipe = read_recipe(options.policy_recipe)
+    if not recipe.evaluation.questions:
+        raise UserError(
+            f"{options.policy_recipe}: evaluation.questions is empty. The gain of a policy is "
+            "measured on the first set of questions, which a figure of its reward model must not "
+            "come from. Name questions that the policy is not trained on."
+        )
+    # It is read as a mixture of one source.
+    section = {"sources": [recipe.evaluation.questions[0]], "cache": recipe.data.cache}
+    mixture = Mixture(MixtureConfig.model_validate(section))
+    return [mixture[index] for index in range(len(mixture))]
+
+
+def repeated_questions_of_policies(
+    records: Sequence[Preference], options: argparse.Namespace
+) -> set[str]:
+    """Return the identities of those questions of policies that the policies are trained on.
+
+    They are left out of the gains of policies. Their number is printed.
+
+    Args:
+        records: The questions, from `questions_of_policies`.
+        options: The options of train/predictors.py.
 
     Raises:
         UserError: If a quarter of the questions or more are trained on.
     """
-    if options.policy_recipe is None:
+    if not records:
         return set()
     recipe = read_recipe(options.policy_recipe)
-    if not recipe.evaluation.questions:
-        return set()  # the policy answers records that data.validation holds out
-    # A gain is measured on the first set of questions. It is read as a mixture of one source.
-    section = {"sources": [recipe.evaluation.questions[0]], "cache": recipe.data.cache}
-    mixture = Mixture(MixtureConfig.model_validate(section))
-    records = [mixture[index] for index in range(len(mixture))]
     trained_on = TrainingPrompts()
     trained_on.add_recipe(recipe.data, str(options.policy_recipe), fetch=True)
     trained_on.add_model(recipe.backbone.path)
@@ -337,45 +403,48 @@ def show_left_out(name: str, num_repeated: int, num_questions: int, notes: Itera
 
 
 def model_of_answers(
-    run: Run, scored: Path, repeated_keys: Set[int] = frozenset()
+    run: Run, scored: Path, questions: StudyQuestions, verdicts: str = ""
 ) -> MeasuredModel:
     """Return a model with the figures and the best-of-N gain of the answers that it scored.
 
     Args:
         run: The training of the model.
         scored: The file of the answers with the model's scores, a row for each question.
-        repeated_keys: Keys of questions that a model of the list was trained on. They count for no
-            figure.
+        questions: The questions of the study. Those that a model of the list was trained on count
+            for no figure.
+        verdicts: How the verdicts of a judge that compares are read; empty for other models.
     """
-    rows = [row for row in rows_of(scored) if Question.of_row(row).key not in repeated_keys]
+    rows = [
+        row for row in rows_of(scored) if Question.of_row(row).key not in questions.repeated_keys
+    ]
+    clusters = questions.clusters.clusters_of(map(names_of_row, rows))
     best_accuracy: dict[str, float] = {}
     sampled_accuracy: dict[str, float] = {}
     auc_by_question: dict[str, float] = {}
-    for name, row in zip(unique_names(rows), rows, strict=True):
-        scores = row["scores"]
+    clusters_with_auc: list[int] = []
+    for name, row, cluster in zip(unique_names(rows), rows, clusters.tolist(), strict=True):
+        scores = row[SCORE_COLUMNS[verdicts]]
         is_right = row["right"]
         best_accuracy[name] = best_of(scores, is_right, len(is_right))
         sampled_accuracy[name] = sum(is_right) / len(is_right)
         auc = in_group_auc(scores, is_right)
         if auc is not None:  # None if all answers are right, or all are wrong
             auc_by_question[name] = auc
-    figures = {}
+            clusters_with_auc.append(cluster)
+    best = np.array(list(best_accuracy.values()))
+    sampled = np.array(list(sampled_accuracy.values()))
+    gain = paired_difference(best, sampled, clusters)
+    values = {"best_of_gain": RowValues(best - sampled, clusters)}
     if auc_by_question:
-        figures["AUC"] = float(np.mean(list(auc_by_question.values())))
-    gain = paired_difference(
-        np.array(list(best_accuracy.values())),
-        np.array(list(sampled_accuracy.values())),
-        items_of_rows(rows),
-    )
-    gain_by_question = {
-        name: best_accuracy[name] - sampled_accuracy[name] for name in best_accuracy
-    }
+        aucs = np.array(list(auc_by_question.values()))
+        values["AUC"] = RowValues(aucs, np.array(clusters_with_auc, dtype=np.int64))
     return MeasuredModel(
         run,
+        verdicts,
         questions=len(rows),
-        figures=figures,
+        values=values,
         gains={"best_of_gain": (gain.mean, gain.low, gain.high)},
-        by_question={AUC: auc_by_question, BEST: best_accuracy, GAIN: gain_by_question},
+        by_question={AUC: auc_by_question, BEST: best_accuracy},
     )
 
 
@@ -395,174 +464,140 @@ def unique_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def benchmark_figures(run: Run) -> dict[str, float]:
-    """Return accuracy, calibration error and order consistency of a complete run, by name.
-
-    They are measured on each benchmark. A figure that does not apply to the paradigm is missing.
-    """
-    figures: dict[str, float | None] = {}
-    for benchmark in run.recipe.evaluation.benchmarks:
-        result = read_result(run.folder / "eval" / f"{benchmark.name}.json")
-        figures[f"{benchmark.name} accuracy"] = result.micro.half  # a tie counts half a point
-        figures[f"{benchmark.name} ECE"] = result.calibration.ece if result.calibration else None
-        order = result.votes.order if result.votes else None
-        figures[f"{benchmark.name} order consistency"] = order.rate if order else None
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-def policy_gains(
-    run: Run,
-    folder: Path,
-    options: argparse.Namespace,
-    lock: int,
-    repeated_questions: Set[str],
-) -> dict[str, Gain]:
-    """Train a policy with a reward model, and return by how much its accuracy rose.
+def benchmark_values(run: Run, results: Path, questions: StudyQuestions) -> dict[str, RowValues]:
+    """Return accuracy, calibration error and order consistency on each benchmark, by name.
 
     Args:
-        run: The training of the reward model.
-        folder: The run folder of the policy.
-        options: The options of train/predictors.py.
-        lock: The file descriptor of the study's lock.
-        repeated_questions: Identities of questions that the policy is trained on. They are left
-            out.
-
-    Returns:
-        The gains of greedy and of sampled answers: `rl_greedy_gain` and `rl_sampled_gain`.
-
-    Raises:
-        UserError: If the policy answered other questions after the training than before.
+        run: The training of the model, which is complete.
+        results: The folder of its results.
+        questions: The questions of the study.
     """
-    checkpoint = checkpoint_of(run)
-    # The policy is also evaluated at the start, before it has been trained.
-    overrides = [f"method.rewards.0.path={checkpoint}", "evaluation.at_start=true"]
-    made_from = {"reward model": model_digest(str(checkpoint))}
-    trained_checkpoint(options.policy_recipe, overrides, folder, options.launcher, lock, made_from)
-    question_set = read_recipe(folder / RECIPE).question_sets[0]
-    file_before = folder / "start" / "answers" / f"{question_set}.jsonl"
-    credits_before = credits_by_question(file_before)
-    credits_after = credits_by_question(folder / "answers" / f"{question_set}.jsonl")
-    if credits_after.keys() != credits_before.keys():
-        num_common = len(credits_after.keys() & credits_before.keys())
-        raise UserError(
-            f"{folder}: the policy answered {len(credits_after):,} questions and its start "
-            f"{len(credits_before):,}, {num_common:,} of them the same. A gain is paired by "
-            "question. Remove that folder to train the policy again."
-        )
-    questions = [
-        (identity, key) for identity, key in credits_before if identity not in repeated_questions
-    ]
-    # Intervals take into account that questions of one item, such as an image, are not independent.
-    item_by_question = items_by_question(file_before)
-    items = item_codes([item_by_question[question] for question in questions])
-    gains: dict[str, Gain] = {}
-    for sampling in ("greedy", "sampled"):
-        before = np.array([credits_before[question][sampling] for question in questions])
-        after = np.array([credits_after[question][sampling] for question in questions])
-        difference = paired_difference(after, before, items)
-        gains[f"rl_{sampling}_gain"] = (difference.mean, difference.low, difference.high)
-    return gains
+    values: dict[str, RowValues] = {}
+    for benchmark in run.recipe.evaluation.benchmarks:
+        records = read_predictions(results / benchmark.name / OWN)
+        cluster_by_key = questions.cluster_by_key[benchmark.name]
+        for figure, values_of_figure in values_of_benchmark(records, cluster_by_key).items():
+            values[f"{benchmark.name} {figure}"] = values_of_figure
+    return values
 
 
-def credits_by_question(file: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Read the points from 0 to 1 that a policy has on each question, from a file of its answers.
+def with_policies(
+    model: MeasuredModel, changes: PolicyChanges, questions: StudyQuestions
+) -> MeasuredModel:
+    """Return a model with the gains of the policies that it trained.
 
-    They are by figure, such as `greedy` for its greedy answer. The key of a question is its
-    identity and a digest of its content. Earlier versions did not store the digest, which is empty
-    then.
+    A gain is the mean over the policies' seeds, with an interval over questions.
+
+    Args:
+        model: The reward model.
+        changes: The accuracies of its policies before and after the training. Questions that
+            policies are trained on are left out.
+        questions: The questions of the study.
     """
-    return {(row["id"], row.get("key", "")): row["credits"] for row in rows_of(file)}
+    repeated = questions.repeated_policy_questions
+    is_counted = np.array([question.identity not in repeated for question in changes.questions])
+    counted = [question for question in changes.questions if question.identity not in repeated]
+    names = [questions.names_of_policy[question.identity] for question in counted]
+    clusters = questions.clusters.clusters_of(names)
+    values = dict(model.values)
+    gains = dict(model.gains)
+    gains_by_seed: dict[str, dict[int, float]] = {}
+    for sampling in SAMPLINGS:
+        name = f"rl_{sampling}_gain"
+        before = changes.before[sampling][:, is_counted]
+        after = changes.after[sampling][:, is_counted]
+        mean_before = before.mean(axis=0)
+        mean_after = after.mean(axis=0)
+        difference = paired_difference(mean_after, mean_before, clusters)
+        values[name] = RowValues(mean_after - mean_before, clusters)
+        gains[name] = (difference.mean, difference.low, difference.high)
+        gain_of_seeds = (after - before).mean(axis=1).tolist()
+        gains_by_seed[name] = dict(zip(changes.seeds, gain_of_seeds, strict=True))
+    return replace(model, values=values, gains=gains, gains_by_policy_seed=gains_by_seed)
 
 
-def items_by_question(file: Path) -> dict[tuple[str, str], str]:
-    """Return the item of each question from a file of answers, by identity and digest of content.
-
-    Questions of one item, such as questions about one image, are not independent.
-    """
-    items = {}
-    for row in rows_of(file):
-        # Earlier versions did not store items.
-        items[row["id"], row.get("key", "")] = str(row.get("item", row["id"]))
-    return items
-
-
-def correlations(models: Sequence[MeasuredModel]) -> dict[str, dict[str, Correlation]]:
+def correlations(
+    models: Sequence[MeasuredModel], halves: Ints
+) -> dict[str, dict[str, SplitCorrelation]]:
     """Return the correlation of each gain with each figure, over the models that have both.
 
-    The result is by gain, then by figure. A figure that is known of too few variants is missing. If
-    some of the models are judges that compare answers, there is also a correlation without them,
-    named `FIGURE, without judges`, because judges are another kind of model.
+    The figure and the gain come from different halves of the questions. The result is by gain,
+    then by figure. A figure that is known of too few variants is missing. If some of the models are
+    judges that compare answers, there are correlations with their hard verdicts, with their soft
+    ones, and without them (`groups_of_models`).
+
+    Args:
+        models: The models.
+        halves: The half of each cluster of questions, 0 or 1, shape (clusters,).
     """
-    correlations_by_gain: dict[str, dict[str, Correlation]] = {}
+    correlations_by_gain: dict[str, dict[str, SplitCorrelation]] = {}
     for gain in GAINS:
-        correlation_by_figure: dict[str, Correlation] = {}
+        correlation_by_figure: dict[str, SplitCorrelation] = {}
         for figure in figure_names(models):
-            measured = [
-                model for model in models if figure in model.figures and gain in model.gains
-            ]
-            without_judges = [model for model in measured if paradigm(model.run) != JUDGE]
-            models_by_name = {figure: measured}
-            if len(without_judges) < len(measured):
-                models_by_name[f"{figure}, without judges"] = without_judges
-            for name, correlated_models in models_by_name.items():
-                result = correlation_of(correlated_models, figure, gain)
+            for group, models_of_group in groups_of_models(models).items():
+                result = correlation_of(models_of_group, figure, gain, halves)
                 if result is not None:
-                    correlation_by_figure[name] = result
+                    correlation_by_figure[figure + group] = result
         correlations_by_gain[gain] = correlation_by_figure
     return correlations_by_gain
+
+
+def groups_of_models(models: Sequence[MeasuredModel]) -> dict[str, list[MeasuredModel]]:
+    """Return the models over which correlations are computed, by the end of the figure's name.
+
+    No group has two readings of one judge.
+    """
+    scoring = [model for model in models if not model.verdicts]
+    if len(scoring) == len(models):
+        return {"": scoring}
+    return {
+        ", judges by hard verdicts": [model for model in models if model.verdicts != "soft"],
+        ", judges by soft verdicts": [model for model in models if model.verdicts != "hard"],
+        ", without judges": scoring,
+    }
 
 
 def figure_names(models: Sequence[MeasuredModel]) -> list[str]:
     """Return the names of the figures that any of the models has."""
     names: dict[str, None] = {}
     for model in models:
-        names |= dict.fromkeys(model.figures)
+        names |= dict.fromkeys(name for name in model.values if name not in GAINS)
     return list(names)
 
 
-def correlation_of(models: Sequence[MeasuredModel], figure: str, gain: str) -> Correlation | None:
-    """Return the correlation of a figure with a gain.
+def correlation_of(
+    models: Sequence[MeasuredModel], figure: str, gain: str, halves: Ints
+) -> SplitCorrelation | None:
+    """Return the correlation of a figure with a gain on the other half of the questions.
 
-    Returns None for too few variants, or if the figure or the gain does not vary.
+    Models that lack one of the two on a half are left out. Returns None for too few variants, or
+    if one of the two does not vary.
 
     Args:
-        models: The models, which all have the figure and the gain.
+        models: The models.
         figure: The name of the figure.
         gain: The name of the gain.
+        halves: The half of each cluster of questions, shape (clusters,).
     """
-    if figure == "AUC" and gain == "best_of_gain":
-        # They come from the same answers, and would correlate by chance.
-        return correlation_over_halves(models)
-    values = np.array([model.figures[figure] for model in models])
-    mean_gains = np.array([model.gains[gain][0] for model in models])
-    return correlation(values, mean_gains, [model.run.variant for model in models])
-
-
-def correlation_over_halves(models: Sequence[MeasuredModel]) -> Correlation | None:
-    """Return the correlation of AUC on one half of the questions with the gain on the other half.
-
-    The gain is the best-of-N gain. Models that lack one of the two on a half are left out. Returns
-    None for too few variants, or if one of the two does not vary.
-    """
-    names: set[str] = set()
-    for model in models:
-        names |= model.by_question.get(GAIN, {}).keys()
-    questions = sorted(names)
+    clusters = QuestionClusters({}, halves)
     usable_models = []
     for model in models:
-        has_auc = has_both_halves(model.by_question.get(AUC, {}), questions)
-        if has_auc and has_both_halves(model.by_question[GAIN], questions):
+        both = [model.values[name] for name in (figure, gain) if name in model.values]
+        if len(both) == 2 and all(map(clusters.has_both_halves, both)):
             usable_models.append(model)
-    aucs = means_of_halves([model.by_question[AUC] for model in usable_models], questions)
-    gains = means_of_halves([model.by_question[GAIN] for model in usable_models], questions)
-    return correlation_of_halves(aucs, gains, [model.run.variant for model in usable_models])
+    return split_correlation(
+        [model.values[figure] for model in usable_models],
+        [model.values[gain] for model in usable_models],
+        halves,
+        [model.run.variant for model in usable_models],
+    )
 
 
 def too_few(models: Sequence[MeasuredModel]) -> list[str]:
     """Return a sentence about every figure that is known of too few variants for a coefficient."""
     sentences = []
     for figure in figure_names(models):
-        variants = {model.run.variant for model in models if figure in model.figures}
+        variants = {model.run.variant for model in models if figure in model.values}
         if len(variants) < LEAST_RECIPES:
             sentences.append(
                 f"{figure}: known of {len(variants)} variants, a coefficient needs {LEAST_RECIPES}"
@@ -574,11 +609,12 @@ def variant_lines(models: Sequence[MeasuredModel], reference: str) -> dict[str, 
     """Return a line for each variant, by AUC and by BEST.
 
     A line is over the seeds of a variant, and over the questions for which all models have the
-    figure. A figure without such questions is missing.
+    figure. A figure without such questions is missing. The two readings of a judge have a line
+    each.
 
     Args:
         models: The models.
-        reference: The variant from which the others differ.
+        reference: The label of the models from which the others differ.
     """
     if not models:
         return {}
@@ -592,19 +628,30 @@ def variant_lines(models: Sequence[MeasuredModel], reference: str) -> dict[str, 
         for model in models:
             values = model.by_question[figure]
             credits = np.array([values[question] for question in common_questions])
-            credits_by_variant.setdefault(model.run.variant, {})[model.run.seed] = credits
+            credits_by_variant.setdefault(model.label, {})[model.run.seed] = credits
         credits_by_figure[figure] = credits_by_variant
     return lines_by_figure(credits_by_figure, reference, items_by_figure={})
 
 
-def study_result(models: Sequence[MeasuredModel], ablation: Ablation) -> StudyResult:
-    """Return the figures of all models, with their tables, charts and report."""
-    lines = variant_lines(models, ablation.reference)
-    variant_rows = flat_rows(ablation, lines)
-    interval_note = statement(ablation.reference, comparisons_in(lines))
+def study_result(models: Sequence[MeasuredModel], halves: Ints, ablation: Ablation) -> StudyResult:
+    """Return the figures of all models, with their tables, charts and report.
+
+    Args:
+        models: The models.
+        halves: The half of each cluster of questions, 0 or 1, shape (clusters,).
+        ablation: The list.
+    """
+    labels = {model.label: model.run.variant for model in models}
+    reference = ablation.reference
+    # If the first variant is a judge, its first reading is the one that others differ from.
+    reference = next((label for label, name in labels.items() if name == reference), reference)
+    changes = {label: ablation.changes[variant] for label, variant in labels.items()}
+    lines = variant_lines(models, reference)
+    variant_rows = flat_rows(replace(ablation, changes=changes), lines)
+    interval_note = statement(reference, comparisons_in(lines))
     stored_models = [model.stored for model in models]
     stored_correlations = {}
-    for gain, correlation_by_figure in correlations(models).items():
+    for gain, correlation_by_figure in correlations(models, halves).items():
         stored_correlations[gain] = {
             figure: asdict(result) for figure, result in correlation_by_figure.items()
         }
@@ -613,9 +660,7 @@ def study_result(models: Sequence[MeasuredModel], ablation: Ablation) -> StudyRe
     variant_tables = {}
     for figure, rows_of_figure in rows_by_benchmark(variant_rows).items():
         num_questions = rows_of_figure[0]["n"]
-        table = variants_table(
-            figure, rows_of_figure, ablation.reference, "questions", interval_note
-        )
+        table = variants_table(figure, rows_of_figure, reference, "questions", interval_note)
         heading = f"{figure}, by variant ({num_questions:,} questions)"
         variant_tables[heading] = table.without("changes")
     coefficient_tables = [
@@ -631,6 +676,7 @@ def study_result(models: Sequence[MeasuredModel], ablation: Ablation) -> StudyRe
             "variants": variant_rows,
             "statement": interval_note,
             "missing": missing,
+            "reference": reference,
         },
         tables=(*coefficient_tables, *variant_tables.values()),
         charts=tuple(_charts(stored_models)),
@@ -645,7 +691,7 @@ def not_in_tables(models: Sequence[MeasuredModel], ablation: Ablation) -> list[s
     """Return texts about the runs, questions and figures that are in no table."""
     missing = [str(run) for run in ablation.runs if state(run) != "complete"]
     for model in models:
-        if model.unjudged:
+        if model.unjudged and model.verdicts != "soft":  # the same answers are read twice
             missing.append(
                 f"{model.run}: {model.unjudged:,} questions, whose answers have no scores"
             )

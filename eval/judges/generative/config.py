@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from mmrm.data.prompts import JudgeTemplate
 from mmrm.eval.judges.judging_config import ComparisonsConfig, JudgeConfig, JudgingConfig
+from mmrm.eval.protocol import Verdicts
 
 
 class GenerativeJudgeConfig(JudgeConfig, JudgingConfig, ComparisonsConfig):
@@ -24,6 +25,10 @@ class GenerativeJudgeConfig(JudgeConfig, JudgingConfig, ComparisonsConfig):
     template: JudgeTemplate | Literal["benchmark"] | None = None
     """The words with which the judge is asked. Null takes the template of the checkpoint's
     training, and `benchmark` the benchmark's own prompt and parser."""
+    verdicts: Verdicts = "hard"
+    """How verdicts on your own responses are read: the response that a judgement names (`hard`), or
+    the probability of each verdict at the place where the verdict stands (`soft`). In a benchmark,
+    its protocol decides instead."""
 
     @property
     def compares(self) -> bool:
@@ -33,3 +38,13 @@ class GenerativeJudgeConfig(JudgeConfig, JudgingConfig, ComparisonsConfig):
     def checkpoints(self) -> tuple[str, ...]:
         """Return the checkpoint that the judge loads."""
         return (self.checkpoint,)
+
+    def deciding_settings(self, is_file: bool) -> list[str]:
+        """Return the settings that decide the judge's scores, as texts for its digest.
+
+        Hard verdicts are left out, so that the digest of such a judge is that of earlier versions.
+        """
+        excluded = {"checkpoint"}
+        if self.verdicts == "hard":
+            excluded.add("verdicts")
+        return [str(is_file), self.model_dump_json(exclude=excluded)]

@@ -26,6 +26,7 @@ from mmrm.eval.candidates import (
     Vote,
     images_as_shown,
     videos_as_shown,
+    won_shares,
 )
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.checkpoint import Runtime, load_checkpoint
@@ -48,7 +49,7 @@ from mmrm.eval.judges.tournament import (
     scores_from_votes,
 )
 from mmrm.eval.judges.writing import WritingJudge, usage_of_texts
-from mmrm.eval.protocol import ProtocolConfig
+from mmrm.eval.protocol import ProtocolConfig, Verdicts
 from mmrm.eval.verdict_form import TAGGED, VerdictForm, verdict_form_of
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig, SamplingConfig
@@ -56,6 +57,10 @@ from mmrm.models.encoder import Conversation
 from mmrm.models.generation import Generation
 from mmrm.models.packing.packed_batch import PackedBatch
 from mmrm.models.portable.language_model import LabelModel
+
+HARD = "hard"
+"""The name in `Scores.attributes` of the share of its comparisons that a response won by the words
+of the judgements, if its score is the mean of their probabilities."""
 
 
 def by_template(template: JudgeTemplate) -> Ask:
@@ -133,11 +138,15 @@ class GenerativeJudge(WritingJudge):
     comparisons: ComparisonsConfig = EVERY_PAIR
     """The comparisons by which people's own responses are ranked. Those of a benchmark are in its
     protocol."""
+    verdicts: Verdicts = "hard"
+    """How verdicts on people's own responses are read. Those of a benchmark are read by its
+    protocol."""
 
     @property
     def reads_softly(self) -> bool:
-        """True if verdicts are probabilities. People's own responses get hard verdicts."""
-        return self.protocol is not None and self.protocol.verdicts == "soft"
+        """True if verdicts are probabilities."""
+        verdicts = self.verdicts if self.protocol is None else self.protocol.verdicts
+        return verdicts == "soft"
 
     @property
     def writes_rationales(self) -> bool:
@@ -301,7 +310,12 @@ class GenerativeJudge(WritingJudge):
             verdict = result.verdicts[index] if result.verdicts else None
             votes.append(Vote(comparison.shown, named_response, text, verdict))
         usage = sum((result.usage for result in results), Usage())
-        return scores_from_votes(candidates, votes, usage)
+        scores = scores_from_votes(candidates, votes, usage)
+        if self.protocol is None and self.reads_softly:
+            hard_votes = [replace(vote, soft=None) for vote in votes]
+            hard_shares = won_shares(len(candidates.responses), hard_votes)
+            scores = replace(scores, attributes={HARD: hard_shares})
+        return scores
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
         """Return notes to print with figures that are computed from these scores.
@@ -387,5 +401,6 @@ def load_generative_judge(
         form=form,
         takes_benchmark_prompt=template == "benchmark",
         comparisons=config,
+        verdicts=config.verdicts,
         about=notes,
     )

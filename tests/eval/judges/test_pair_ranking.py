@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError
 from mmrm.data.preference import text, text_responses
-from mmrm.eval.candidates import Candidates, Scores, Vote
+from mmrm.eval.candidates import Candidates, Scores, SoftVerdict, Vote
 from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.judging_config import ComparisonsConfig
@@ -213,3 +213,17 @@ def test_the_pairs_of_a_ranking_have_all_that_belongs_to_the_prompt() -> None:
     for pair in PairRanking(candidates, SORTED).next_pairs():
         assert pair.videos == candidates.videos
         assert pair.criteria == candidates.criteria
+
+
+def test_a_soft_vote_counts_by_its_probabilities() -> None:
+    ranking = PairRanking(candidates_of([0.0, 1.0, 2.0]), SORTED)
+    pairs = ranking.next_pairs()
+    votes = [
+        Vote((0, 1), None, "?", SoftVerdict(0.7, 1.0)),
+        Vote((1, 0), 1, "1", SoftVerdict(0.6, 1.0)),
+    ]
+    first, second = ranking.pairs[0]
+    ranking.pairs = ranking.pairs[:1]
+    ranking.add([scores_from_votes(pairs[0], votes)])
+    assert ranking.wins[first, second] == pytest.approx(0.7 + 0.4)
+    assert ranking.wins[second, first] == pytest.approx(0.3 + 0.6)

@@ -169,8 +169,11 @@ def test_reward_models_stand_with_gains_coefficients_and_a_dot_for_each(
     words = words_in(text)
     assert "few 0 Naive-RM 1,000 40.0 60.0 0.0 −5.0 [−7.0, −3.0] −5.0 [−10.0, +10.0] –" in words
     assert "few 1 Naive-RM 1,000 45.0 70.0 1.0 −3.0 [−5.0, −1.0] – –" in words
-    mean, low, high = found["correlations"]["best_of_gain"]["AUC"]["pearson"]
-    assert f"AUC 12 {mean:+.2f} [{low:+.2f}, {high:+.2f}]" in words
+    coefficients = found["correlations"]["best_of_gain"]["AUC"]
+    texts = []
+    for mean, low, high in (coefficients["spearman"], *coefficients["directions"]):
+        texts.append(f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]")
+    assert f"AUC 12 {' '.join(texts)}" in words
     assert "Not in the tables: judge, seed 2." in words
     assert "AUC inside a question, 40 questions" in words
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmrm.data.arrays import Floats
-from mmrm.eval.results.correlation import correlation, correlation_of_halves, fisher_interval
+from mmrm.eval.results.correlation import correlation, fisher_interval
 
 NAMES = list("abcdefgh")
 
@@ -92,13 +92,3 @@ def test_one_recipe_can_make_a_coefficient() -> None:
     assert found.pearson[0] > 0.95
     assert found.without["h"][0] == pytest.approx(np.corrcoef(x[:7], y[:7])[0, 1])
     assert found.without["a"][0] > 0.95
-
-
-def test_a_figure_of_one_half_predicts_the_gain_of_the_other() -> None:
-    generator = np.random.default_rng(0)
-    figure, gain = generator.normal(size=(2, 2, 8))
-    found = correlation_of_halves(figure, gain, NAMES)
-    assert found is not None
-    both = [np.corrcoef(figure[0], gain[1])[0, 1], np.corrcoef(figure[1], gain[0])[0, 1]]
-    assert found.pearson[0] == pytest.approx(np.tanh(np.mean(np.arctanh(both))))
-    assert correlation_of_halves(np.zeros((2, 8)), gain, NAMES) is None

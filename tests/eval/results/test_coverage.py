@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from mmrm.data.arrays import Floats, Ints
 from mmrm.eval.policies.best_of import best_of, best_score
-from mmrm.eval.results.correlation import correlation, correlation_of_halves
+from mmrm.eval.results.correlation import correlation
 from mmrm.eval.results.intervals import (
     accuracy_interval,
     accuracy_over_seeds,
@@ -486,57 +486,6 @@ def test_three_recipes_have_no_coefficient() -> None:
     old_covered, _ = coverage(old_intervals.pearson_over_clusters, draw, OLD_DRAWS)
     print(f"Pearson, 3 recipes, 0.8: no interval; before {100 * old_covered:.1f} %")
     assert old_covered < LEAST
-
-
-def draw_halves(generator: np.random.Generator, recipes: int, coefficient: float) -> Draw:
-    """Return figures and gains on two halves of the questions; the chance of a half's answers moves both alike."""
-    shared = generator.normal(size=recipes)
-    own = generator.normal(size=(2, recipes))
-    of_figure, of_gain = np.sqrt(coefficient) * shared + np.sqrt(1 - coefficient) * own
-    noise = generator.normal(0, 0.5, (2, recipes))
-    names = [str(index) for index in range(recipes)]
-    truth = coefficient / (1 + 0.5**2)
-    return (of_figure + noise, of_gain + noise, names), truth
-
-
-def ends_of_halves(x: Floats, y: Floats, names: list[str]) -> Interval:
-    found = correlation_of_halves(x, y, names)
-    assert found is not None
-    return found.pearson[1], found.pearson[2]
-
-
-@pytest.mark.parametrize("coefficient", [0.0, 0.8])
-@pytest.mark.parametrize("recipes", [8, 12])
-def test_correlations_of_halves(recipes: int, coefficient: float) -> None:
-    check(
-        Cell(
-            f"Pearson of halves, {recipes} recipes, {coefficient}",
-            partial(draw_halves, recipes=recipes, coefficient=coefficient),
-            ends_of_halves,
-        )
-    )
-
-
-def test_equal_models_have_no_correlation_on_halves() -> None:
-    """Twelve equal models: a figure and a gain from the same answers correlate, from other answers they do not."""
-    generator = np.random.default_rng(0)
-    names = [str(index) for index in range(12)]
-    same, halves = [], []
-    for _ in range(DRAWS):
-        noise = generator.normal(size=(2, 12))
-        figure = noise + generator.normal(size=(2, 12))
-        gain = noise + generator.normal(size=(2, 12))
-        found = correlation(figure.mean(axis=0), gain.mean(axis=0), names)
-        found_on_halves = correlation_of_halves(figure, gain, names)
-        assert found is not None
-        assert found_on_halves is not None
-        same.append(found.pearson[0])
-        halves.append(found_on_halves.pearson[0])
-    print(
-        f"12 equal models: r {np.mean(halves):+.2f} on halves; before, on the same answers, {np.mean(same):+.2f}"
-    )
-    assert abs(np.mean(halves)) < 0.03
-    assert np.mean(same) > 0.4
 
 
 # What is behind a score.

@@ -15,6 +15,7 @@ from torch import Tensor
 from mmrm.data.preference import Message, text_pair
 from mmrm.data.prompts import write_judgement
 from mmrm.eval.candidates import Candidates, Example, SoftVerdict, Vote, won_shares
+from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.eval.judges.generative.soft_verdicts import soft_verdict
 from mmrm.eval.judges.packed_inference import Packed
@@ -274,6 +275,26 @@ def test_a_judge_without_a_protocol_gives_hard_verdicts(checkpoint: str) -> None
     assert not judging.reads_softly
     [scores] = judging.score_batch(EXAMPLES[:1])
     assert not scores.is_soft
+
+
+def test_soft_verdicts_on_own_responses_come_with_those_of_the_words(checkpoint: str) -> None:
+    """The file's `verdicts` decides without a protocol; a benchmark's protocol decides in its place."""
+    judging = judge(checkpoint, ask=by_template("short"), verdicts="soft")
+    [scores] = judging.score_batch(EXAMPLES[:1])
+    [by_protocol] = soft(judge(checkpoint, ask=by_template("short"))).judge(EXAMPLES[:1])
+    assert_exact(scores.values[0], by_protocol.values[0])
+    assert by_protocol.attributes == {}
+    [hard] = judge(checkpoint, ask=by_template("short")).score_batch(EXAMPLES[:1])
+    assert scores.attributes == {"hard": hard.values}
+    assert not JudgeOfBenchmark(judging).judge(EXAMPLES[:1])[0].is_soft
+
+
+def test_a_digest_of_hard_verdicts_does_not_name_them() -> None:
+    settings = {"type": "generative", "checkpoint": "runs/a/best"}
+    hard = GenerativeJudgeConfig.model_validate(settings).deciding_settings(is_file=True)
+    assert "verdicts" not in hard[1]
+    softly = GenerativeJudgeConfig.model_validate(settings | {"verdicts": "soft"})
+    assert '"verdicts":"soft"' in softly.deciding_settings(is_file=True)[1]
 
 
 def test_notes_count_the_judgements_without_a_verdict(checkpoint: str) -> None:

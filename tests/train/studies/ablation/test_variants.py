@@ -50,7 +50,7 @@ def test_a_shipped_list_names_its_command_and_spares_the_disk(path: Path) -> Non
     text = path.read_text(encoding="utf-8")
     commands = [
         f"#   python train/{name}.py recipes/{path.relative_to(FOLDER)}"
-        for name in ("ablate", "compare_objectives", "picture_faults", "frame_order")
+        for name in ("ablate", "compare_objectives", "picture_faults", "frame_order", "predictors")
     ]
     assert any(command in text for command in commands)
     ablation = read_ablation(path)
