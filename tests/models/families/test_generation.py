@@ -26,6 +26,7 @@ LIKELY = {
     "internvl": (0, 3.5),
     "video_llama_3": (13, 2.5),
     "glm4v": (10, 3.0),
+    "cosmos3_edge": (1, 2.5),
 }
 """A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
 

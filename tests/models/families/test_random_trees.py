@@ -33,7 +33,7 @@ NUM_WRITING_ROWS = 6
 MAX_NEW_TOKENS = 6
 END_FACTOR = 3.0
 """The end of a text is made likelier by this factor, so that texts end at different lengths."""
-SEEDS = {"video_llama_3": 13, "glm4v": 5}
+SEEDS = {"video_llama_3": 13, "glm4v": 5, "cosmos3_edge": 1}
 """The seed of the weights with which they do, if it is not 0."""
 
 

@@ -223,6 +223,7 @@ def test_remote_code_scores_like_a_packed_row(tmp_path: Path) -> None:
     [
         ("qwen2_5_vl", TrimmedSides(beginning=False, end=False), " Red "),
         ("qwen3_5", TrimmedSides(beginning=True, end=True), "Red"),
+        ("cosmos3_edge", TrimmedSides(beginning=False, end=True), " Red"),
     ],
 )
 def test_the_sides_that_a_template_trims_are_known(
