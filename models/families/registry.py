@@ -88,7 +88,8 @@ def family_of(model_type: object, where: object = "the model") -> Family:
     reason = REFUSED.get(str(model_type), "packed rows were not shown to be exact for it")
     raise CheckpointError(
         f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of "
-        f"these: {WORKS}. models/README.md explains how to add a family."
+        f"these: {WORKS}. models/families/README.md "
+        "explains how to add a family."
     )
 
 
