@@ -575,8 +575,9 @@ def image_tokens_of(
     # and 1 for the towers with `num_channels`.
     default_patches_per_side = 1 if "num_channels" in vision else 2
     patches_per_side = vision.get("spatial_merge_size", default_patches_per_side)
-    # Only models whose image processor enlarges short sides, such as GLM-4.1V, have this key.
-    enlarges_short_sides = "image_start_token_id" in config
+    # Only models whose image processor enlarges short sides have these keys: GLM-4.1V the first,
+    # Cosmos3-Edge the second.
+    enlarges_short_sides = "image_start_token_id" in config or "num_patches" in vision
     token_side = patch_side * patches_per_side
     return PatchTokens(min_pixels, max_pixels, token_side, enlarges_short_sides, videos)
 

@@ -73,13 +73,13 @@ class BackboneConfig(GrowingSection):
     """Dtype in which the model computes. Trained parameters in bfloat16 also have fp32 weights."""
     min_pixels: int = Field(default=3136, ge=784, le=10**8)
     """Smaller images are enlarged to this number of pixels. A token covers 784 pixels, 1,024 in
-    Qwen3-VL and Qwen3.5, 196 in VideoLLaMA3. InternVL uses whole tiles of 200,704 pixels, at least
-    as many as hold this number of pixels."""
+    Qwen3-VL, Qwen3.5 and Cosmos3-Edge, 196 in VideoLLaMA3. InternVL uses whole tiles of 200,704
+    pixels, at least as many as hold this number of pixels."""
     max_pixels: int = Field(default=1003520, ge=784, le=10**8)
     """Larger images are made smaller, to this number of pixels. A token covers 784 pixels, 1,024 in
-    Qwen3-VL and Qwen3.5, 196 in VideoLLaMA3. InternVL uses as many tiles of 200,704 pixels as fit,
-    including the tile of the whole image: the default allows 4 and that tile, and 2609152 allows 12
-    and that tile, as in the released models."""
+    Qwen3-VL, Qwen3.5 and Cosmos3-Edge, 196 in VideoLLaMA3. InternVL uses as many tiles of 200,704
+    pixels as fit, including the tile of the whole image: the default allows 4 and that tile, and
+    2609152 allows 12 and that tile, as in the released models."""
     videos: VideoConfig = VideoConfig()
     """How videos are shown. Records with videos need PyAV: `pip install -e .[video]`."""
     system_prompt: str | None = None

@@ -50,7 +50,7 @@ from mmrm.models.portable.turns import (
     ENDED_BY_TEMPLATE,
     TurnRules,
     apply_template,
-    trims_answers,
+    trimmed_sides,
 )
 from mmrm.models.video_patches import FrameCache, ProcessedVideo, VideoCache
 
@@ -271,7 +271,7 @@ class Encoder:
             )
         self.template_writes_start_mark = start_mark is not None and start_mark in rendered_image
         self.image_text = text_of_image(tokenizer)
-        self.trims_answers = trims_answers(tokenizer, self.turn_rules)
+        self.trimmed_sides = trimmed_sides(tokenizer, self.turn_rules)
         self.patches = PatchCache(image_processor, self.vision)
         self.family_title = family.title
         self.image_mark = image_mark
@@ -373,8 +373,7 @@ class Encoder:
 
         Some templates remove the white space around it.
         """
-        answer = joined_text(turn)
-        return answer.strip() if self.trims_answers else answer
+        return self.trimmed_sides.trim(joined_text(turn))
 
     def _apply_template(self, turns: Sequence[Message], open_turn: bool) -> str:
         """Return turns as the chat template renders them; see `apply_template`."""

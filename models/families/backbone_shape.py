@@ -44,7 +44,7 @@ def shape_of(path: str) -> Shape | None:
         # in config.json.
         text_config = config.get("text_config")
         sizes = dict(text_config if isinstance(text_config, dict) else config)
-        for key in ("tie_word_embeddings", "vision_config"):
+        for key in family.shape.outside_text_config:
             if key in config:
                 sizes[key] = config[key]
         return TypeAdapter(family.shape).validate_json(json.dumps(sizes), strict=True)

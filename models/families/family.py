@@ -117,6 +117,8 @@ class Shape(ABC):
 
     images: ClassVar[ImageLayout] = PATCHES
     """The rules by which images are divided into patches and tokens."""
+    outside_text_config: ClassVar[tuple[str, ...]] = ("tie_word_embeddings", "vision_config")
+    """Fields that config.json has beside `text_config`; all others are inside it."""
 
     hidden_size: Size
     num_hidden_layers: Size

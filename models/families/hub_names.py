@@ -57,7 +57,7 @@ def refusal_of_name(name: str) -> str:
         model_type = REFUSED_CHECKPOINTS[name]
         return (
             f"{name} is a {model_type!r} model, and this family does not work here: "
-            f"{REFUSED[model_type]}. models/README.md explains how to add a family."
+            f"{REFUSED[model_type]}. models/families/README.md explains how to add a family."
         )
     if "/" in name or name == EMBEDDED_NAME:
         return ""

@@ -2,6 +2,7 @@
 
 from mmrm.data.errors import CheckpointError
 from mmrm.models.families import (
+    cosmos3_edge,
     glm4v,
     internvl,
     qwen2_5_vl,
@@ -22,6 +23,7 @@ FAMILIES: dict[str, Family] = {
     "internvl": internvl.FAMILY,
     "video_llama_3": video_llama_3.FAMILY,
     "glm4v": glm4v.FAMILY,
+    "cosmos3_edge": cosmos3_edge.FAMILY,
 }
 """`model_type` in config.json to a family. A new family is a file of this folder and a row here."""
 
@@ -86,7 +88,8 @@ def family_of(model_type: object, where: object = "the model") -> Family:
     reason = REFUSED.get(str(model_type), "packed rows were not shown to be exact for it")
     raise CheckpointError(
         f"{where} is a {model_type or 'nameless'!r} model: {reason}. Give a checkpoint of one of "
-        f"these: {WORKS}. models/README.md explains how to add a family."
+        f"these: {WORKS}. models/families/README.md "
+        "explains how to add a family."
     )
 
 

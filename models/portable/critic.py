@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from .language_model import (
+    Cosmos3EdgeLanguageModel,
     Glm4vLanguageModel,
     InternVLLanguageModel,
     LabelModel,
@@ -114,3 +115,7 @@ class VideoLlama3CriticRewardModel(Critic, VideoLlama3LanguageModel):
 
 class Glm4vCriticRewardModel(Critic, Glm4vLanguageModel):
     """The critic on GLM-4.1V."""
+
+
+class Cosmos3EdgeCriticRewardModel(Critic, Cosmos3EdgeLanguageModel):
+    """The critic on Cosmos3-Edge."""

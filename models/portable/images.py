@@ -1,7 +1,7 @@
 """The form in which a model takes images: as grids of patches, or as tiles.
 
-Qwen2-VL to Qwen3.5, VideoLLaMA3 and GLM-4.1V take grids of patches, InternVL takes tiles. `images_of`
-returns the class with the rules for a model. The classes are not instantiated.
+Qwen2-VL to Qwen3.5, VideoLLaMA3, GLM-4.1V and Cosmos3-Edge take grids of patches, InternVL takes
+tiles. `images_of` returns the class with the rules for a model. The classes are not instantiated.
 
 This file is saved with every checkpoint that has a reward head, so it imports torch and
 transformers alone.
@@ -15,6 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import (
+    Cosmos3EdgeImageProcessorPil,
     Glm4vImageProcessorPil,
     GotOcr2ImageProcessorPil,
     Qwen2VLImageProcessorPil,
@@ -141,6 +142,13 @@ class Glm4vGrids(PatchGrids):
     processor = Glm4vImageProcessorPil
 
 
+class Cosmos3EdgeGrids(PatchGrids):
+    """The rules of Cosmos3-Edge, which has its own image processor."""
+
+    takes_videos = False
+    processor = Cosmos3EdgeImageProcessorPil
+
+
 class Tiles:
     """The rules of models that take images cut into tiles, which have equally many tokens.
 
@@ -221,6 +229,7 @@ OTHERS: dict[str, type[PatchGrids] | type[Tiles]] = {
     "internvl": Tiles,
     "video_llama_3": UnmergedGrids,
     "glm4v": Glm4vGrids,
+    "cosmos3_edge": Cosmos3EdgeGrids,
 }
 """`model_type` to the class with its rules; Qwen2-VL has `PatchGrids`."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import (
+    Cosmos3EdgeForConditionalGeneration,
     Glm4vForConditionalGeneration,
     InternVLForConditionalGeneration,
     PreTrainedModel,
@@ -225,6 +226,16 @@ class Glm4vLanguageModel(LabelModel, Glm4vForConditionalGeneration):  # type: ig
     released_layout = RELEASED_CURRENT
 
 
+class Cosmos3EdgeLanguageModel(
+    LabelModel,
+    Cosmos3EdgeForConditionalGeneration,  # type: ignore[misc]
+):
+    """The language model on Cosmos3-Edge."""
+
+    forward = forward_of(Cosmos3EdgeForConditionalGeneration)
+    released_layout = RELEASED_CURRENT
+
+
 # config.json of a saved model names its class. Other projects load the stock class.
 LanguageModel.__name__ = Qwen2_5_VLForConditionalGeneration.__name__
 Qwen2VLLanguageModel.__name__ = Qwen2VLForConditionalGeneration.__name__
@@ -234,3 +245,4 @@ Qwen3_5LanguageModel.__name__ = Qwen3_5ForConditionalGeneration.__name__
 InternVLLanguageModel.__name__ = InternVLForConditionalGeneration.__name__
 VideoLlama3LanguageModel.__name__ = VideoLlama3ForConditionalGeneration.__name__
 Glm4vLanguageModel.__name__ = Glm4vForConditionalGeneration.__name__
+Cosmos3EdgeLanguageModel.__name__ = Cosmos3EdgeForConditionalGeneration.__name__

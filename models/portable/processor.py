@@ -34,7 +34,7 @@ from .decoding import upright_rgb
 from .frame_sampling import FRAMES_OF_PATCH
 from .images import PatchGrids, images_of
 from .positions import mrope
-from .turns import TurnRules, apply_template, trims_answers
+from .turns import TurnRules, apply_template, trimmed_sides
 from .videos import (
     PatchesOfVideo,
     frames_as_images,
@@ -509,10 +509,9 @@ def _tokenise(
             tokens in the text than images, or the same of videos.
     """
     image_lengths = [image.num_tokens for image in media.images]
-    response = joined_text(answer["content"])
     rules = TurnRules.of(config)
-    if trims_answers(tokenizer, rules):
-        response = response.strip()
+    response = joined_text(answer["content"])
+    response = trimmed_sides(tokenizer, rules).trim(response)
     opening = apply_template(tokenizer, turns, rules, open_turn=True)
     rendered = apply_template(tokenizer, [*turns, answer], rules, open_turn=False)
     if not rendered.startswith(opening + response):

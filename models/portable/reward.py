@@ -28,6 +28,8 @@ from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
+    Cosmos3EdgeModel,
+    Cosmos3EdgePreTrainedModel,
     Glm4vModel,
     Glm4vPreTrainedModel,
     InternVLModel,
@@ -650,6 +652,13 @@ class Glm4vScalarRewardModel(ScalarReward, Glm4vPreTrainedModel):  # type: ignor
     """The scalar model on GLM-4.1V."""
 
     stock = Glm4vModel
+    released_layout = RELEASED_CURRENT
+
+
+class Cosmos3EdgeScalarRewardModel(ScalarReward, Cosmos3EdgePreTrainedModel):  # type: ignore[misc]
+    """The scalar model on Cosmos3-Edge."""
+
+    stock = Cosmos3EdgeModel
     released_layout = RELEASED_CURRENT
 
 

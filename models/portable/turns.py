@@ -67,18 +67,36 @@ def apply_template(
     return rendered
 
 
-def trims_answers(tokenizer: Any, rules: TurnRules) -> bool:
-    """Return True if the chat template removes white space around the text of an answer.
+class TrimmedSides(NamedTuple):
+    """The sides of an answer at which the chat template removes white space."""
+
+    beginning: bool
+    end: bool
+
+    def trim(self, answer: str) -> str:
+        """Return an answer as the template writes it."""
+        if self.beginning:
+            answer = answer.lstrip()
+        if self.end:
+            answer = answer.rstrip()
+        return answer
+
+
+def trimmed_sides(tokenizer: Any, rules: TurnRules) -> TrimmedSides:
+    """Return the sides at which the chat template removes white space around an answer.
+
+    A template that joins an answer to a block of thoughts before it trims the text may remove white
+    space at the end alone.
 
     Args:
         tokenizer: The tokenizer, with its chat template.
         rules: The rules of the template.
     """
-    answer = "  answer  "
     turns = []
-    for role, text in (("user", "-"), ("assistant", answer)):
+    for role, text in (("user", "-"), ("assistant", "  answer  ")):
         turns.append({"role": role, "content": [{"type": "text", "text": text}]})
-    return answer not in apply_template(tokenizer, turns, rules, open_turn=False)
+    rendered = apply_template(tokenizer, turns, rules, open_turn=False)
+    return TrimmedSides(beginning="  answer" not in rendered, end="answer  " not in rendered)
 
 
 def _for_template(turn: Mapping[str, Any], next_role: str, rules: TurnRules) -> Mapping[str, Any]:

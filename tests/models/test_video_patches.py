@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from mmrm.data.errors import RecordError
 from mmrm.data.preference import Response
 from mmrm.models.config import BackboneConfig
 from mmrm.models.encoder import Conversation, Encoder
+from mmrm.models.families.registry import FAMILIES as ALL_FAMILIES
 from tests.models import stock, tiny
 from tests.models.exactness import float64
 from tests.models.families.arrangements import reward_model
@@ -31,7 +33,7 @@ from tests.models.families.random_videos import (
     stock_inputs,
 )
 
-FAMILIES_OF_IMAGES = ("internvl", "video_llama_3")
+FAMILIES_OF_IMAGES = ("internvl", "video_llama_3", "cosmos3_edge")
 
 
 @pytest.fixture
@@ -78,10 +80,9 @@ def test_positions_are_those_of_transformers_while_frames_take_fewer_than_a_side
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("family", ["internvl", "video_llama_3", "glm4v"])
+@pytest.mark.parametrize("family", ["internvl", "video_llama_3", "glm4v", "cosmos3_edge"])
 def test_families_without_videos_refuse_them_by_name(family: str) -> None:
-    titles = {"internvl": "InternVL", "video_llama_3": "VideoLLaMA3", "glm4v": r"GLM-4\.1V"}
-    title = titles[family]
+    title = re.escape(ALL_FAMILIES[family].title)
     conversation = video_conversation(Video(clip(3, 56, 56)))
     with pytest.raises(RecordError, match=f"a record: .*{title} has no tokens of videos here"):
         tiny.encoder(family).encode_conversations([conversation], "end_of_turn", "a record")

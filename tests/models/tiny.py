@@ -74,7 +74,31 @@ THINKING_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n"
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
 )
-TEMPLATES = {"qwen3_5": THINKING_TEMPLATE}
+# Cosmos3-Edge's, without tools: Nemotron 3's, with Qwen's tokens for images in the user's turns. Texts of the system and of the
+# assistant are single texts. Every answer begins with a block of thoughts, which is empty unless the answer has one.
+NEMOTRON_TEMPLATE = (
+    "{% set enable_thinking = enable_thinking if enable_thinking is defined else True %}"
+    "{% set last = namespace(question=-1) %}"
+    "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set turns = messages[1:] %}"
+    "{% else %}{% set system = '' %}{% set turns = messages %}{% endif %}"
+    "{% for turn in turns %}{% if turn['role'] == 'user' %}{% set last.question = loop.index0 %}{% endif %}{% endfor %}"
+    "{{ '<|im_start|>system\n' + system }}{{ '<|im_end|>\n' }}"
+    "{% for turn in turns %}{% if turn.role == 'assistant' %}{% set content = turn.content | default('', true) %}"
+    "{% if content is string %}{% if '<think>' not in content and '</think>' not in content %}"
+    "{% set content = '<think></think>' ~ content %}{% endif %}{% endif %}"
+    "{% set content = content | string %}"
+    "{% if loop.index0 < last.question and '<think>' in content and '</think>' in content %}"
+    "{% set content = '<think></think>' ~ content.split('</think>')[-1] %}{% endif %}"
+    "{{ '<|im_start|>assistant\n' ~ (content | trim) ~ '<|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>' + turn.role + '\n' }}"
+    "{% if turn.content is string %}{{ turn.content }}{% else %}{% for part in turn.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>' }}"
+    "{{ '\n' if enable_thinking else '</think>' }}{% endif %}"
+)
+TEMPLATES = {"qwen3_5": THINKING_TEMPLATE, "cosmos3_edge": NEMOTRON_TEMPLATE}
 """Chat templates of families that write images as Qwen2.5-VL does."""
 
 # VideoLLaMA3's: no marks and no system turn of its own.
@@ -201,6 +225,13 @@ VISION: dict[str, dict[str, Any]] = {
         "out_hidden_size": 32,
         "image_size": 112,
     },
+    "cosmos3_edge": {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_patches": 16,
+    },
 }
 """Sizes of the vision towers."""
 TEXT: dict[str, dict[str, Any]] = {
@@ -256,6 +287,7 @@ TEXT: dict[str, dict[str, Any]] = {
             "rope_theta": 10000.0,
         },
     },
+    "cosmos3_edge": {"head_dim": 8},
 }
 """What a language model has besides the common sizes."""
 
@@ -323,6 +355,8 @@ def config(family: str = FAMILY, **changes: Any) -> Any:
         keys = ("image_start", "image_end", "video_start", "video_end", "video")
         for key, name in zip(keys, names, strict=True):
             marks[f"{key}_token_id"] = own.convert_tokens_to_ids(f"<|{name}|>")
+    if family == "cosmos3_edge":
+        marks["projector_hidden_size"] = 56
     kind, changes = FAMILIES[family].parts().config, {"tie_word_embeddings": False} | changes
     return kind(
         text_config=text | TEXT.get(family, {}),

@@ -120,6 +120,7 @@ def test_every_architecture_of_a_family_is_registered(monkeypatch: pytest.Monkey
         "VideoLlama3ScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
         "Qwen3_5ScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
         "Glm4vScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
+        "Cosmos3EdgeScalarRewardModel": "mmrm.eval.serving.vllm_model:RefusedModel",
     }
 
 

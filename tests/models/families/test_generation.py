@@ -26,8 +26,12 @@ LIKELY = {
     "internvl": (0, 3.5),
     "video_llama_3": (13, 2.5),
     "glm4v": (10, 3.0),
+    "cosmos3_edge": (1, 2.5),
 }
-"""A seed, and how much likelier the end of turn is made, so that continuations end at different lengths."""
+"""A seed, and how much likelier the end of turn is made, so that continuations end at different lengths.
+
+`python -m tests.models.families.likely NAME` prints both for a new family.
+"""
 
 
 def backbone(folder: Path, family: str) -> Any:

@@ -20,7 +20,13 @@ from mmrm.models.packing.segments import SegmentTree
 from mmrm.models.portable.conversations import ConversationError
 from mmrm.models.portable.processor import RewardProcessor, joint_batch, padded_batch
 from mmrm.models.portable.reward import ScalarReward, read_mask
-from mmrm.models.portable.turns import ENDED_BY_TEMPLATE, TurnRules, apply_template
+from mmrm.models.portable.turns import (
+    ENDED_BY_TEMPLATE,
+    TrimmedSides,
+    TurnRules,
+    apply_template,
+    trimmed_sides,
+)
 from tests.models import tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
@@ -210,3 +216,18 @@ def test_remote_code_scores_like_a_packed_row(tmp_path: Path) -> None:
     with torch.no_grad():
         packed: Any = model(**ENCODER.pack([tree]).score_inputs())
     assert_exact(model.score(PROCESSOR, "What is it?", answers), packed)
+
+
+@pytest.mark.parametrize(
+    ("family", "sides", "written"),
+    [
+        ("qwen2_5_vl", TrimmedSides(beginning=False, end=False), " Red "),
+        ("qwen3_5", TrimmedSides(beginning=True, end=True), "Red"),
+        ("cosmos3_edge", TrimmedSides(beginning=False, end=True), " Red"),
+    ],
+)
+def test_the_sides_that_a_template_trims_are_known(
+    family: str, sides: TrimmedSides, written: str
+) -> None:
+    assert trimmed_sides(tiny.tokenizer(family), FAMILIES[family].turn_rules) == sides
+    assert sides.trim(" Red ") == written

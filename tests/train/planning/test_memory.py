@@ -198,6 +198,7 @@ COUNTED = [
 COUNTED += [("Qwen/Qwen3-VL-30B-A3B-Instruct", True), ("Qwen/Qwen3-VL-235B-A22B-Instruct", False)]
 COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF", True)]
 COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False), ("zai-org/GLM-4.1V-9B-Thinking", False)]
+COUNTED += [("nvidia/Cosmos3-Edge", False), ("nvidia/Cosmos3-Edge", True)]
 
 
 @pytest.mark.slow

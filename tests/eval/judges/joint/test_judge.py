@@ -281,7 +281,8 @@ def test_the_remote_code_scores_all_responses_together(tmp_path: Path, read: Any
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "internvl", "video_llama_3", "glm4v"]
+    "family",
+    ["qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "internvl", "video_llama_3", "glm4v", "cosmos3_edge"],
 )
 @pytest.mark.numerics
 def test_every_family_scores_together(tmp_path: Path, family: str) -> None:
