@@ -17,7 +17,7 @@ from mmrm.train.runs.environment import free_port
 from tests.models.exactness import compute_in_float64
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["mmrm.train.runs.build", "deepspeed"])
+CONTEXT.set_forkserver_preload(["tests.train.preloaded"])
 SERVER = {
     "CUDA_VISIBLE_DEVICES": "",
     "DS_ACCELERATOR": "cpu",

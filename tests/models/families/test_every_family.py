@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from mmrm.train.recipe.sections import LoraConfig
 from mmrm.train.runs.model import add_adapters
 from mmrm.train.supervised.optimizer import part_of, token_wise_modules
 from tests.models import exactness, stock, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 from tests.models.families.arrangements import reward_model
 from tests.models.families.parameters import every_family
@@ -140,13 +139,9 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path, family: str) -> N
         wanted: Any = model(
             **encoder.pack([encoder.encode(*case(family), "end_of_turn")]).score_inputs()
         )
-    script = tmp_path / "elsewhere.py"
-    script.write_text(ELSEWHERE)
     arguments = [str(tmp_path / name) for name in ("saved", "picture.png", "scores")]
     arguments.append(str(Path(exactness.__file__).parent))
-    subprocess.run(
-        [sys.executable, str(script), *arguments], check=True, cwd=tmp_path, capture_output=True
-    )
+    run_elsewhere(ELSEWHERE, arguments, tmp_path)
     found: Tensor = torch.load(tmp_path / "scores")
     assert_exact(found, wanted)
 

@@ -3,9 +3,6 @@
 import base64
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -20,6 +17,7 @@ from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.portable.conversations import ConversationError, picture, read_conversation
 from mmrm.models.portable.reward import ScalarRewardModel
 from tests.models import exactness, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 
 RESPONSES = ["A red square.", "Blue", "Yes, it is a picture."]
@@ -173,7 +171,7 @@ def test_a_forged_control_token_and_a_broken_image_are_refused(tmp_path: Path) -
 SCRIPT = """
 import sys, json
 from transformers import AutoModelForSequenceClassification, AutoProcessor
-folder, image, tests = sys.argv[1:]
+folder, image, responses, tests = sys.argv[1:]
 sys.path.append(tests)
 import exactness
 exactness.compute_in_float64()
@@ -181,7 +179,7 @@ model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_
 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
 assert not any(name.split(".")[0] in ("mmrm", "torchvision") for name in sys.modules)
 messages = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}]}]
-print(json.dumps(model.score(processor, messages, json.loads(sys.stdin.read()))))
+print(json.dumps(model.score(processor, messages, json.loads(responses))))
 """
 
 
@@ -193,19 +191,7 @@ def test_transformers_alone_gives_the_scores(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "saved")
     tiny.encoder().save_pretrained(tmp_path / "saved")
     image.save(tmp_path / "one.png")
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
-        "HF_HOME": str(tmp_path / "cache")
-    }
-    arguments = [sys.executable, "-c", SCRIPT, str(tmp_path / "saved"), str(tmp_path / "one.png")]
+    arguments = [str(tmp_path / "saved"), str(tmp_path / "one.png"), json.dumps(RESPONSES)]
     arguments.append(str(Path(exactness.__file__).parent))
-    done = subprocess.run(
-        arguments,
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=120,
-        input=json.dumps(RESPONSES),
-        capture_output=True,
-        text=True,
-    )
-    assert_exact(json.loads(done.stdout), packed(model, [image]))
+    printed = run_elsewhere(SCRIPT, arguments, tmp_path)
+    assert_exact(json.loads(printed), packed(model, [image]))

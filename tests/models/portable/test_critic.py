@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from mmrm.models.packing.packed_batch import PackedBatch
 from mmrm.models.portable.critic import CriticRewardModel
 from mmrm.models.portable.reward import IncompleteCheckpointError
 from tests.models import exactness, stock, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 
 PAIRS = (
@@ -238,16 +236,7 @@ def test_remote_code_scores_given_critiques_and_writes_elsewhere(tmp_path: Path)
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
     arguments.append(str(Path(exactness.__file__).parent))
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
-        "HF_HOME": str(tmp_path / "cache")
-    }
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=240,
-    )
+    run_elsewhere(SCRIPT, arguments, tmp_path)
     found, texts = torch.load(tmp_path / "scores.pt")
     kinds = (inputs["input_ids"] == model.config.image_token_id).int()
     with torch.no_grad():

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +23,7 @@ from mmrm.models.portable.reward import ScalarReward
 from mmrm.train.recipe.sections import LoraConfig
 from mmrm.train.runs.model import add_adapters
 from tests.models import exactness, stock, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 from tests.models.families.parameters import every_family
 from tests.models.heads.examples import HEADS, reward_model
@@ -198,15 +196,7 @@ def test_remote_code_computes_the_same_elsewhere(tmp_path: Path, name: str) -> N
     tiny.picture(80, 56).save(tmp_path / "picture.png")
     arguments = [str(tmp_path / file) for file in ("saved", "picture.png", "result.json")]
     arguments.append(str(Path(exactness.__file__).parent))
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["HF_HOME"] = str(tmp_path / "cache")
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=120,
-    )
+    run_elsewhere(SCRIPT, arguments, tmp_path)
     scores, columns, scores_again, columns_again = json.loads(
         (tmp_path / "result.json").read_text()
     )

@@ -7,10 +7,7 @@ stock model all images in the order of the conversation, and knows no packing.
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +34,7 @@ from mmrm.models.portable.conversations import (
     text_of_image,
 )
 from tests.models import exactness, stock, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 from tests.models.families.parameters import every_family
 
@@ -328,15 +326,7 @@ def test_remote_code_scores_them_elsewhere(tmp_path: Path, family: str) -> None:
         pickle.dump((given_prompt(), given_responses()), file)
     arguments = [str(tmp_path / name) for name in ("saved", "given.pickle", "scores.pt")]
     arguments.append(str(Path(exactness.__file__).parent))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["HF_HOME"] = str(tmp_path / "cache")
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=240,
-    )
+    run_elsewhere(SCRIPT, arguments, tmp_path)
     with torch.no_grad():
         wanted = model(**encoder.pack([tree(family, "end_of_turn")]).score_inputs())
     assert_exact(torch.load(tmp_path / "scores.pt"), wanted)

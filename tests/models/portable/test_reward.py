@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +22,7 @@ from mmrm.models.encoder import Span
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.portable.reward import ACTIVATIONS, RewardHead, ScalarRewardModel
 from tests.models import exactness, stock, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 
 
@@ -306,16 +304,7 @@ def test_remote_code_scores_the_same_elsewhere(tmp_path: Path) -> None:
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = [str(tmp_path / name) for name in ("saved", "again", "inputs.pt", "scores.pt")]
     arguments.append(str(Path(exactness.__file__).parent))
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
-        "HF_HOME": str(tmp_path / "cache")
-    }
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=120,
-    )
+    run_elsewhere(SCRIPT, arguments, tmp_path)
     with torch.no_grad():
         wanted = model(**inputs).logits
     assert_exact(torch.load(tmp_path / "scores.pt"), wanted)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -25,6 +22,7 @@ from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.portable.conversations import ConversationError
 from mmrm.models.portable.videos import size_in_tokens
 from tests.models import exactness, tiny
+from tests.models.elsewhere import run_elsewhere
 from tests.models.exactness import assert_exact
 from tests.models.portable.test_images_in_responses import SCRIPT
 
@@ -219,13 +217,5 @@ def test_remote_code_samples_and_scores_them_elsewhere(tmp_path: Path, family: s
         pickle.dump(([{"role": "user", "content": PROMPT}], RESPONSES), file)
     arguments = [str(tmp_path / name) for name in ("saved", "given.pickle", "scores.pt")]
     arguments.append(str(Path(exactness.__file__).parent))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["HF_HOME"] = str(tmp_path / "cache")
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        timeout=240,
-    )
+    run_elsewhere(SCRIPT, arguments, tmp_path)
     assert_exact(torch.load(tmp_path / "scores.pt"), packed(model, sampling))
