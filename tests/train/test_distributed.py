@@ -123,6 +123,45 @@ def test_steps_of_every_family_equal_those_of_one_process(
     assert_same_steps(found, expected, EQUAL, stage)
 
 
+FILMS = "tvvt" + "vtvt" + "tttt" + "wtvd" + "vwiv"
+"""Five steps: videos on either rank beside texts on the other, none, and videos in prompts and in responses on both."""
+WITH_FILMS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
+"""The families with tokens of videos."""
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train every family with tokens of videos on one rank, and on two under ZeRO-2 and ZeRO-3."""
+    pytest.importorskip("av")
+    folder = tmp_path_factory.mktemp("films")
+    with float64():
+        recipes = {family: worker.prepare(folder / family, family) for family in WITH_FILMS}
+    alone = [
+        (recipe, [(str(folder / family / "alone"), "none", 10**6)])
+        for family, recipe in recipes.items()
+    ]
+    run_ranks(folder / "one", worker.descend_all, alone, FILMS, ranks=1, in_float64=True)
+    cases = [
+        (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]])
+        for family, recipe in recipes.items()
+    ]
+    run_ranks(folder / "two", worker.descend_all, cases, FILMS, in_float64=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.numerics
+@pytest.mark.parametrize("stage", STAGES[1:])
+@pytest.mark.parametrize("family", WITH_FILMS)
+def test_steps_with_videos_equal_those_of_one_process(films: Path, family: str, stage: str) -> None:
+    alone, sharded = films / family / "alone", films / family / stage
+    assert difference(alone, films / family / "base") > 1e-3
+    assert_exact(weights(sharded), weights(alone))
+    expected, found = lines(alone), lines(sharded)
+    assert len(found) == len(FILMS) // 4
+    assert_same_steps(found, expected, EQUAL, stage)
+
+
 def test_the_rows_of_the_ranks_are_unequal() -> None:
     """What the test above stands on."""
     shape: dict[str, Any] = {

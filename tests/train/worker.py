@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
+from mmrm.data.encoded_video import Video, video_of
 from mmrm.data.errors import UserError
 from mmrm.data.preference import Preference, Response, text
 from mmrm.data.synthetic.scenes import png
@@ -213,7 +214,8 @@ class Written:
     """Records in the order in which they are written, one letter each.
 
     `t` has no picture, `i` one and `m` three; `l` is a long text, and `s` the shortest. The
-    responses of `d` (drawn) are pictures, and `e` (edited) has pictures in prompt and responses.
+    responses of `d` (drawn) are pictures, and `e` (edited) has pictures in prompt and responses. `v`
+    has a video in its prompt, and `w` has one in a response.
     """
 
     kinds: str
@@ -227,6 +229,8 @@ class Written:
         kind = self.kinds[index]
         if kind in "de":
             return _with_drawn_responses(encoder, index, is_edit=kind == "e")
+        if kind in "vw":
+            return _with_video(encoder, index, is_in_prompt=kind == "v")
         words = {"l": "What is in the picture? " * 12, "s": "?"}.get(
             kind, "What is in the picture? " * (1 + index % 3)
         )
@@ -269,6 +273,31 @@ def _with_drawn_responses(encoder: Encoder, index: int, is_edit: bool) -> Traini
         (text("user", "Draw a red square.", int(is_edit)),),
         (Response((chosen,)), Response(("Here it is: ", rejected, " Good?"))),
         (before,) if is_edit else (),
+    )
+    return ResponseEncoder(encoder, "end_of_turn")(record)
+
+
+def _with_video(encoder: Encoder, index: int, is_in_prompt: bool) -> TrainingExample:
+    """Return a record with a video of four or six frames.
+
+    Args:
+        encoder: The encoder, whose family has tokens of videos.
+        index: The index of the record, which decides size and length of the video.
+        is_in_prompt: True for a video in the prompt, and False for one in the chosen response.
+    """
+    num_frames = 4 + 2 * (index % 2)
+    frames = [
+        tiny.picture(60 + 4 * index, 80, seed=10 * index + number) for number in range(num_frames)
+    ]
+    film = Video(video_of(frames, [number / 2 for number in range(num_frames)]))
+    videos = (film,) if is_in_prompt else ()
+    prompt = Response((*videos, f"What happens in number {index}?"))
+    chosen = Response(("It moves.",) if is_in_prompt else ("Like this: ", film, " Good?"))
+    record = Preference(
+        f"row {index}",
+        ({"role": "user", "content": prompt.parts},),
+        (chosen, Response.of_text("Nothing.")),
+        videos=videos,
     )
     return ResponseEncoder(encoder, "end_of_turn")(record)
 
