@@ -7,6 +7,7 @@
 # make numerics-one   the same with one choice, which depends on the commit; for continuous integration
 # make test-vllm   set up .venv-vllm with vLLM for CPUs and test the rollouts and the served reward model on it
 # make vllm-table   set up .venv-vllm and print the differences between vLLM's scores and those of score(), for every family and head
+# make fla-interpreted   set up .venv-fla and run flash-linear-attention's kernel on packed rows by Triton's interpreter
 # make side-by-side   set up environments for ms-swift and LLaMA-Factory, and train the same pairs with them, with TRL and here
 # make released   download VideoAlign's, HPSv3's and EditReward's trainers, and compare our heads and losses with theirs
 # make official   download the repositories of benchmarks of generated images, and print our figures next to their scorers'
@@ -23,7 +24,7 @@ FOLDERS := data models eval train tests
 # The launcher starts further processes by name, so the environment's programs come first.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm vllm-table side-by-side released official generators gpu-check adapters checks clean
+.PHONY: install demo demo-judge demo-policy test test-fast numerics numerics-one test-vllm vllm-table fla-interpreted side-by-side released official generators gpu-check adapters checks clean
 
 install: $(STAMP)
 
@@ -87,6 +88,18 @@ test-vllm: .venv-vllm/installed
 vllm-table: .venv-vllm/installed
 	PYTHONPATH=tools/vllm_cpu OMP_NUM_THREADS=1 .venv-vllm/bin/python -m tools.vllm_table
 
+# Everything else comes from the project's environment. The counter of a loop is no tensor for the interpreter.
+.venv-fla/installed: $(STAMP) Makefile
+	test -x .venv-fla/bin/python || $(PYTHON) -m venv .venv-fla
+	.venv-fla/bin/python -m pip install --disable-pip-version-check --no-deps flash-linear-attention==0.6.0 fla-core==0.6.0 triton==3.9.0 einops==0.8.2
+	.venv-fla/bin/python -c 'import site; print(site.getsitepackages()[0])' > .venv-fla/site-packages
+	$(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])' > "$$(cat .venv-fla/site-packages)/project.pth"
+	sed -i 's/i_t\.to(tl\.int64)/i_t/' "$$(cat .venv-fla/site-packages)/fla/ops/common/chunk_delta_h.py"
+	touch $@
+
+fla-interpreted: .venv-fla/installed
+	OMP_NUM_THREADS=1 .venv-fla/bin/python -m tools.fla_interpreted
+
 SIDE := .venv-side-by-side
 
 $(SIDE)/%/installed: tools/side_by_side/%.txt
@@ -123,4 +136,4 @@ checks: $(STAMP)
 	$(RUN) mypy
 
 clean:
-	rm -rf $(VENV) .venv-vllm $(SIDE) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-fla $(SIDE) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

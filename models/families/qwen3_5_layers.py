@@ -142,8 +142,9 @@ def torch_kernel() -> Any:
 def fast_kernel() -> Any | None:
     """Return flash-linear-attention's kernel of the delta rule, or None if it is not installed.
 
-    It needs a CUDA device, and was not run on one with packed rows. It is called as in
-    transformers, with the segments of a level as its `cu_seqlens`.
+    It needs a CUDA device, and was not run on one with packed rows. `make fla-interpreted` runs it by
+    Triton's interpreter. It is called as in transformers, with the segments of a level as its
+    `cu_seqlens`.
     """
     if find_spec("fla") is None:
         return None
