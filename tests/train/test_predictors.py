@@ -28,6 +28,7 @@ from tests.eval import run_folders
 from tests.train.minimal import MINIMAL, write
 from tests.train.test_on_policy import LAUNCHER, POLICY, SHAPES
 
+CLONE = Path(__file__).parents[2]
 LIST = """\
 evaluation: {at_start: false, best_metric: null, benchmarks: [{name: vl_rewardbench, location: embedded, limit: 10}]}
 output: {folder: OUT, save_every_steps: 100, keep_checkpoints: 1}
@@ -439,3 +440,57 @@ def model_of(
         {name: RowValues(np.full(40, value), np.arange(40)) for name, value in figures.items()},
         {"best_of_gain": (gain, 0.0, 0.0)},
     )
+
+
+REAL_LIST = """\
+optim: {{epochs: null, max_steps: 1, records_per_step: 4, token_budget: 4096}}
+data: {{validation: 0}}
+deepspeed: none
+evaluation:
+  at_start: false
+  best_metric: null
+  benchmarks: [{{name: vl_rewardbench, location: embedded, limit: 6}}]
+output: {{folder: {folder}, save_every_steps: 100, keep_checkpoints: 1}}
+variants:
+  points: {{extends: {recipes}/points.yaml, data.sources.0.rows: 40}}
+  judge: {{extends: {recipes}/judge_sft.yaml, data.sources.0.rows: 40, evaluation.judging.max_new_tokens: 4}}
+"""
+REAL_POLICY = """\
+extends: {recipes}/policy_short.yaml
+deepspeed: none
+data: {{sources: [{{type: shapes, level: demo, split: validation, rows: 16, text_only: 0.0}}]}}
+method: {{num_generations: 2, pairs_per_pass: 2, max_new_tokens: 4}}
+optim: {{max_steps: 2, records_per_step: 2}}
+evaluation:
+  samples: 2
+  questions: [{{type: shapes, level: demo, split: benchmark, rows: 4, seed: 3, text_only: 0.0}}]
+output: {{save_every_steps: 2}}
+"""
+
+
+@pytest.mark.slow
+def test_the_command_runs_from_training_to_the_tables(tmp_path: Path) -> None:
+    """Real steps, one of each kind: a judge of single answers that pays a policy, and a judge that compares."""
+    recipes = CLONE / "recipes" / "shapes"
+    folder = tmp_path / "out"
+    listed = write(tmp_path, REAL_LIST.format(folder=folder, recipes=recipes), "list.yaml")
+    policy = write(tmp_path, REAL_POLICY.format(recipes=recipes), "policy.yaml")
+    source = "{type: shapes, level: demo, split: benchmark, rows: 4, seed: 2, text_only: 0.0}"
+    asked = ["--policy", "embedded", "--questions", source, "--samples", "2", "--compared", "2"]
+    asked += ["--max-new-tokens", "4", "--policy-recipe", str(policy), "--pays", "points"]
+    command.main([str(listed), *asked])
+    found = json.loads((folder / "predictors" / "predictors.json").read_text())
+    assert [(one["variant"], one["paradigm"], one["questions"]) for one in found["models"]] == [
+        ("points", "points judge", 4),
+        ("judge", "judge, hard verdicts", 2),
+        ("judge", "judge, soft verdicts", 2),
+    ]
+    points, hard, soft = found["models"]
+    assert list(points["gains_by_policy_seed"]) == ["rl_greedy_gain", "rl_sampled_gain"]
+    assert "rl_greedy_gain" in points
+    assert "vl_rewardbench ECE" in points
+    # Four tokens are no judgement: the words name nobody, and the probabilities are read all the same.
+    assert hard["vl_rewardbench accuracy"] == 0.0
+    assert hard["best_of_gain"][0] == 0.0
+    assert soft["vl_rewardbench accuracy"] > 0.0
+    assert "vl_rewardbench ECE" in soft
