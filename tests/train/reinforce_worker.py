@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from mmrm.train.recipe.parsing import read_recipe
@@ -32,7 +33,26 @@ def endless(completion_ids: Sequence[list[int]], **rest: Any) -> list[float]:
 
 
 REWARDS = {"even_tokens": even_tokens, "endless": endless}
-"""Instead of the reward of judgements, which a random model never earns; any other name keeps that."""
+"""Instead of the reward of judgements, which a random model never earns. Any other name keeps that, and `parity` reads judgements
+from any text."""
+
+
+def read_parity(reward: Any, completion_ids: Sequence[list[int]], prompts: Sequence[Any]) -> Any:
+    """Read a judgement from any text: a random model hardly ever writes one that ends by itself.
+
+    The answer is the parity of the text's first token, and every seventh text names no response.
+    Most texts have the largest length, so that some of their tokens are left out.
+    """
+    from mmrm.data.prompts import Judgement
+    from mmrm.train.reinforce.stable_reinforce.judgement_terms import JudgementBatch
+
+    judgements = []
+    for ids in completion_ids:
+        answer: Any = None if ids[0] % 7 == 0 else 1 + ids[0] % 2
+        judgements.append(Judgement(None, answer, formatted=False))
+    is_whole = [True] * len(completion_ids)
+    token_ids = [ids[: 2 + ids[0] % 4] for ids in completion_ids]
+    return JudgementBatch(prompts, token_ids, judgements, is_whole, reward.group_size)
 
 
 class VllmDouble:
@@ -87,6 +107,9 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
     trainer = rl_trainer(recipe, resumes=resume is not None)
     if reward in REWARDS:
         trainer.reward_funcs = [REWARDS[reward]]
+    elif reward == "parity":
+        [judgement_reward] = trainer.reward_funcs
+        judgement_reward._read = partial(read_parity, judgement_reward)
     error = ""
     try:
         trainer.train(resume_from_checkpoint=resume)

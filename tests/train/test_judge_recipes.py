@@ -9,7 +9,7 @@ import pytest
 from mmrm.data.errors import RecipeError
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.recipe.parsing import read_recipe
-from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
+from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, StableReinforceConfig
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -39,6 +39,7 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
     assert isinstance(paper.method, StableReinforceConfig)
     assert isinstance(released.method, StableReinforceConfig)
     assert (paper.method.kl_coefficient, released.method.kl_coefficient) == (0.0, 1e-3)
+    assert isinstance(released.method.rewards, RewardsConfig)
     assert (
         released.method.rewards.variant
         == released.method.advantages.filter_variant
@@ -57,6 +58,10 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
         ("r1_reward_sft", "data.sources=[{type: trl, hub: trl-lib/rlaif-v}]", "rationales"),
         ("shapes/judge_rl", "method.advantages={normalisation: group}", "never acts"),
         ("r1_reward_rl", "method.advantages={normalisation: leave_one_out}", "only 1"),
+        ("r1_reward_rl", "method.rewards=[{type: agreement}]", "even number"),
+        ("shapes/judge_rl", "method.rewards=[{type: length, free_tokens: 80}]", "lower free_tok"),
+        ("shapes/judge_rl", "method.rewards=[{type: result}, {type: result}]", "more than once"),
+        ("shapes/judge_rl", "method.rewards=[{type: format, weight: 0.0}]", "all weights are 0"),
     ],
 )
 def test_combinations_that_make_no_sense_are_refused_with_a_reason(

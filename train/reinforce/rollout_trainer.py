@@ -60,7 +60,7 @@ It had several prefixes."""
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer with the prompts, packed forward passes, advantages and loss of this project.
 
-    A row of its training data is `{"place": N}`, the position of a prompt in the run. Its
+    A row of its training data is `{"place": N}`, the position of a record in the run. Its
     TrainingArguments are those of `ReinforceMethod.arguments`.
     """
 
@@ -95,6 +95,9 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         self._buffered_inputs: list[dict[str, Any]] | None
         self.batch_prompts: list[Prompt] = []
         """The prompts of this rank's part of the current rollout batch."""
+        self.texts_per_prompt = method.num_generations // prompts.prompts_per_place
+        """The number of texts that are sampled from each of `batch_prompts`. The texts of all
+        prompts of one record are a group, which has `num_generations` texts."""
         self._rewards = torch.empty(0)
         """The rewards of the current rollout batch of all ranks, (rollouts,)."""
         super().__init__(rollout_func=roll_out, **trainer)
@@ -140,14 +143,16 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         rewards of all ranks.
 
         Args:
-            inputs: Rows with the `place` of a prompt in the run, one for each text.
+            inputs: Rows with the `place` of a record in the run, one for each text.
         """
         num_generations = self.num_generations
-        # trl repeats the row of a prompt for each of its texts.
-        self.batch_prompts = [self.prompts[int(row["place"])] for row in inputs[::num_generations]]
+        # trl repeats the row of a record for each of its texts.
+        self.batch_prompts = []
+        for row in inputs[::num_generations]:
+            self.batch_prompts += self.prompts[int(row["place"])]
         rows: list[dict[str, Any]] = []
         for prompt in self.batch_prompts:
-            for _ in range(num_generations):
+            for _ in range(self.texts_per_prompt):
                 message = {"role": "user", "content": prompt.shown}
                 rows.append({"prompt": [message], "asked": prompt})
         rollout: dict[str, Any] = super()._generate_and_score_completions(rows)
@@ -240,7 +245,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             mask: 1 for tokens and 0 for padding, (B, T).
             text_indices: The positions of the texts in this rank's rollout batch, (B,).
         """
-        prompt_indices = [index // self.num_generations for index in text_indices.tolist()]
+        prompt_indices = [index // self.texts_per_prompt for index in text_indices.tolist()]
         prompts = [prompt.tree for prompt in self.batch_prompts]
         return log_probabilities(
             model, self.encoder, prompts, prompt_indices, ids, mask, self.method.temperature
@@ -297,7 +302,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         loss: Tensor = (
             sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
         )
-        prompt_indices = {index // self.num_generations for index in inputs["sample"].tolist()}
+        prompt_indices = {index // self.texts_per_prompt for index in inputs["sample"].tolist()}
         prompts = [self.batch_prompts[index] for index in sorted(prompt_indices)]
         self.passes.append(
             {
@@ -440,12 +445,12 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
         NonFiniteError: If a weight of the model is not finite.
     """
     batch_prompts = trainer.batch_prompts
-    num_generations = trainer.num_generations
+    texts_per_prompt = trainer.texts_per_prompt
     refuse_weights(trainer.model, trainer.state.global_step, Path(trainer.args.output_dir))
     prompt_ids: list[list[int]] = []
     for prompt in batch_prompts:
         [conversation] = prompt.tree.conversations()
-        prompt_ids += [list(conversation.ids) for _ in range(num_generations)]
+        prompt_ids += [list(conversation.ids) for _ in range(texts_per_prompt)]
     if trainer.use_vllm:
         completions, log_p = _by_vllm(trainer, prompt_ids)
         return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": log_p}
@@ -455,9 +460,12 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
     sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
     trees = []
     seeds = []
-    for prompt in batch_prompts:
-        trees.append(repeated(prompt.tree, num_generations))
-        seeds.append([f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(num_generations)])
+    for index, prompt in enumerate(batch_prompts):
+        trees.append(repeated(prompt.tree, texts_per_prompt))
+        # The texts of a record are numbered over all its prompts, so that no two have one seed.
+        first_number = index % trainer.prompts.prompts_per_place * texts_per_prompt
+        numbers = range(first_number, first_number + texts_per_prompt)
+        seeds.append([f"{trainer.args.seed}/{prompt.place}/{number}" for number in numbers])
     was_training = model.training
     model.eval()
     with whole_weights(trainer.model_wrapped):
@@ -492,7 +500,6 @@ def _by_vllm(
         RuntimeError: If the prompts that vLLM sampled from have other tokens than `prompt_ids`.
         UserError: If a prompt has a video.
     """
-    num_generations = trainer.num_generations
     prompts: list[Prompt] = []
     for prompt in trainer.batch_prompts:
         if prompt.has_videos:
@@ -500,7 +507,7 @@ def _by_vllm(
                 f"{prompt.record}: the prompt has a video, and rollouts by vLLM are given images "
                 "only. Set method.engine=transformers, or leave records with videos out."
             )
-        prompts += [prompt] * num_generations
+        prompts += [prompt] * trainer.texts_per_prompt
     # A prompt without images has None in place of a list.
     images = [list(prompt.images) or None for prompt in prompts]
     # In a prompt's tokens, an image is a sequence of pads between vision_start and vision_end.
@@ -511,7 +518,7 @@ def _by_vllm(
     if trainer.vllm_mode == "colocate":
         ids_for_vllm = [_with_one_pad_per_image(ids, pad) for ids in prompt_ids]
     all_used_ids, completions, log_p, _ = trainer.vllm_generation.generate(
-        ids_for_vllm, images if any(images) else None, num_generations
+        ids_for_vllm, images if any(images) else None, trainer.texts_per_prompt
     )
     for prompt, wanted_ids, used_ids in zip(prompts, prompt_ids, all_used_ids, strict=True):
         if used_ids != wanted_ids:

@@ -246,6 +246,44 @@ def test_two_ranks_take_the_steps_that_one_takes(tmp_path: Path, deepspeed: str)
     same(curve(found, SUMS), curve(wanted, SUMS), tolerance=1e-3)
 
 
+TERMS = "method.rewards=[{type: result}, {type: agreement}, {type: length, free_tokens: 2}]"
+
+
+@pytest.mark.slow
+def test_two_ranks_pay_the_agreement_of_both_orders_as_one_does(tmp_path: Path) -> None:
+    """A rank has both orders of its pairs, so that no reward depends on another rank's texts."""
+    overrides = [TERMS, "method.num_generations=4", "optim.max_steps=2"]
+    path = str(recipe(tmp_path))
+
+    def run(folder: str, *more: str) -> dict[str, Any]:
+        overrides_of_run = [*overrides, f"output.folder={tmp_path / folder}", *more]
+        return {"recipe": path, "overrides": overrides_of_run, "reward": "parity"}
+
+    found_alone, _, resumed = train(
+        run("alone"),
+        run("cut", "optim.max_steps=1", "output.save_every_steps=1"),
+        run("cut", f"output.resume={tmp_path / 'cut' / 'checkpoint-1'}"),
+    )
+    found_both = train(run("both"), ranks=2)[0]
+    same(curve(found_both, SUMS), curve(found_alone, SUMS))
+    same(curve(resumed, SUMS)[-1:], curve(found_alone, SUMS)[-1:])
+    assert rollouts_by_step(tmp_path / "both") == rollouts_by_step(tmp_path / "alone")
+    first_line = found_alone["log"][0]
+    assert 0 < first_line["rewards/agreement"] < 1
+    assert -1 < first_line["rewards/length"] < 0
+    rows = parquet.read_table(
+        tmp_path / "alone" / "completions" / "completions_00001.parquet"
+    ).to_pylist()
+    for start in range(0, len(rows), 4):
+        of_pair = rows[start : start + 4]
+        # Two judgements of each pair show the better response first, and two show it second.
+        assert [row["winner"] for row in of_pair] in ([1, 1, 2, 2], [2, 2, 1, 1])
+        assert len({row["record"] for row in of_pair}) == 1
+        assert len({json.dumps(row["prompt"]) for row in of_pair}) == 2
+        named = [row["agreement"] for row in of_pair]
+        assert sum(named[:2]) == sum(named[2:])
+
+
 ENCODER = tiny.encoder()
 PAD, PROCESSOR = ENCODER.vision.image, ENCODER.image_processor
 
@@ -299,7 +337,7 @@ class Double:
 def trainer(mode: str, asked: list[Prompt]) -> Any:
     return SimpleNamespace(
         batch_prompts=asked,
-        num_generations=2,
+        texts_per_prompt=2,
         use_vllm=True,
         vllm_mode=mode,
         encoder=ENCODER,

@@ -6,58 +6,73 @@ default of this project, because the paper is silent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from mmrm.data.config.section import Seconds, Section, Url, Weight
+from mmrm.data.config.registry import OneOf
+from mmrm.data.config.section import Section, Weight
 from mmrm.data.prompts import JudgeTemplate
-from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, RunConfig
+from mmrm.train.recipe.sections import HELD_OUT_ACCURACY, Broken, RunConfig
 from mmrm.train.reinforce.config import RolloutConfig
-
-
-class RuleJudge(Section):
-    """A rule compares the last choice that the reasoning names with the answer, without a model."""
-
-    type: Literal["rule"]
-
-
-class CheckpointJudge(Section):
-    """A model that is loaded next to the policy reads the last lines of the reasoning."""
-
-    type: Literal["checkpoint"]
-    path: str = "Qwen/Qwen2.5-VL-7B-Instruct"
-    """The model: a checkpoint or a hub id. The default is the paper's model [Q]."""
-
-
-class ServerJudge(Section):
-    """A server with an OpenAI-compatible interface reads the last lines of the reasoning."""
-
-    type: Literal["server"]
-    url: Url
-    """The base URL of the interface, to which `/chat/completions` is added."""
-    model: str
-    """The name of the model on the server."""
-    timeout_seconds: Seconds = 60.0
-    """The longest time in which the server has to answer."""
+from mmrm.train.reinforce.stable_reinforce.judgement_term_config import (
+    CheckpointJudge,
+    ConsistencyJudge,
+    ConsistencyTerm,
+    ConsistencyVariant,
+    JudgementFormatTerm,
+    JudgementTermConfig,
+    ResultTerm,
+    RuleJudge,
+)
+from mmrm.train.reinforce.stable_reinforce.registry import JUDGEMENT_TERMS
 
 
 class RewardsConfig(Section):
     """Reward: result x (1 + consistency_weight x consistency) + format_weight x format [Q]."""
 
-    variant: Literal["paper", "r1_released"] = "paper"
+    variant: ConsistencyVariant = "paper"
     """`r1_released` scores consistency +1, -1 or 0 as the released code does; neither ever pays for
     an error."""
     consistency_weight: Weight = 0.5
     """The weight for reasoning that agrees with the answer [Q]."""
     format_weight: Weight = 0.5
     """The weight for a judgement in the form that the prompt asks for [Q]."""
-    consistency: Annotated[
-        RuleJudge | CheckpointJudge | ServerJudge, Field(discriminator="type")
-    ] = RuleJudge(type="rule")
+    consistency: ConsistencyJudge = RuleJudge(type="rule")
     """The rule or model that decides if the reasoning agrees with the answer. The paper uses
     Qwen2.5-VL-7B-Instruct [Q]. The default is a rule without a model."""
+
+    @property
+    def terms(self) -> tuple[JudgementTermConfig, ...]:
+        """The formula as terms, whose weighted sum gives the same numbers bit for bit."""
+        return (
+            ResultTerm(type="result"),
+            ConsistencyTerm(
+                type="consistency",
+                judge=self.consistency,
+                variant=self.variant,
+                weight=self.consistency_weight,
+            ),
+            JudgementFormatTerm(type="format", weight=self.format_weight),
+        )
+
+
+def _form_of_rewards(value: Any) -> str:
+    """Return the name of the form in which a recipe states the rewards: a list, or the formula."""
+    return "terms" if isinstance(value, list) else "formula"
+
+
+Rewards = Annotated[
+    Annotated[RewardsConfig, Tag("formula")]
+    | Annotated[
+        list[Annotated[JudgementTermConfig, OneOf(JUDGEMENT_TERMS)]],
+        Field(min_length=1),
+        Tag("terms"),
+    ],
+    Discriminator(_form_of_rewards),
+]
 
 
 class StableReinforceConfig(RolloutConfig):
@@ -71,12 +86,31 @@ class StableReinforceConfig(RolloutConfig):
     template: JudgeTemplate = "r1_reward"
     """The prompt of the judge: R1-Reward's [Q], or a short prompt for the tiny embedded
     backbone."""
-    rewards: RewardsConfig = RewardsConfig()
+    rewards: Rewards = RewardsConfig()
+    """The reward of a judgement: the weighted sum of a list of terms, or R1-Reward's formula [Q] as
+    a section."""
+
+    @property
+    def reward_terms(self) -> Sequence[JudgementTermConfig]:
+        """The terms whose weighted sum is the reward of a judgement."""
+        if isinstance(self.rewards, RewardsConfig):
+            return self.rewards.terms
+        return self.rewards
+
+    @property
+    def both_orders(self) -> bool:
+        """True if half of a pair's judgements are sampled in each order of its responses."""
+        return any(term.needs_both_orders for term in self.reward_terms)
 
     @property
     def summary(self) -> str:
         """A description of the sampling and the loss, for the plan and the model card."""
-        return f"stable_reinforce: {self.num_generations} judgements a pair {self.update}"
+        orders = " in both orders" if self.both_orders else ""
+        description = f"{self.num_generations} judgements a pair{orders} {self.update}"
+        if isinstance(self.rewards, RewardsConfig):
+            return f"stable_reinforce: {description}"
+        terms = " + ".join(f"{term.weight:g} x {term.type}" for term in self.rewards)
+        return f"stable_reinforce: {description}; reward {terms}"
 
     @property
     def judge_template(self) -> JudgeTemplate:
@@ -94,6 +128,27 @@ class StableReinforceConfig(RolloutConfig):
 
     def model_paths(self) -> Iterator[tuple[str, str]]:
         """Yield the key and the path of the model that checks if reasoning and answer agree."""
-        consistency = self.rewards.consistency
-        if isinstance(consistency, CheckpointJudge):
-            yield "method.rewards.consistency.path", consistency.path
+        for index, term in enumerate(self.reward_terms):
+            judge = term.consistency_judge
+            if isinstance(judge, CheckpointJudge):
+                key = "method.rewards.consistency"
+                if not isinstance(self.rewards, RewardsConfig):
+                    key = f"method.rewards.{index}.judge"
+                yield f"{key}.path", judge.path
+
+    def rules(self, run: RunConfig) -> Iterator[Broken]:
+        """Yield the rules that `run` breaks on sampling and on the terms of the reward."""
+        yield from super().rules(run)
+        for index, term in enumerate(self.reward_terms):
+            yield from term.rules(f"method.rewards.{index}", self)
+        counts = Counter(term.type for term in self.reward_terms)
+        repeated = sorted(name for name, count in counts.items() if count > 1)
+        if repeated:
+            message = (
+                f"the term {', '.join(repeated)} is listed more than once, and the log has one "
+                "column of each; keep one, with the sum of the weights"
+            )
+            yield Broken(message, ("method.rewards",))
+        if not any(term.weight for term in self.reward_terms):
+            message = "all weights are 0: every judgement would be paid alike; raise one"
+            yield Broken(message, ("method.rewards",))

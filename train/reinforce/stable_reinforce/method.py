@@ -1,25 +1,26 @@
 """StableReinforce: reinforcement learning of a generative judge (R1-Reward, arXiv 2505.02835)."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mmrm.eval.judges.generative.judge import GenerativeJudge
 from mmrm.models.backbone import load_encoder, load_language_model
 from mmrm.models.config import BackboneConfig
 from mmrm.train.methods.language_model.method import generative_judge
 from mmrm.train.reinforce.method import ReinforceMethod
-from mmrm.train.reinforce.stable_reinforce.config import (
-    CheckpointJudge,
-    ServerJudge,
-    StableReinforceConfig,
-)
-from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
+from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
+from mmrm.train.reinforce.stable_reinforce.consistency import (
     ConsistencyCheck,
-    JudgementReward,
     consistency_by_model,
     consistency_by_rule,
     model_replies,
     server_replies,
+)
+from mmrm.train.reinforce.stable_reinforce.judgement_reward import JudgementReward
+from mmrm.train.reinforce.stable_reinforce.judgement_term_config import (
+    CheckpointJudge,
+    ServerJudge,
 )
 from mmrm.train.reinforce.stable_reinforce.pair_prompts import PairPrompts
 
@@ -27,12 +28,22 @@ from mmrm.train.reinforce.stable_reinforce.pair_prompts import PairPrompts
 class StableReinforceMethod(ReinforceMethod):
     """Reinforcement learning of a generative judge."""
 
+    columns: ClassVar[Mapping[str, str]] = {
+        **ReinforceMethod.columns,
+        "rewards/agreement": "{:.3f}",
+    }
+
     config: StableReinforceConfig
 
     def prepare(self) -> None:
         """Make the prompts of the run: requests to compare the responses of its records."""
+        config = self.config
         self.prompts = PairPrompts(
-            self.mixture, self.encoder, self.config.max_prompt_tokens, self.config.template
+            self.mixture,
+            self.encoder,
+            config.max_prompt_tokens,
+            config.template,
+            both_orders=config.both_orders,
         )
 
     def judge(self, model: Any) -> GenerativeJudge:
@@ -41,8 +52,8 @@ class StableReinforceMethod(ReinforceMethod):
 
     @property
     def largest_reward(self) -> float:
-        """The reward of a judgement that is right, consistent and in the required format."""
-        return 1 + self.config.rewards.consistency_weight + self.config.rewards.format_weight
+        """The reward of a judgement for which every term has its largest value."""
+        return sum(term.weight * term.largest for term in self.config.reward_terms)
 
     def reward(self) -> tuple[JudgementReward, Any]:
         """Return the function that trl calls for the rewards of judgements, and its model.
@@ -50,7 +61,7 @@ class StableReinforceMethod(ReinforceMethod):
         The model checks if reasoning and answer agree. It is None if a server or a rule does so.
         """
         check, checking_model = self.consistency_check()
-        return JudgementReward(self.config.rewards, check, self.encoder), checking_model
+        return JudgementReward(self.config, check, self.encoder), checking_model
 
     def consistency_check(self) -> tuple[ConsistencyCheck, Any]:
         """Return the function that checks if reasoning and answer agree, and a model.
@@ -58,7 +69,9 @@ class StableReinforceMethod(ReinforceMethod):
         The model is the one that the function runs. It is None if a server or a rule makes the
         check, so that no model is loaded into this process.
         """
-        section = self.config.rewards.consistency
+        judges = [term.consistency_judge for term in self.config.reward_terms]
+        # A recipe lists at most one term with such a judge, and without one no check is made.
+        section = next((judge for judge in judges if judge is not None), None)
         if isinstance(section, ServerJudge):
             ask_server = partial(server_replies, section, self.folder / "consistency")
             return partial(consistency_by_model, ask_server), None
