@@ -37,7 +37,12 @@ REWARDS = {"even_tokens": even_tokens, "endless": endless}
 from any text."""
 
 
-def read_parity(reward: Any, completion_ids: Sequence[list[int]], prompts: Sequence[Any]) -> Any:
+def read_parity(
+    reward: Any,
+    completion_ids: Sequence[list[int]],
+    prompts: Sequence[Any],
+    read_alternatives: Any,
+) -> Any:
     """Read a judgement from any text: a random model hardly ever writes one that ends by itself.
 
     The answer is the parity of the text's first token, and every seventh text names no response.
@@ -52,7 +57,9 @@ def read_parity(reward: Any, completion_ids: Sequence[list[int]], prompts: Seque
         judgements.append(Judgement(None, answer, formatted=False))
     is_whole = [True] * len(completion_ids)
     token_ids = [ids[: 2 + ids[0] % 4] for ids in completion_ids]
-    return JudgementBatch(prompts, token_ids, judgements, is_whole, reward.group_size)
+    return JudgementBatch(
+        prompts, token_ids, judgements, is_whole, reward.group_size, read_alternatives
+    )
 
 
 class VllmDouble:

@@ -15,7 +15,14 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
 @pytest.mark.parametrize(
-    "name", ["r1_reward_rl", "r1_reward_rl_released", "shapes/judge_rl", "shapes/judge_stress"]
+    "name",
+    [
+        "r1_reward_rl",
+        "r1_reward_rl_released",
+        "shapes/judge_rl",
+        "shapes/judge_rl_agreement",
+        "shapes/judge_stress",
+    ],
 )
 def test_rl_recipes(name: str) -> None:
     assert isinstance(

@@ -13,7 +13,8 @@ overridden here still have the expected parameters.
 """
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,6 +29,7 @@ from trl.models.utils import prepare_deepspeed
 from mmrm.data.errors import CheckpointError, UserError
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
+from mmrm.models.packed_alternatives import Choice, log_probabilities_of_alternatives
 from mmrm.models.packed_generation import generate_packed, log_probabilities, repeated
 from mmrm.models.packing.segments import (
     ImagePlace,
@@ -154,7 +156,13 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         for prompt in self.batch_prompts:
             for _ in range(self.texts_per_prompt):
                 message = {"role": "user", "content": prompt.shown}
-                rows.append({"prompt": [message], "asked": prompt})
+                rows.append(
+                    {
+                        "prompt": [message],
+                        "asked": prompt,
+                        "read_alternatives": self.read_alternatives,
+                    }
+                )
         rollout: dict[str, Any] = super()._generate_and_score_completions(rows)
         rollout["sample"] = torch.arange(len(rows), device=rollout["completion_ids"].device)
         rewards = self._rewards.to(rollout["sample"].device)
@@ -172,6 +180,30 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         num_too_long = sum_over_ranks(rewards.new_tensor(self.prompts.too_long))
         self._add_metric("rollouts/prompts_too_long", num_too_long)
         return rollout
+
+    @contextmanager
+    def policy_with_whole_weights(self) -> Iterator[Any]:
+        """Give the policy in eval mode, without wrappers, with whole weights under ZeRO-3.
+
+        All ranks must enter together.
+        """
+        was_training = self.model.training
+        self.model.eval()
+        with whole_weights(self.model_wrapped):
+            yield unwrapped(self.model)
+        self.model.train(was_training)
+
+    def read_alternatives(
+        self, prompts: Sequence[SegmentTree], choices: Sequence[Sequence[Choice]]
+    ) -> list[list[tuple[float, ...]]]:
+        """Return the policy's log-probabilities of alternatives after written texts.
+
+        Rewards call this (see `ReadAlternatives`). All ranks must call together.
+        """
+        with self.policy_with_whole_weights() as policy:
+            return log_probabilities_of_alternatives(
+                policy, self.encoder, prompts, choices, self.token_budget
+            )
 
     def _add_importance_metrics(self, rollout: dict[str, Any]) -> None:
         """Log the share of importance weights that were truncated or set to 0.
@@ -455,7 +487,6 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
         completions, log_p = _by_vllm(trainer, prompt_ids)
         return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": log_p}
 
-    model = trainer.model
     method = trainer.method
     sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
     trees = []
@@ -466,13 +497,10 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
         first_number = index % trainer.prompts.prompts_per_place * texts_per_prompt
         numbers = range(first_number, first_number + texts_per_prompt)
         seeds.append([f"{trainer.args.seed}/{prompt.place}/{number}" for number in numbers])
-    was_training = model.training
-    model.eval()
-    with whole_weights(trainer.model_wrapped):
+    with trainer.policy_with_whole_weights() as policy:
         texts_by_prompt = generate_packed(
-            unwrapped(model), trainer.encoder, trees, seeds, sampling, trainer.token_budget
+            policy, trainer.encoder, trees, seeds, sampling, trainer.token_budget
         )
-    model.train(was_training)
 
     end_of_turn = trainer.eos_token_ids[0]
     completions = []

@@ -6,7 +6,7 @@ prompt. A pair has two if its texts are sampled from both orders of its response
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +19,16 @@ from mmrm.data.preference import EncodedImage, Message, Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import Answer, question
 from mmrm.models.encoder import Conversation, Encoder
+from mmrm.models.packed_alternatives import Choice
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.train.methods.language_model.method import Indices
+
+ReadAlternatives = Callable[
+    [Sequence[SegmentTree], Sequence[Sequence[Choice]]], list[list[tuple[float, ...]]]
+]
+"""Returns the policy's log-probability of every alternative of every choice after prompts.
+
+Arguments and result are as in `log_probabilities_of_alternatives`. All ranks must call together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,10 @@ def test_two_ranks_take_the_steps_that_one_takes(tmp_path: Path, deepspeed: str)
     same(curve(found, SUMS), curve(wanted, SUMS), tolerance=1e-3)
 
 
-TERMS = "method.rewards=[{type: result}, {type: agreement}, {type: length, free_tokens: 2}]"
+TERMS = (
+    "method.rewards=[{type: result}, {type: agreement}, {type: calibration},"
+    " {type: length, free_tokens: 2}]"
+)
 
 
 @pytest.mark.slow
@@ -271,6 +274,7 @@ def test_two_ranks_pay_the_agreement_of_both_orders_as_one_does(tmp_path: Path) 
     first_line = found_alone["log"][0]
     assert 0 < first_line["rewards/agreement"] < 1
     assert -1 < first_line["rewards/length"] < 0
+    assert 0 < first_line["rewards/calibration"] < 1
     rows = parquet.read_table(
         tmp_path / "alone" / "completions" / "completions_00001.parquet"
     ).to_pylist()

@@ -10,7 +10,7 @@ from typing import Any, cast
 from mmrm.data.config.registry import load
 from mmrm.data.prompts import Answer, read_judgement
 from mmrm.models.encoder import Encoder
-from mmrm.train.reinforce.rollouts import Prompt
+from mmrm.train.reinforce.rollouts import Prompt, ReadAlternatives
 from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 from mmrm.train.reinforce.stable_reinforce.consistency import ConsistencyCheck
 from mmrm.train.reinforce.stable_reinforce.judgement_terms import (
@@ -33,7 +33,7 @@ class JudgementReward:
     ) -> None:
         self.group_size = config.num_generations
         self.encoder = encoder
-        setting = JudgementTermSetting(config.max_new_tokens, check_consistency)
+        setting = JudgementTermSetting(config.max_new_tokens, encoder.tokenizer, check_consistency)
         self.terms: list[JudgementTerm] = []
         for term in config.reward_terms:
             self.terms.append(load(term.implementation)(term, setting))
@@ -42,6 +42,7 @@ class JudgementReward:
         self,
         completion_ids: Sequence[list[int]],
         asked: Sequence[Prompt],
+        read_alternatives: Sequence[ReadAlternatives],
         log_metric: Callable[[str, float], None],
         log_extra: Callable[[str, list[Any]], None],
         **rest: Any,
@@ -53,13 +54,15 @@ class JudgementReward:
         Args:
             completion_ids: The tokens of every judgement.
             asked: The prompt of every judgement. trl passes each column of its rows by the column's
-                name, and `asked` is the column that the trainer adds.
+                name, and this column and the next one are those that the trainer adds.
+            read_alternatives: A function that reads the policy's probabilities of given texts, the
+                same for every judgement.
             log_metric: A function that logs a number, given its name and its value.
             log_extra: A function that adds a column to the table of rollouts, given its name and
                 its values.
             rest: Further columns and values that trl passes.
         """
-        batch = self._read(completion_ids, asked)
+        batch = self._read(completion_ids, asked, read_alternatives[0])
         totals = [0.0] * len(batch.judgements)
         columns: dict[str, list[Any]] = {}
         for term in self.terms:
@@ -80,7 +83,10 @@ class JudgementReward:
         return totals
 
     def _read(
-        self, completion_ids: Sequence[list[int]], prompts: Sequence[Prompt]
+        self,
+        completion_ids: Sequence[list[int]],
+        prompts: Sequence[Prompt],
+        read_alternatives: ReadAlternatives,
     ) -> JudgementBatch:
         """Return the judgements with the parts of their texts, and flags for complete ones."""
         # The last token ends the turn, and is no part of the text.
@@ -88,4 +94,6 @@ class JudgementReward:
             read_judgement(self.encoder.tokenizer.decode(ids[:-1])) for ids in completion_ids
         ]
         is_whole = [ids[-1] == self.encoder.end_of_turn for ids in completion_ids]
-        return JudgementBatch(prompts, completion_ids, judgements, is_whole, self.group_size)
+        return JudgementBatch(
+            prompts, completion_ids, judgements, is_whole, self.group_size, read_alternatives
+        )

@@ -144,6 +144,19 @@ class AgreementTerm(JudgementTermConfig):
             yield Broken(message, (key, "method.rewards", "method.num_generations"))
 
 
+class CalibrationTerm(JudgementTermConfig):
+    """1 minus the Brier score of the soft verdict, which is read after the sampled rationale.
+
+    It needs one more forward pass over the judgements of a rollout batch.
+    """
+
+    implementation = "mmrm.train.reinforce.stable_reinforce.calibration_reward:CalibrationReward"
+
+    type: Literal["calibration"]
+    weight: Weight = 1.0
+    """The weight of this term in the sum."""
+
+
 class JudgementLengthTerm(JudgementTermConfig):
     """A term that is 0 up to `free_tokens`, then falls linearly to -1 (DAPO, arXiv 2503.14476).
 

@@ -7,9 +7,10 @@ result, no consistency, no format and no agreement, and has the price of the lon
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mmrm.data.prompts import Judgement
-from mmrm.train.reinforce.rollouts import Prompt
+from mmrm.train.reinforce.rollouts import Prompt, ReadAlternatives
 from mmrm.train.reinforce.stable_reinforce.consistency import ConsistencyCheck
 from mmrm.train.reinforce.stable_reinforce.judgement_term_config import (
     ConsistencyTerm,
@@ -36,6 +37,8 @@ class JudgementBatch:
     """False for a judgement that the length limit cut off."""
     group_size: int
     """The number of judgements of each pair."""
+    read_alternatives: ReadAlternatives
+    """Returns the policy's probabilities of given texts; see `ReadAlternatives`."""
 
     @property
     def names_better(self) -> list[bool | None]:
@@ -60,6 +63,8 @@ class JudgementTermSetting:
 
     max_new_tokens: int
     """The maximum length of a judgement in tokens."""
+    tokenizer: Any
+    """The tokenizer of the policy."""
     check_consistency: ConsistencyCheck
     """The function that decides if reasoning and answer agree."""
 

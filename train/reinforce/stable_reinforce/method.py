@@ -31,6 +31,7 @@ class StableReinforceMethod(ReinforceMethod):
     columns: ClassVar[Mapping[str, str]] = {
         **ReinforceMethod.columns,
         "rewards/agreement": "{:.3f}",
+        "rewards/calibration": "{:.3f}",
     }
 
     config: StableReinforceConfig

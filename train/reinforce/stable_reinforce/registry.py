@@ -5,6 +5,7 @@ A new term is a subclass of `JudgementTermConfig`, a subclass of `JudgementTerm`
 
 from mmrm.train.reinforce.stable_reinforce.judgement_term_config import (
     AgreementTerm,
+    CalibrationTerm,
     ConsistencyTerm,
     JudgementFormatTerm,
     JudgementLengthTerm,
@@ -17,6 +18,7 @@ JUDGEMENT_TERMS: dict[str, type[JudgementTermConfig] | str] = {
     "consistency": ConsistencyTerm,
     "format": JudgementFormatTerm,
     "agreement": AgreementTerm,
+    "calibration": CalibrationTerm,
     "length": JudgementLengthTerm,
 }
 """The class of the section of each `type` of term."""

@@ -45,7 +45,8 @@ def rewards_of(
     ids = [[index, 99 if text.endswith("…") else END] for index, text in enumerate(texts)]
     asked: list[Any] = [SimpleNamespace(winner=winner, record="a") for winner in winners]
     seen: dict[str, Any] = {} if log is None else log
-    return reward(ids, asked, seen.__setitem__, seen.__setitem__)
+    reads: list[Any] = [None] * len(ids)  # only the term on calibration reads the policy
+    return reward(ids, asked, reads, seen.__setitem__, seen.__setitem__)
 
 
 @pytest.mark.parametrize(
