@@ -79,6 +79,15 @@ class VllmDouble:
         return prompts, [[20 + place % 7, 40] for place in range(len(prompts))], log_p, None
 
 
+def note_trl(
+    trainer: Any, computed_by_trl: list[list[float]], compute: Any, *arguments: Any
+) -> Any:
+    """Compute advantages, and add those that trl has just computed from the same rewards to a list."""
+    num_texts = len(arguments[0])
+    computed_by_trl.append(list(trainer._logs["advantages"])[-num_texts:])
+    return compute(*arguments)
+
+
 def rl_trainer(recipe: Any, *, resumes: bool) -> Any:
     """Return the trainer that train/runs/build.py makes of a recipe."""
     from rich.console import Console
@@ -112,17 +121,23 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
     recipe = read_recipe(Path(recipe_path), overrides, entry="rl")
     resume = None if recipe.output.resume == "never" else recipe.output.resume
     trainer = rl_trainer(recipe, resumes=resume is not None)
+    # This project computes advantages itself, and tells trl not to divide its own ones by a deviation. Here they are GRPO's.
+    trainer.scale_rewards = "group"
     if reward in REWARDS:
         trainer.reward_funcs = [REWARDS[reward]]
     elif reward == "parity":
         [judgement_reward] = trainer.reward_funcs
         judgement_reward._read = partial(read_parity, judgement_reward)
+    computed_by_trl: list[list[float]] = []
+    trainer.compute_advantages = partial(
+        note_trl, trainer, computed_by_trl, trainer.compute_advantages
+    )
     error = ""
     try:
         trainer.train(resume_from_checkpoint=resume)
     except NonFiniteError as found:
         error = str(found)
-    return {"log": trainer.state.log_history, "error": error}
+    return {"log": trainer.state.log_history, "error": error, "trl_advantages": computed_by_trl}
 
 
 def main() -> None:

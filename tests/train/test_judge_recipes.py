@@ -9,6 +9,7 @@ import pytest
 from mmrm.data.errors import RecipeError
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.reinforce.advantage_config import StableReinforceAdvantages
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, StableReinforceConfig
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -47,6 +48,7 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
     assert isinstance(released.method, StableReinforceConfig)
     assert (paper.method.kl_coefficient, released.method.kl_coefficient) == (0.0, 1e-3)
     assert isinstance(released.method.rewards, RewardsConfig)
+    assert isinstance(released.method.advantages, StableReinforceAdvantages)
     assert (
         released.method.rewards.variant
         == released.method.advantages.filter_variant

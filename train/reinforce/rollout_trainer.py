@@ -6,8 +6,8 @@ that the rank computes in one forward and backward pass.
 
 trl has the training loop, the rollout buffer, vLLM, the gathering of rewards and the tables of
 rollouts. This project chooses the prompts (rollouts.py), samples texts and computes their
-log-probabilities in packed rows, computes advantages over the rollout batch of all ranks and the
-loss (policy_loss.py), and stores the rollout buffer in every checkpoint. Texts are sampled by this
+log-probabilities in packed rows, computes advantages over the rollout batch of all ranks
+(advantages.py) and the loss (policy_loss.py), and stores the rollout buffer in every checkpoint. Texts are sampled by this
 process, or by vLLM through trl. trl_hooks.py checks at the start that the methods of trl that are
 overridden here still have the expected parameters.
 """
@@ -26,6 +26,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
+from mmrm.data.config.registry import load
 from mmrm.data.errors import CheckpointError, UserError
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
@@ -40,7 +41,6 @@ from mmrm.models.packing.segments import (
 )
 from mmrm.train.reinforce.config import IMPORTANCE_CAP, RolloutConfig
 from mmrm.train.reinforce.policy_loss import (
-    compute_advantages,
     kl_divergence,
     policy_loss,
     pre_clipped,
@@ -92,6 +92,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         self.prompts = prompts
         self.encoder = prompts.encoder
         self.method = method
+        self.compute_advantages = load(method.advantages.implementation)
         self.token_budget = token_budget
         self.reference = reference
         self._buffered_inputs: list[dict[str, Any]] | None
@@ -168,7 +169,9 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         rewards = self._rewards.to(rollout["sample"].device)
         if self.method.kl_coefficient:
             rewards = rewards - self._kl_penalty(rollout)
-        advantages, filtered = compute_advantages(rewards, num_generations, self.method.advantages)
+        advantages, filtered = self.compute_advantages(
+            rewards, num_generations, self.method.advantages
+        )
         advantages_by_rank = torch.split(advantages, len(rows))
         rollout["advantages"] = advantages_by_rank[self.accelerator.process_index]
         # trl has added its own advantages to its table of rollouts, on which nothing is trained.

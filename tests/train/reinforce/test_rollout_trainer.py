@@ -35,7 +35,7 @@ method:
   steps_per_rollout: 2
   max_new_tokens: 5
   rollouts_shown: 0
-  advantages: {{filter: null}}
+  advantages: {{type: stable_reinforce, filter: null}}
 optim:
   learning_rate: 1.0e-3
   records_per_step: 4
@@ -205,13 +205,29 @@ def rollouts_by_step(folder: Path) -> dict[str, list[tuple[str, str]]]:
     return texts_by_table
 
 
+def same_as_trl(run: dict[str, Any], folder: Path) -> None:
+    """Assert that the advantages of a run by GRPO are those that trl computed from its rewards."""
+    # A rollout batch is sampled for two steps, and every step writes the table of its batch.
+    for step, by_trl in zip((1, 3), run["trl_advantages"], strict=True):
+        file = folder / "completions" / f"completions_{step:05d}.parquet"
+        found = parquet.read_table(file)["advantage"].to_pylist()
+        assert found == pytest.approx(by_trl, rel=1e-4, abs=1e-4)
+        assert max(map(abs, found)) > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("steps_per_rollout", "pairs_per_pass", "normalisation"),
-    [(1, 1, "batch"), (2, 1, "batch"), (4, 2, "group")],
+    ("steps_per_rollout", "pairs_per_pass", "advantages"),
+    [
+        (1, 1, "{filter: 1.0}"),
+        (2, 1, "{filter: null}"),
+        (4, 2, "{normalisation: group, filter: null}"),
+        (2, 2, "{type: grpo}"),
+        (2, 1, "{type: rloo}"),
+    ],
 )
 def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
-    tmp_path: Path, steps_per_rollout: int, pairs_per_pass: int, normalisation: str
+    tmp_path: Path, steps_per_rollout: int, pairs_per_pass: int, advantages: str
 ) -> None:
     """Texts are sampled with a seed for each question, so that both runs have the same rollouts.
 
@@ -219,13 +235,16 @@ def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
     """
     overrides = [
         f"method.steps_per_rollout={steps_per_rollout}",
-        f"method.advantages={{normalisation: {normalisation}, filter: null}}",
+        f"method.advantages={advantages}",
     ]
     path = str(recipe(tmp_path))
     alone = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'alone'}"]}
     overrides.append(f"method.pairs_per_pass={pairs_per_pass}")
     both = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'both'}"]}
-    figures_alone = curve(train(alone)[0], SUMS)
+    run_alone = train(alone)[0]
+    if "grpo" in advantages:
+        same_as_trl(run_alone, tmp_path / "alone")
+    figures_alone = curve(run_alone, SUMS)
     figures_both = curve(train(both, ranks=2)[0], SUMS)
     assert rollouts_by_step(tmp_path / "both") == rollouts_by_step(tmp_path / "alone")
     assert len(figures_alone) == 4
