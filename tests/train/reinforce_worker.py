@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from mmrm.train.recipe.parsing import read_recipe
@@ -60,6 +61,19 @@ def read_parity(
     return JudgementBatch(
         prompts, token_ids, judgements, is_whole, reward.group_size, read_alternatives
     )
+
+
+def ended(reward: Any, end_of_turn: int, completion_ids: Sequence[list[int]], **rest: Any) -> Any:
+    """Return the rewards of texts as if each ended by itself."""
+    return reward([[*ids, end_of_turn] for ids in completion_ids], **rest)
+
+
+class AnyText:
+    """Stands for the tokenizer of the reward by points: any text is a score, and one of five is none."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return a score by the first token of a text."""
+        return "abcx "[ids[0] % 5]
 
 
 class VllmDouble:
@@ -128,6 +142,11 @@ def run(recipe_path: str, overrides: Sequence[str], reward: str) -> dict[str, An
     elif reward == "parity":
         [judgement_reward] = trainer.reward_funcs
         judgement_reward._read = partial(read_parity, judgement_reward)
+    elif reward == "points":
+        [order_reward] = trainer.reward_funcs
+        end_of_turn = trainer.encoder.end_of_turn
+        order_reward.encoder = SimpleNamespace(tokenizer=AnyText(), end_of_turn=end_of_turn)
+        trainer.reward_funcs = [partial(ended, order_reward, end_of_turn)]
     computed_by_trl: list[list[float]] = []
     trainer.compute_advantages = partial(
         note_trl, trainer, computed_by_trl, trainer.compute_advantages

@@ -10,6 +10,7 @@ from mmrm.data.errors import RecipeError
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.reinforce.advantage_config import StableReinforceAdvantages
+from mmrm.train.reinforce.points.config import ReinforcePointsConfig
 from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, StableReinforceConfig
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -31,6 +32,13 @@ def test_rl_recipes(name: str) -> None:
     assert isinstance(
         read_recipe(RECIPES / f"{name}.yaml", entry="rl").method, StableReinforceConfig
     )
+
+
+def test_the_recipe_for_points_is_for_rl() -> None:
+    method = read_recipe(RECIPES / "shapes" / "points_rl.yaml", entry="rl").method
+    assert isinstance(method, ReinforcePointsConfig)
+    cold_start = read_recipe(RECIPES / "shapes" / "points.yaml", entry="sft").method
+    assert method.point_prompt == cold_start.point_prompt
 
 
 @pytest.mark.parametrize(
@@ -101,6 +109,7 @@ def test_the_stages_of_the_embedded_judge_share_the_annotated_pairs() -> None:
         ("r1_reward_rl", "method.advantages={normalisation: leave_one_out}", "only 1"),
         ("r1_reward_rl", "method.rewards=[{type: agreement}]", "even number"),
         ("shapes/judge_rl", "method.rewards=[{type: length, free_tokens: 80}]", "lower free_tok"),
+        ("shapes/points_rl", "method.num_generations=3", "not even"),
         ("shapes/judge_rl", "method.rewards=[{type: result}, {type: result}]", "more than once"),
         ("shapes/judge_rl", "method.rewards=[{type: reader}]", "judgements by this template"),
         (

@@ -277,6 +277,11 @@ CASES = {
         ["method={type: stable_reinforce, rewards: [{type: agreement}]}"],
         ["method.num_generations=2"],
     ),
+    "both_responses_get_equally_many_texts": (
+        "method.num_generations",
+        ["method={type: reinforce_points, num_generations: 3}"],
+        ["method.num_generations=4"],
+    ),
     "some_judgements_cost": (
         "method.rewards.1.free_tokens",
         [

@@ -307,6 +307,38 @@ def test_two_ranks_pay_the_agreement_of_both_orders_as_one_does(tmp_path: Path) 
         assert sum(named[:2]) == sum(named[2:])
 
 
+POINTS = (
+    'method={type: reinforce_points, points: {opening: "", scores: {"a": 0, "b": 1, "c": 2}},'
+    " num_generations: 4, steps_per_rollout: 2, max_new_tokens: 5, rollouts_shown: 0,"
+    " advantages: {type: rloo}, pre_clip: null}"
+)
+
+
+@pytest.mark.slow
+def test_a_judge_of_single_responses_is_trained_by_the_order_of_pairs(tmp_path: Path) -> None:
+    """A random model writes no score, so that points are read from any text."""
+    path = str(recipe(tmp_path))
+
+    def run(folder: str, *more: str) -> dict[str, Any]:
+        overrides = [POINTS, "optim.max_steps=2", f"output.folder={tmp_path / folder}", *more]
+        return {"recipe": path, "overrides": overrides, "reward": "points"}
+
+    judged = ("output.save_every_steps=2", *HELD_OUT)
+    [found_alone] = train(run("alone", *judged))
+    [found_both] = train(run("both", *judged), ranks=2)
+    same(curve(found_both, SUMS), curve(found_alone, SUMS))
+    line = next(line for line in found_alone["log"] if "reward" in line)
+    assert line["rewards/order"] == pytest.approx(line["reward"])
+    assert 0 < line["rollouts/tied"] < 1
+    assert 0 < line["rollouts/unreadable"] < 1
+    assert curve(found_alone)[0]["grad_norm"] > 0
+    accuracies = [line for line in found_alone["log"] if "eval_held_out/accuracy" in line]
+    assert [line["step"] for line in accuracies] == [0, 2]
+    card = json.loads((tmp_path / "alone" / "checkpoint-2" / "judge.json").read_text("utf-8"))
+    assert card["judge_type"] == "points"
+    assert card["points"]["scores"] == {"a": 0.0, "b": 1.0, "c": 2.0}
+
+
 ENCODER = tiny.encoder()
 PAD, PROCESSOR = ENCODER.vision.image, ENCODER.image_processor
 
