@@ -24,6 +24,8 @@ from mmrm.eval.serving.vllm_plugin import REFUSED_MODEL, SERVED_MODELS
 from mmrm.train.objectives.registry import OBJECTIVES
 from mmrm.train.recipe.registry import METHODS
 from mmrm.train.reinforce.policy.registry import TERMS
+from mmrm.train.reinforce.registry import ADVANTAGES
+from mmrm.train.reinforce.stable_reinforce.registry import JUDGEMENT_TERMS
 from tests.eval.make import png
 from tests.test_structure import CLONE, COMMANDS, MODULES, TREES, imports
 
@@ -84,8 +86,16 @@ RESOLVERS = {
         *("mmrm.train.objectives.registry", "mmrm.train.methods.naive.config"),
     },
     "mmrm.eval.annotation.registry": {"mmrm.eval.annotation.registry"},
+    "mmrm.train.reinforce.registry": {
+        "mmrm.train.reinforce.registry",
+        "mmrm.train.reinforce.config",
+    },
     "mmrm.train.reinforce.policy.registry": {
         *("mmrm.train.reinforce.policy.registry", "mmrm.train.reinforce.policy.config"),
+    },
+    "mmrm.train.reinforce.stable_reinforce.registry": {
+        "mmrm.train.reinforce.stable_reinforce.registry",
+        "mmrm.train.reinforce.stable_reinforce.config",
     },
 }
 """The modules that resolve a registry, by the registry's module."""
@@ -194,7 +204,7 @@ def test_every_import_path_leads_to_an_object() -> None:
 
 
 def test_a_section_has_the_type_of_its_row() -> None:
-    for registry in (METHODS, OBJECTIVES, TERMS, SOURCES, JUDGES):
+    for registry in (METHODS, OBJECTIVES, TERMS, JUDGEMENT_TERMS, ADVANTAGES, SOURCES, JUDGES):
         for name, section in installed_rows(registry).items():
             (literal,) = section.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
             assert literal == name

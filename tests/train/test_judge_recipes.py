@@ -9,7 +9,9 @@ import pytest
 from mmrm.data.errors import RecipeError
 from mmrm.train.methods.language_model.config import LanguageModelConfig
 from mmrm.train.recipe.parsing import read_recipe
-from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
+from mmrm.train.reinforce.advantage_config import StableReinforceAdvantages
+from mmrm.train.reinforce.points.config import ReinforcePointsConfig
+from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, StableReinforceConfig
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -21,6 +23,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes"
         "r1_reward_rl_released",
         "shapes/judge_rl",
         "shapes/judge_rl_agreed",
+        "shapes/judge_rl_agreement",
         "shapes/judge_stress",
         "shapes/judge_rubric_rl",
     ],
@@ -29,6 +32,13 @@ def test_rl_recipes(name: str) -> None:
     assert isinstance(
         read_recipe(RECIPES / f"{name}.yaml", entry="rl").method, StableReinforceConfig
     )
+
+
+def test_the_recipe_for_points_is_for_rl() -> None:
+    method = read_recipe(RECIPES / "shapes" / "points_rl.yaml", entry="rl").method
+    assert isinstance(method, ReinforcePointsConfig)
+    cold_start = read_recipe(RECIPES / "shapes" / "points.yaml", entry="sft").method
+    assert method.point_prompt == cold_start.point_prompt
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,8 @@ def test_the_papers_recipe_keeps_the_defaults_and_the_released_one_differs_where
     assert isinstance(paper.method, StableReinforceConfig)
     assert isinstance(released.method, StableReinforceConfig)
     assert (paper.method.kl_coefficient, released.method.kl_coefficient) == (0.0, 1e-3)
+    assert isinstance(released.method.rewards, RewardsConfig)
+    assert isinstance(released.method.advantages, StableReinforceAdvantages)
     assert (
         released.method.rewards.variant
         == released.method.advantages.filter_variant
@@ -91,10 +103,21 @@ def test_the_stages_of_the_embedded_judge_share_the_annotated_pairs() -> None:
         (
             "shapes/judge_rubric_rl",
             "method.rewards.consistency={type: checkpoint}",
-            "two further models",
+            "2 further models",
         ),
         ("shapes/judge_sft", "method.rubric_parts=[criteria]", "judgements with a rubric"),
         ("r1_reward_rl", "method.advantages={normalisation: leave_one_out}", "only 1"),
+        ("r1_reward_rl", "method.rewards=[{type: agreement}]", "even number"),
+        ("shapes/judge_rl", "method.rewards=[{type: length, free_tokens: 80}]", "lower free_tok"),
+        ("shapes/points_rl", "method.num_generations=3", "not even"),
+        ("shapes/judge_rl", "method.rewards=[{type: result}, {type: result}]", "more than once"),
+        ("shapes/judge_rl", "method.rewards=[{type: reader}]", "judgements by this template"),
+        (
+            "shapes/judge_rubric_rl",
+            "method.rewards=[{type: reader}, {type: consistency, judge: {type: checkpoint}}]",
+            "terms reader and consistency",
+        ),
+        ("shapes/judge_rl", "method.rewards=[{type: format, weight: 0.0}]", "all weights are 0"),
     ],
 )
 def test_combinations_that_make_no_sense_are_refused_with_a_reason(

@@ -11,6 +11,7 @@ from mmrm.data.errors import RecipeError
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.train.recipe.parsing import read_recipe
+from mmrm.train.reinforce.advantage_config import StableReinforceAdvantages
 from mmrm.train.reinforce.policy.config import PolicyConfig
 from mmrm.train.reinforce.policy.term_config import JudgeTerm
 from mmrm.train.runs.provenance import recipe_yaml
@@ -31,6 +32,7 @@ def test_the_papers_values() -> None:
     assert [(term.form, term.weight) for term in method.rewards if isinstance(term, JudgeTerm)] == [
         ("hybrid", 1.0)
     ]
+    assert isinstance(method.advantages, StableReinforceAdvantages)
     assert method.advantages.normalisation == "group"
     assert any(term.needs_answers for term in method.rewards)
 

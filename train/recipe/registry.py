@@ -15,6 +15,7 @@ METHODS: dict[str, type[MethodConfig] | str] = {
     "critic": "mmrm.train.methods.critic.config:CriticConfig",
     "joint": "mmrm.train.methods.joint.config:JointConfig",
     "stable_reinforce": "mmrm.train.reinforce.stable_reinforce.config:StableReinforceConfig",
+    "reinforce_points": "mmrm.train.reinforce.points.config:ReinforcePointsConfig",
     "policy": "mmrm.train.reinforce.policy.config:PolicyConfig",
 }
 """The class of the section `method` for each `type`.

@@ -93,7 +93,8 @@ def pages(section: type[BaseModel], schema: Schema, path: str) -> Iterator[str]:
         shared_keys = [row.row for row in shared]
         for kind in kinds:
             own_heading = heading
-            if len(kinds) > 1:
+            # A section without a type is one that may stand in place of a list of the others.
+            if len(kinds) > 1 and "type" in kind.model_fields:
                 own_heading += f": {kind_of(kind)}"
             own_rows = [row for row in rows_by_kind[kind] if row not in shared_keys]
             yield f"{own_heading}\n\n{about(kind)}\n\n{table(own_rows)}"
@@ -121,12 +122,13 @@ def shared_rows(rows_by_kind: Mapping[type[BaseModel], Sequence[KeyRow]]) -> lis
     all_rows = dict.fromkeys(chain.from_iterable(rows_by_kind.values()))
     shared: list[SharedRow] = []
     for row in all_rows:
-        lacking = [kind_of(kind) for kind, own_rows in rows_by_kind.items() if row not in own_rows]
+        lacking = [kind for kind, own_rows in rows_by_kind.items() if row not in own_rows]
         if len(lacking) >= len(rows_by_kind) / 2:
             continue
         printed = row
-        if lacking:
-            printed = replace(row, meaning=f"{row.meaning} (Not in {', '.join(lacking)}.)")
+        lacking_types = [kind_of(kind) for kind in lacking if "type" in kind.model_fields]
+        if lacking_types:
+            printed = replace(row, meaning=f"{row.meaning} (Not in {', '.join(lacking_types)}.)")
         shared.append(SharedRow(row, printed))
     return shared
 

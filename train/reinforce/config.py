@@ -6,16 +6,23 @@ default of this project, because the paper is silent.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from mmrm.data.config.registry import OneOf
 from mmrm.data.config.section import Count, Fraction, Section, Tokens, Url, Weight
 from mmrm.train.recipe.sections import Broken, MethodConfig, RunConfig
+from mmrm.train.reinforce.advantage_config import (
+    AdvantageConfig,
+    Bound,
+    StableReinforceAdvantages,
+)
+from mmrm.train.reinforce.registry import ADVANTAGES
 
-Bound = Annotated[float, Field(ge=1e-9, le=1e9)]
+AnyAdvantages = Annotated[AdvantageConfig, OneOf(ADVANTAGES, default="stable_reinforce")]
+"""The section of any computation of advantages. Without a `type` it is StableReinforce's."""
 
 IMPORTANCE_CAP = 3.0
 """The largest importance weight; trl's default, stated here so that it cannot change with trl."""
@@ -32,21 +39,6 @@ class PreClipConfig(Section):
     """The smallest ratio. Smaller ratios are set to it [Q]."""
     highest: Bound = 1e3
     """The largest ratio. Larger ratios are set to it [Q]."""
-
-
-class AdvantageConfig(Section):
-    """Settings of the computation of advantages from rewards."""
-
-    normalisation: Literal["batch", "group", "leave_one_out"] = "batch"
-    """The normalisation of rewards: over the whole rollout batch [Q], over the texts of one prompt,
-    or by subtracting the mean of the prompt's other texts."""
-    filter: Bound | None = 3.0
-    """Advantages beyond this number of standard deviations are set to 0 [Q]. Null switches the
-    filter off."""
-    filter_variant: Literal["paper", "r1_released"] = "paper"
-    """The quantity that is compared with the bound: the standardised advantage [Q], or, as in the
-    released code, the distance of the raw reward from the batch's mean. Rewards of at most 2 are
-    never that far from their mean, so that the released filter never acts."""
 
 
 class RolloutConfig(MethodConfig):
@@ -67,7 +59,9 @@ class RolloutConfig(MethodConfig):
     """Bound of the loss for negative advantages (dual-clip PPO); null as in the paper."""
     pre_clip: PreClipConfig | None = PreClipConfig()
     """Bounds on the log-ratio before the exponential is taken. Null switches them off."""
-    advantages: AdvantageConfig = AdvantageConfig()
+    advantages: AnyAdvantages = StableReinforceAdvantages()
+    """The computation of advantages from rewards, by its `type`, which is `stable_reinforce` by
+    default."""
     kl_coefficient: Weight = 0.0
     """The weight of the KL divergence from the initial model: 0 in the paper [Q], 1e-3 in the
     released script [Q]. Above 0, a frozen copy of the initial model is kept."""
@@ -120,13 +114,9 @@ class RolloutConfig(MethodConfig):
         weights = ""
         if self.engine != "transformers":
             weights = f" with importance weights {self.importance_correction}"
-        advantages = self.advantages
-        filter_description = "no filter"
-        if advantages.filter is not None:
-            filter_description = f"filter at {advantages.filter:g}"
         return (
             f"by {self.engine}{weights}, epsilon {self.epsilon:g}, advantages by "
-            f"{advantages.normalisation} with {filter_description}, KL {self.kl_coefficient:g}"
+            f"{self.advantages.summary}, KL {self.kl_coefficient:g}"
         )
 
     def written_texts(self, run: RunConfig) -> tuple[str, ...]:
@@ -152,33 +142,7 @@ class RolloutConfig(MethodConfig):
 
     def rules(self, run: RunConfig) -> Iterator[Broken]:
         """Yield the rules that `run` breaks on advantages, the pre-clip and the pairs of a pass."""
-        group_size = self.num_generations
-        normalisation = self.advantages.normalisation
-        if normalisation != "batch" and group_size == 1:
-            message = (
-                f"{normalisation} compares the judgements of one pair, and there is only 1; set "
-                "method.num_generations to 2 or more, or method.advantages.normalisation=batch"
-            )
-            keys = ("method.advantages.normalisation", "method.num_generations")
-            yield Broken(message, keys)
-
-        # This is the advantage in a group whose other rewards are all alike, see
-        # `largest_advantage`.
-        largest = (group_size - 1) / math.sqrt(group_size)
-        bound = self.advantages.filter
-        if normalisation == "group" and bound is not None and largest <= bound:
-            message = (
-                f"no advantage in a group of {group_size} exceeds {largest:.2f}, so a filter at "
-                f"{bound:g} never acts; set method.advantages.normalisation=batch as in the paper, "
-                "method.advantages.filter=null, or more generations"
-            )
-            filter_keys = (
-                "method.advantages.filter",
-                "method.advantages.normalisation",
-                "method.num_generations",
-            )
-            yield Broken(message, filter_keys)
-
+        yield from self.advantages.rules(self.num_generations)
         if run.optim.router_aux_loss_coef != 0:
             message = (
                 "the load-balancing loss is not part of reinforcement learning here, so this weight "

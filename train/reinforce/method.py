@@ -19,7 +19,6 @@ from mmrm.models.distributed import rank, world_size
 from mmrm.train.methods.method import Method
 from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.reinforce.config import IMPORTANCE_CAP, RolloutConfig
-from mmrm.train.reinforce.policy_loss import largest_advantage
 from mmrm.train.reinforce.rollouts import RunPrompts, deal_places
 
 
@@ -172,19 +171,8 @@ class ReinforceMethod(Method):
     def warn_of_idle_filter(self) -> None:
         """Print a warning if no advantage of a rollout batch can reach the filter's bound."""
         config = self.config
-        advantages = config.advantages
-        if advantages.filter is None or rank() != 0:
-            return
         num_prompts = self.recipe.optim.records_per_step * config.steps_per_rollout
         num_texts = num_prompts * config.num_generations
-        if advantages.filter_variant == "r1_released":
-            largest = self.largest_reward
-        else:
-            largest = largest_advantage(num_texts, config.num_generations, advantages)
-        if largest <= advantages.filter:
-            self.console.print(
-                f"method.advantages.filter: {advantages.filter:g} never acts here, as no advantage "
-                f"of {num_texts} texts exceeds {largest:.2f}. Take more pairs a rollout batch, "
-                "another normalisation, or null.",
-                style="yellow",
-            )
+        note = config.advantages.idle_note(num_texts, config.num_generations, self.largest_reward)
+        if note is not None and rank() == 0:
+            self.console.print(note, style="yellow")

@@ -1,82 +1,16 @@
 """StableReinforce as pure functions (R1-Reward, arXiv 2505.02835, section 4).
 
-They compute the advantages, the policy loss and the KL divergence of B texts of at most T tokens.
-The log-ratio of a sampled token is its log-probability under the policy, minus that under the
+They compute the policy loss and the KL divergence of B texts of at most T tokens. Advantages are in
+train/reinforce/advantages.py. The log-ratio of a sampled token is its log-probability under the policy, minus that under the
 policy that sampled it. The trainer is in train/reinforce/rollout_trainer.py.
 """
 
-from math import inf, log
-from typing import NamedTuple
+from math import log
 
 import torch
 from torch import Tensor
 
-from mmrm.train.reinforce.config import AdvantageConfig, PreClipConfig, RolloutConfig
-
-SMALL = 1e-8
-"""Is added to a standard deviation before a division by it."""
-
-
-class Advantages(NamedTuple):
-    """The advantages of B texts, and which of them the filter set to 0."""
-
-    advantages: Tensor
-    """(B,) fp32."""
-    filtered: Tensor
-    """(B,) bool."""
-
-
-def compute_advantages(rewards: Tensor, group_size: int, config: AdvantageConfig) -> Advantages:
-    """Return the advantages of the texts of a whole rollout batch.
-
-    `config.normalisation` decides how they are computed from the rewards r:
-
-    - `batch` (Reinforce++): (r - mean) / std, over the batch.
-    - `group` (GRPO): (r - mean) / std, over the texts of a prompt, with the unbiased std.
-    - `leave_one_out`: (r - mean of the prompt's other texts) / std of the batch.
-
-    Args:
-        rewards: The rewards, (B,). The texts of a prompt follow one another.
-        group_size: The number of texts of each prompt.
-        config: The normalisation and the filter.
-    """
-    # In fp32 equal rewards would not give 0: the rounding error of their mean, divided by a
-    # standard deviation of almost 0, would be an advantage of several units.
-    rewards = rewards.double()
-    groups = rewards.view(-1, group_size)
-    if config.normalisation == "batch":
-        advantages = (rewards - rewards.mean()) / (rewards.std(correction=0) + SMALL)
-    elif config.normalisation == "group":
-        means = groups.mean(1, keepdim=True)
-        deviations = groups.std(1, keepdim=True)
-        advantages = ((groups - means) / (deviations + SMALL)).flatten()
-    else:
-        means_of_others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
-        advantages = (groups - means_of_others).flatten() / (rewards.std(correction=0) + SMALL)
-
-    bound = inf if config.filter is None else config.filter
-    bounded = advantages
-    if config.filter_variant == "r1_released":
-        bounded = rewards - rewards.mean()
-    filtered = bounded.abs() > bound
-    return Advantages(advantages.masked_fill(filtered, 0.0).float(), filtered)
-
-
-def largest_advantage(num_texts: int, group_size: int, config: AdvantageConfig) -> float:
-    """Return the largest advantage that is possible in a rollout batch of `num_texts` texts.
-
-    A text has this advantage if all other texts have the same reward, and it alone a larger one.
-    `group_size` is the number of texts of each prompt.
-    """
-    if config.normalisation == "group":
-        # by the standard deviation of a sample, which divides by (group_size - 1)
-        return float((group_size - 1) / group_size**0.5)
-    # by the standard deviation of the whole batch, which divides by num_texts
-    largest = (num_texts - 1) ** 0.5
-    if config.normalisation == "leave_one_out":
-        stretch = group_size / (group_size - 1)
-        return float(stretch * largest)
-    return float(largest)
+from mmrm.train.reinforce.config import PreClipConfig, RolloutConfig
 
 
 def pre_clipped(log_ratio: Tensor, bounds: PreClipConfig | None) -> Tensor:

@@ -6,14 +6,15 @@ that the rank computes in one forward and backward pass.
 
 trl has the training loop, the rollout buffer, vLLM, the gathering of rewards and the tables of
 rollouts. This project chooses the prompts (rollouts.py), samples texts and computes their
-log-probabilities in packed rows, computes advantages over the rollout batch of all ranks and the
-loss (policy_loss.py), and stores the rollout buffer in every checkpoint. Texts are sampled by this
+log-probabilities in packed rows, computes advantages over the rollout batch of all ranks
+(advantages.py) and the loss (policy_loss.py), and stores the rollout buffer in every checkpoint. Texts are sampled by this
 process, or by vLLM through trl. trl_hooks.py checks at the start that the methods of trl that are
 overridden here still have the expected parameters.
 """
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -25,9 +26,11 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import prepare_deepspeed
 
+from mmrm.data.config.registry import load
 from mmrm.data.errors import CheckpointError, UserError
 from mmrm.models.config import SamplingConfig
 from mmrm.models.distributed import rank, sum_over_ranks
+from mmrm.models.packed_alternatives import Choice, log_probabilities_of_alternatives
 from mmrm.models.packed_generation import generate_packed, log_probabilities, repeated
 from mmrm.models.packing.segments import (
     ImagePlace,
@@ -38,7 +41,6 @@ from mmrm.models.packing.segments import (
 )
 from mmrm.train.reinforce.config import IMPORTANCE_CAP, RolloutConfig
 from mmrm.train.reinforce.policy_loss import (
-    compute_advantages,
     kl_divergence,
     policy_loss,
     pre_clipped,
@@ -60,7 +62,7 @@ It had several prefixes."""
 class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer with the prompts, packed forward passes, advantages and loss of this project.
 
-    A row of its training data is `{"place": N}`, the position of a prompt in the run. Its
+    A row of its training data is `{"place": N}`, the position of a record in the run. Its
     TrainingArguments are those of `ReinforceMethod.arguments`.
     """
 
@@ -90,11 +92,15 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         self.prompts = prompts
         self.encoder = prompts.encoder
         self.method = method
+        self.compute_advantages = load(method.advantages.implementation)
         self.token_budget = token_budget
         self.reference = reference
         self._buffered_inputs: list[dict[str, Any]] | None
         self.batch_prompts: list[Prompt] = []
         """The prompts of this rank's part of the current rollout batch."""
+        self.texts_per_prompt = method.num_generations // prompts.prompts_per_place
+        """The number of texts that are sampled from each of `batch_prompts`. The texts of all
+        prompts of one record are a group, which has `num_generations` texts."""
         self._rewards = torch.empty(0)
         """The rewards of the current rollout batch of all ranks, (rollouts,)."""
         super().__init__(rollout_func=roll_out, **trainer)
@@ -140,22 +146,32 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         rewards of all ranks.
 
         Args:
-            inputs: Rows with the `place` of a prompt in the run, one for each text.
+            inputs: Rows with the `place` of a record in the run, one for each text.
         """
         num_generations = self.num_generations
-        # trl repeats the row of a prompt for each of its texts.
-        self.batch_prompts = [self.prompts[int(row["place"])] for row in inputs[::num_generations]]
+        # trl repeats the row of a record for each of its texts.
+        self.batch_prompts = []
+        for row in inputs[::num_generations]:
+            self.batch_prompts += self.prompts[int(row["place"])]
         rows: list[dict[str, Any]] = []
         for prompt in self.batch_prompts:
-            for _ in range(num_generations):
+            for _ in range(self.texts_per_prompt):
                 message = {"role": "user", "content": prompt.shown}
-                rows.append({"prompt": [message], "asked": prompt})
+                rows.append(
+                    {
+                        "prompt": [message],
+                        "asked": prompt,
+                        "read_alternatives": self.read_alternatives,
+                    }
+                )
         rollout: dict[str, Any] = super()._generate_and_score_completions(rows)
         rollout["sample"] = torch.arange(len(rows), device=rollout["completion_ids"].device)
         rewards = self._rewards.to(rollout["sample"].device)
         if self.method.kl_coefficient:
             rewards = rewards - self._kl_penalty(rollout)
-        advantages, filtered = compute_advantages(rewards, num_generations, self.method.advantages)
+        advantages, filtered = self.compute_advantages(
+            rewards, num_generations, self.method.advantages
+        )
         advantages_by_rank = torch.split(advantages, len(rows))
         rollout["advantages"] = advantages_by_rank[self.accelerator.process_index]
         # trl has added its own advantages to its table of rollouts, on which nothing is trained.
@@ -167,6 +183,30 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         num_too_long = sum_over_ranks(rewards.new_tensor(self.prompts.too_long))
         self._add_metric("rollouts/prompts_too_long", num_too_long)
         return rollout
+
+    @contextmanager
+    def policy_with_whole_weights(self) -> Iterator[Any]:
+        """Give the policy in eval mode, without wrappers, with whole weights under ZeRO-3.
+
+        All ranks must enter together.
+        """
+        was_training = self.model.training
+        self.model.eval()
+        with whole_weights(self.model_wrapped):
+            yield unwrapped(self.model)
+        self.model.train(was_training)
+
+    def read_alternatives(
+        self, prompts: Sequence[SegmentTree], choices: Sequence[Sequence[Choice]]
+    ) -> list[list[tuple[float, ...]]]:
+        """Return the policy's log-probabilities of alternatives after written texts.
+
+        Rewards call this (see `ReadAlternatives`). All ranks must call together.
+        """
+        with self.policy_with_whole_weights() as policy:
+            return log_probabilities_of_alternatives(
+                policy, self.encoder, prompts, choices, self.token_budget
+            )
 
     def _add_importance_metrics(self, rollout: dict[str, Any]) -> None:
         """Log the share of importance weights that were truncated or set to 0.
@@ -240,7 +280,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
             mask: 1 for tokens and 0 for padding, (B, T).
             text_indices: The positions of the texts in this rank's rollout batch, (B,).
         """
-        prompt_indices = [index // self.num_generations for index in text_indices.tolist()]
+        prompt_indices = [index // self.texts_per_prompt for index in text_indices.tolist()]
         prompts = [prompt.tree for prompt in self.batch_prompts]
         return log_probabilities(
             model, self.encoder, prompts, prompt_indices, ids, mask, self.method.temperature
@@ -297,7 +337,7 @@ class StableReinforceTrainer(FiniteTrainer, GRPOTrainer):  # type: ignore[misc]
         loss: Tensor = (
             sequence_mean(token_loss, mask).mean() / self.current_gradient_accumulation_steps
         )
-        prompt_indices = {index // self.num_generations for index in inputs["sample"].tolist()}
+        prompt_indices = {index // self.texts_per_prompt for index in inputs["sample"].tolist()}
         prompts = [self.batch_prompts[index] for index in sorted(prompt_indices)]
         self.passes.append(
             {
@@ -440,31 +480,30 @@ def roll_out(prompts: Sequence[Any], trainer: StableReinforceTrainer) -> dict[st
         NonFiniteError: If a weight of the model is not finite.
     """
     batch_prompts = trainer.batch_prompts
-    num_generations = trainer.num_generations
+    texts_per_prompt = trainer.texts_per_prompt
     refuse_weights(trainer.model, trainer.state.global_step, Path(trainer.args.output_dir))
     prompt_ids: list[list[int]] = []
     for prompt in batch_prompts:
         [conversation] = prompt.tree.conversations()
-        prompt_ids += [list(conversation.ids) for _ in range(num_generations)]
+        prompt_ids += [list(conversation.ids) for _ in range(texts_per_prompt)]
     if trainer.use_vllm:
         completions, log_p = _by_vllm(trainer, prompt_ids)
         return {"prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": log_p}
 
-    model = trainer.model
     method = trainer.method
     sampling = SamplingConfig(temperature=method.temperature, max_new_tokens=method.max_new_tokens)
     trees = []
     seeds = []
-    for prompt in batch_prompts:
-        trees.append(repeated(prompt.tree, num_generations))
-        seeds.append([f"{trainer.args.seed}/{prompt.place}/{n}" for n in range(num_generations)])
-    was_training = model.training
-    model.eval()
-    with whole_weights(trainer.model_wrapped):
+    for index, prompt in enumerate(batch_prompts):
+        trees.append(repeated(prompt.tree, texts_per_prompt))
+        # The texts of a record are numbered over all its prompts, so that no two have one seed.
+        first_number = index % trainer.prompts.prompts_per_place * texts_per_prompt
+        numbers = range(first_number, first_number + texts_per_prompt)
+        seeds.append([f"{trainer.args.seed}/{prompt.place}/{number}" for number in numbers])
+    with trainer.policy_with_whole_weights() as policy:
         texts_by_prompt = generate_packed(
-            unwrapped(model), trainer.encoder, trees, seeds, sampling, trainer.token_budget
+            policy, trainer.encoder, trees, seeds, sampling, trainer.token_budget
         )
-    model.train(was_training)
 
     end_of_turn = trainer.eos_token_ids[0]
     completions = []
@@ -492,7 +531,6 @@ def _by_vllm(
         RuntimeError: If the prompts that vLLM sampled from have other tokens than `prompt_ids`.
         UserError: If a prompt has a video.
     """
-    num_generations = trainer.num_generations
     prompts: list[Prompt] = []
     for prompt in trainer.batch_prompts:
         if prompt.has_videos:
@@ -500,7 +538,7 @@ def _by_vllm(
                 f"{prompt.record}: the prompt has a video, and rollouts by vLLM are given images "
                 "only. Set method.engine=transformers, or leave records with videos out."
             )
-        prompts += [prompt] * num_generations
+        prompts += [prompt] * trainer.texts_per_prompt
     # A prompt without images has None in place of a list.
     images = [list(prompt.images) or None for prompt in prompts]
     # In a prompt's tokens, an image is a sequence of pads between vision_start and vision_end.
@@ -511,7 +549,7 @@ def _by_vllm(
     if trainer.vllm_mode == "colocate":
         ids_for_vllm = [_with_one_pad_per_image(ids, pad) for ids in prompt_ids]
     all_used_ids, completions, log_p, _ = trainer.vllm_generation.generate(
-        ids_for_vllm, images if any(images) else None, num_generations
+        ids_for_vllm, images if any(images) else None, trainer.texts_per_prompt
     )
     for prompt, wanted_ids, used_ids in zip(prompts, prompt_ids, all_used_ids, strict=True):
         if used_ids != wanted_ids:

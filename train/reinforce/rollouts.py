@@ -1,11 +1,12 @@
 """The prompts of a reinforcement-learning run in the order in which they are trained on.
 
 A subclass of `RunPrompts` makes prompts from pairs, for a judge, or from questions, for a policy. A
-prompt's place is its position among all prompts of the run, over all epochs.
+record's place is its position among all records of the run, over all epochs. Most records have one
+prompt. A pair has two if its texts are sampled from both orders of its responses.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,8 +19,16 @@ from mmrm.data.preference import EncodedImage, Message, Preference
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.prompts import Answer, question
 from mmrm.models.encoder import Conversation, Encoder
+from mmrm.models.packed_alternatives import Choice
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.train.methods.language_model.method import Indices
+
+ReadAlternatives = Callable[
+    [Sequence[SegmentTree], Sequence[Sequence[Choice]]], list[list[tuple[float, ...]]]
+]
+"""Returns the policy's log-probability of every alternative of every choice after prompts.
+
+Arguments and result are as in `log_probabilities_of_alternatives`. All ranks must call together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Prompt:
     shown: str
     """The text of the question, or of the request to a judge, for tables of examples."""
     place: int
-    """The position in the order of all prompts of the run. The sampled texts depend on it."""
+    """The position of the record in the order of the run. The sampled texts depend on it."""
     record: str
     """The record's identity, for tables of examples."""
     question: Preference | None = None
@@ -73,9 +82,9 @@ def deal_places(
 
 @dataclass
 class RunPrompts(ABC):
-    """All prompts of a run, by their place: the position among the prompts of all epochs.
+    """All prompts of a run, by the place of their record: its position in the order of all epochs.
 
-    A record whose prompt has more than `max_tokens` tokens is counted, and replaced by the next
+    A record with a prompt of more than `max_tokens` tokens is counted, and replaced by the next
     record of its source.
     """
 
@@ -91,8 +100,13 @@ class RunPrompts(ABC):
     )
     """The order of the prompts of `_epoch`."""
 
-    def __getitem__(self, place: int) -> Prompt:
-        """Return the prompt with the position `place` among all prompts of the run."""
+    @property
+    def prompts_per_place(self) -> int:
+        """The number of prompts of a record, among which its texts are divided equally."""
+        return 1
+
+    def __getitem__(self, place: int) -> tuple[Prompt, ...]:
+        """Return the prompts of the record with the position `place` in the run."""
         epoch, position = divmod(place, self.mixture.epoch_size)
         if epoch != self._epoch:
             self._indices = self.order(epoch)
@@ -101,14 +115,17 @@ class RunPrompts(ABC):
 
     @abstractmethod
     def order(self, epoch: int) -> Indices:
-        """Return an index for every prompt of an epoch, in the order of the epoch.
+        """Return an index for every record of an epoch, in the order of the epoch.
 
-        `load` makes the prompt of an index. The meaning of an index is the subclass's own.
+        `load` makes the prompts of an index. The meaning of an index is the subclass's own.
         """
 
     @abstractmethod
-    def load(self, index: int, place: int) -> Prompt:
-        """Return the prompt of an index that `order` returned, for a place of the run."""
+    def load(self, index: int, place: int) -> tuple[Prompt, ...]:
+        """Return the prompts of an index that `order` returned, for a place of the run.
+
+        They are as many as `prompts_per_place`.
+        """
 
     def encode(
         self,
@@ -125,7 +142,7 @@ class RunPrompts(ABC):
             request: The conversation that the prompt consists of.
             images: The images of the conversation.
             videos: The videos of the conversation.
-            place: The position of the prompt in the run.
+            place: The position of the record in the run.
 
         Raises:
             RecordError: If the prompt has too many tokens, or the record cannot be used.

@@ -35,12 +35,16 @@ class PromptedPoint:
     def read(self, text: str) -> float:
         """Return the value of the score after the last opening; NaN if there is none.
 
-        Only blanks may be between the two, and no letter or digit may follow the score.
+        Only blanks may be between the two, and no letter or digit may follow the score. If the
+        opening is empty or blank, the text begins with the score.
         """
         values = self.prompt.value_by_text
-        _, opening, rest = text.rpartition(self.prompt.opening.rstrip())
-        if self.prompt.opening.strip() and not opening:
-            return math.nan
+        rest = text
+        opening = self.prompt.opening.strip()
+        if opening:
+            _, found, rest = text.rpartition(self.prompt.opening.rstrip())
+            if not found:
+                return math.nan
         longest_first = sorted(values, key=len, reverse=True)
         alternatives = "|".join(map(re.escape, longest_first))
         match = re.match(rf"\s*({alternatives})(?!\w)", rest)

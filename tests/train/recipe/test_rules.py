@@ -14,8 +14,10 @@ from mmrm.data.errors import RecipeError
 from mmrm.train.recipe import rules
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.recipe.registry import METHODS
+from mmrm.train.reinforce import advantage_config as advantages
 from mmrm.train.reinforce import config as reinforce
 from mmrm.train.reinforce.policy import term_config as policy_terms
+from mmrm.train.reinforce.stable_reinforce import judgement_term_config as judgement_terms
 from tests.train.minimal import write
 
 RL = "method={type: stable_reinforce}"
@@ -265,6 +267,39 @@ CASES = {
         ],
         ["method.rewards.consistency={type: rule}"],
     ),
+    "a_group_has_several_texts": (
+        "method.advantages.type",
+        [RL, "method.advantages={type: rloo}"],
+        ["method.num_generations=2"],
+    ),
+    "both_orders_get_equally_many_judgements": (
+        "method.rewards.0",
+        ["method={type: stable_reinforce, rewards: [{type: agreement}]}"],
+        ["method.num_generations=2"],
+    ),
+    "both_responses_get_equally_many_texts": (
+        "method.num_generations",
+        ["method={type: reinforce_points, num_generations: 3}"],
+        ["method.num_generations=4"],
+    ),
+    "some_judgements_cost": (
+        "method.rewards.1.free_tokens",
+        [
+            "method={type: stable_reinforce, max_new_tokens: 8}",
+            "method.rewards=[{type: result}, {type: length, free_tokens: 8}]",
+        ],
+        ["method.rewards.1.free_tokens=7"],
+    ),
+    "a_term_is_listed_once": (
+        "method.rewards",
+        ["method={type: stable_reinforce, rewards: [{type: result}, {type: result}]}"],
+        ["method.rewards=[{type: result}]"],
+    ),
+    "weights_of_judgements": (
+        "method.rewards",
+        ["method={type: stable_reinforce, rewards: [{type: format, weight: 0}]}"],
+        ["method.rewards.0.weight=1"],
+    ),
     "ratings_use_the_key": (
         "method.rating",
         ["method={type: language_model, target: judgement, rating: helpfulness}"],
@@ -286,7 +321,7 @@ def test_every_rule_has_a_case() -> None:
     """Rules of the start (the script, the number of ranks) and of a run's length are tested elsewhere."""
     modules = {sys.modules[config.__module__] for config in installed_rows(METHODS).values()}
     num_rules = 0
-    for module in [rules, reinforce, policy_terms, *modules]:
+    for module in [rules, reinforce, advantages, policy_terms, judgement_terms, *modules]:
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 num_rules += node.func.id == "Broken"

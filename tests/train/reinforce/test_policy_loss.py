@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from mmrm.train.reinforce.config import AdvantageConfig, PreClipConfig
+from mmrm.train.reinforce.config import PreClipConfig
 from mmrm.train.reinforce.policy_loss import (
-    compute_advantages,
     kl_divergence,
-    largest_advantage,
     policy_loss,
     pre_clipped,
     sequence_mean,
@@ -23,78 +19,10 @@ from mmrm.train.reinforce.policy_loss import (
 from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
 
 pytestmark = [pytest.mark.numerics, pytest.mark.usefixtures("float64")]
-NO_FILTER = {"filter": None}
 
 
 def config(**changes: Any) -> StableReinforceConfig:
     return StableReinforceConfig(type="stable_reinforce", **changes)
-
-
-def test_one_wrong_among_255_right_is_taken_out() -> None:
-    rewards = torch.ones(256)
-    rewards[7] = 0.0
-    raw = compute_advantages(rewards, 1, AdvantageConfig(filter=None)).advantages
-    # mean 255/256, std sqrt(255)/256: the odd one out stands at -sqrt(255), the others at 1/sqrt(255).
-    assert float(raw[7]) == pytest.approx(-15.9687, abs=1e-3)
-    assert float(raw[0]) == pytest.approx(0.062622, abs=1e-5)
-    found = compute_advantages(rewards, 1, AdvantageConfig())
-    assert found.filtered.nonzero().flatten().tolist() == [7]
-    assert float(found.advantages[7]) == 0.0
-    assert torch.equal(found.advantages[8:], raw[8:])
-
-
-def test_the_released_form_of_the_filter_never_acts_on_rewards_of_at_most_two() -> None:
-    rewards = torch.full((256,), 2.0)
-    rewards[0] = 0.0
-    found = compute_advantages(rewards, 1, AdvantageConfig(filter_variant="r1_released"))
-    assert not found.filtered.any()
-    assert float(found.advantages[0]) < -15
-
-
-def test_the_three_normalisations() -> None:
-    rewards = torch.tensor([1.0, 0.0, 3.0, 0.0])
-    batch = compute_advantages(rewards, 2, AdvantageConfig(normalisation="batch")).advantages
-    std = math.sqrt(1.5)  # of [0, -1, 2, -1] around the mean 1
-    assert batch.tolist() == pytest.approx([0.0, -1 / std, 2 / std, -1 / std])
-    group = compute_advantages(rewards, 2, AdvantageConfig(normalisation="group")).advantages
-    assert group.tolist() == pytest.approx([0.7071, -0.7071, 0.7071, -0.7071], abs=1e-4)
-    others = compute_advantages(
-        rewards, 2, AdvantageConfig(normalisation="leave_one_out")
-    ).advantages
-    assert others.tolist() == pytest.approx([1 / std, -1 / std, 3 / std, -3 / std], rel=1e-5)
-
-
-@pytest.mark.parametrize("normalisation", ["batch", "group", "leave_one_out"])
-def test_equal_rewards_teach_nothing(normalisation: Any) -> None:
-    assert (
-        compute_advantages(
-            torch.full((8,), 1.5), 4, AdvantageConfig(normalisation=normalisation)
-        ).advantages.tolist()
-        == [0.0] * 8
-    )
-
-
-@given(
-    st.lists(st.floats(-2, 2, width=32), min_size=6, max_size=60).filter(
-        lambda found: len(found) % 6 == 0
-    )
-)
-def test_no_advantage_exceeds_the_largest_that_is_stated(rewards: list[float]) -> None:
-    for normalisation in ("batch", "group", "leave_one_out"):
-        settings = AdvantageConfig(normalisation=normalisation, filter=None)
-        found = compute_advantages(torch.tensor(rewards), 6, settings).advantages
-        assert (
-            float(found.abs().max()) <= largest_advantage(len(rewards), 6, settings) * 1.01 + 1e-2
-        )
-
-
-@pytest.mark.parametrize("normalisation", ["batch", "group", "leave_one_out"])
-def test_the_largest_advantage_is_reached(normalisation: Any) -> None:
-    rewards = torch.zeros(6)
-    rewards[0] = 1.0
-    settings = AdvantageConfig(normalisation=normalisation, filter=None)
-    found = compute_advantages(rewards, 6, settings).advantages
-    assert float(found.max()) == pytest.approx(largest_advantage(6, 6, settings), rel=1e-4)
 
 
 def one(log_ratio: float, advantage: float, **changes: Any) -> tuple[float, float]:

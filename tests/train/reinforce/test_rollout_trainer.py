@@ -35,7 +35,7 @@ method:
   steps_per_rollout: 2
   max_new_tokens: 5
   rollouts_shown: 0
-  advantages: {{filter: null}}
+  advantages: {{type: stable_reinforce, filter: null}}
 optim:
   learning_rate: 1.0e-3
   records_per_step: 4
@@ -205,13 +205,29 @@ def rollouts_by_step(folder: Path) -> dict[str, list[tuple[str, str]]]:
     return texts_by_table
 
 
+def same_as_trl(run: dict[str, Any], folder: Path) -> None:
+    """Assert that the advantages of a run by GRPO are those that trl computed from its rewards."""
+    # A rollout batch is sampled for two steps, and every step writes the table of its batch.
+    for step, by_trl in zip((1, 3), run["trl_advantages"], strict=True):
+        file = folder / "completions" / f"completions_{step:05d}.parquet"
+        found = parquet.read_table(file)["advantage"].to_pylist()
+        assert found == pytest.approx(by_trl, rel=1e-4, abs=1e-4)
+        assert max(map(abs, found)) > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("steps_per_rollout", "pairs_per_pass", "normalisation"),
-    [(1, 1, "batch"), (2, 1, "batch"), (4, 2, "group")],
+    ("steps_per_rollout", "pairs_per_pass", "advantages"),
+    [
+        (1, 1, "{filter: 1.0}"),
+        (2, 1, "{filter: null}"),
+        (4, 2, "{normalisation: group, filter: null}"),
+        (2, 2, "{type: grpo}"),
+        (2, 1, "{type: rloo}"),
+    ],
 )
 def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
-    tmp_path: Path, steps_per_rollout: int, pairs_per_pass: int, normalisation: str
+    tmp_path: Path, steps_per_rollout: int, pairs_per_pass: int, advantages: str
 ) -> None:
     """Texts are sampled with a seed for each question, so that both runs have the same rollouts.
 
@@ -219,13 +235,16 @@ def test_two_ranks_train_each_step_on_the_questions_of_one_rank(
     """
     overrides = [
         f"method.steps_per_rollout={steps_per_rollout}",
-        f"method.advantages={{normalisation: {normalisation}, filter: null}}",
+        f"method.advantages={advantages}",
     ]
     path = str(recipe(tmp_path))
     alone = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'alone'}"]}
     overrides.append(f"method.pairs_per_pass={pairs_per_pass}")
     both = {"recipe": path, "overrides": [*overrides, f"output.folder={tmp_path / 'both'}"]}
-    figures_alone = curve(train(alone)[0], SUMS)
+    run_alone = train(alone)[0]
+    if "grpo" in advantages:
+        same_as_trl(run_alone, tmp_path / "alone")
+    figures_alone = curve(run_alone, SUMS)
     figures_both = curve(train(both, ranks=2)[0], SUMS)
     assert rollouts_by_step(tmp_path / "both") == rollouts_by_step(tmp_path / "alone")
     assert len(figures_alone) == 4
@@ -244,6 +263,80 @@ def test_two_ranks_take_the_steps_that_one_takes(tmp_path: Path, deepspeed: str)
     }
     wanted, found = train(alone)[0], train(both, ranks=2)[0]
     same(curve(found, SUMS), curve(wanted, SUMS), tolerance=1e-3)
+
+
+TERMS = (
+    "method.rewards=[{type: result}, {type: agreement}, {type: calibration},"
+    " {type: length, free_tokens: 2}]"
+)
+
+
+@pytest.mark.slow
+def test_two_ranks_pay_the_agreement_of_both_orders_as_one_does(tmp_path: Path) -> None:
+    """A rank has both orders of its pairs, so that no reward depends on another rank's texts."""
+    overrides = [TERMS, "method.num_generations=4", "optim.max_steps=2"]
+    path = str(recipe(tmp_path))
+
+    def run(folder: str, *more: str) -> dict[str, Any]:
+        overrides_of_run = [*overrides, f"output.folder={tmp_path / folder}", *more]
+        return {"recipe": path, "overrides": overrides_of_run, "reward": "parity"}
+
+    found_alone, _, resumed = train(
+        run("alone"),
+        run("cut", "optim.max_steps=1", "output.save_every_steps=1"),
+        run("cut", f"output.resume={tmp_path / 'cut' / 'checkpoint-1'}"),
+    )
+    found_both = train(run("both"), ranks=2)[0]
+    same(curve(found_both, SUMS), curve(found_alone, SUMS))
+    same(curve(resumed, SUMS)[-1:], curve(found_alone, SUMS)[-1:])
+    assert rollouts_by_step(tmp_path / "both") == rollouts_by_step(tmp_path / "alone")
+    first_line = found_alone["log"][0]
+    assert 0 < first_line["rewards/agreement"] < 1
+    assert -1 < first_line["rewards/length"] < 0
+    assert 0 < first_line["rewards/calibration"] < 1
+    rows = parquet.read_table(
+        tmp_path / "alone" / "completions" / "completions_00001.parquet"
+    ).to_pylist()
+    for start in range(0, len(rows), 4):
+        of_pair = rows[start : start + 4]
+        # Two judgements of each pair show the better response first, and two show it second.
+        assert [row["winner"] for row in of_pair] in ([1, 1, 2, 2], [2, 2, 1, 1])
+        assert len({row["record"] for row in of_pair}) == 1
+        assert len({json.dumps(row["prompt"]) for row in of_pair}) == 2
+        named = [row["agreement"] for row in of_pair]
+        assert sum(named[:2]) == sum(named[2:])
+
+
+POINTS = (
+    'method={type: reinforce_points, points: {opening: "", scores: {"a": 0, "b": 1, "c": 2}},'
+    " num_generations: 4, steps_per_rollout: 2, max_new_tokens: 5, rollouts_shown: 0,"
+    " advantages: {type: rloo}, pre_clip: null}"
+)
+
+
+@pytest.mark.slow
+def test_a_judge_of_single_responses_is_trained_by_the_order_of_pairs(tmp_path: Path) -> None:
+    """A random model writes no score, so that points are read from any text."""
+    path = str(recipe(tmp_path))
+
+    def run(folder: str, *more: str) -> dict[str, Any]:
+        overrides = [POINTS, "optim.max_steps=2", f"output.folder={tmp_path / folder}", *more]
+        return {"recipe": path, "overrides": overrides, "reward": "points"}
+
+    judged = ("output.save_every_steps=2", *HELD_OUT)
+    [found_alone] = train(run("alone", *judged))
+    [found_both] = train(run("both", *judged), ranks=2)
+    same(curve(found_both, SUMS), curve(found_alone, SUMS))
+    line = next(line for line in found_alone["log"] if "reward" in line)
+    assert line["rewards/order"] == pytest.approx(line["reward"])
+    assert 0 < line["rollouts/tied"] < 1
+    assert 0 < line["rollouts/unreadable"] < 1
+    assert curve(found_alone)[0]["grad_norm"] > 0
+    accuracies = [line for line in found_alone["log"] if "eval_held_out/accuracy" in line]
+    assert [line["step"] for line in accuracies] == [0, 2]
+    card = json.loads((tmp_path / "alone" / "checkpoint-2" / "judge.json").read_text("utf-8"))
+    assert card["judge_type"] == "points"
+    assert card["points"]["scores"] == {"a": 0.0, "b": 1.0, "c": 2.0}
 
 
 ENCODER = tiny.encoder()
@@ -299,7 +392,7 @@ class Double:
 def trainer(mode: str, asked: list[Prompt]) -> Any:
     return SimpleNamespace(
         batch_prompts=asked,
-        num_generations=2,
+        texts_per_prompt=2,
         use_vllm=True,
         vllm_mode=mode,
         encoder=ENCODER,

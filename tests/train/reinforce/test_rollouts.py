@@ -36,7 +36,7 @@ def prompts(rows: int = 8, limit: int = 4096) -> PairPrompts:
 
 def batch() -> tuple[list[SegmentTree], list[int], Tensor, Tensor]:
     """Return three prompts and five judgements of 1 to 4 tokens on them."""
-    trees = [prompts()[place].tree for place in range(3)]
+    trees = [prompts()[place][0].tree for place in range(3)]
     ids = torch.randint(10, 200, (5, 4), generator=torch.Generator().manual_seed(0))
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
     return trees, [0, 0, 1, 2, 2], ids, mask
@@ -96,7 +96,7 @@ def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image
     model = load_language_model(
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
     ).eval()
-    encoder, asked = tiny.encoder(), [prompts()[place] for place in range(4)]
+    encoder, asked = tiny.encoder(), [prompts()[place][0] for place in range(4)]
     sampling = SamplingConfig(temperature=1.0, max_new_tokens=5)
 
     def written(budget: int) -> list[Generation]:
@@ -125,7 +125,7 @@ def test_what_may_be_written_counts_when_rows_are_filled(
     model = load_language_model(
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
     ).eval()
-    encoder, asked, sizes = tiny.encoder(), [prompts()[place] for place in range(4)], list[int]()
+    encoder, asked, sizes = tiny.encoder(), [prompts()[place][0] for place in range(4)], list[int]()
 
     def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
         sizes.append(sum(batch.output_counts))
@@ -148,23 +148,39 @@ def test_what_may_be_written_counts_when_rows_are_filled(
 
 def test_every_place_has_its_prompt_and_half_of_an_epoch_has_the_winner_first() -> None:
     asked = prompts(rows=8)
-    epoch = [asked[place] for place in range(8)]
+    epoch = [asked[place][0] for place in range(8)]
     winners = [one.winner for one in epoch]
     assert (winners.count(1), winners.count(2)) == (4, 4)
     assert {one.shown for one in epoch} != {
-        asked[place].shown for place in range(8, 16)
-    } or winners != [asked[place].winner for place in range(8, 16)]
-    assert ids_of(asked[3].tree) == ids_of(epoch[3].tree)
+        asked[place][0].shown for place in range(8, 16)
+    } or winners != [asked[place][0].winner for place in range(8, 16)]
+    assert ids_of(asked[3][0].tree) == ids_of(epoch[3].tree)
     for one in epoch:
         assert len(one.images) == len(one.tree.images)
         assert repeated(one.tree, 2).tokens == len(ids_of(one.tree))
 
 
+def test_a_pair_in_both_orders_begins_with_the_order_that_it_has_alone() -> None:
+    source = ShapesConfig(type="shapes", level="demo", rows=8, text_only=0.4)
+    mixture = Mixture(MixtureConfig(sources=[source]))
+    both = PairPrompts(mixture, tiny.encoder(), 4096, "short", both_orders=True)
+    assert (both.prompts_per_place, prompts().prompts_per_place) == (2, 1)
+    for place in range(8):
+        [alone] = prompts()[place]
+        first, second = both[place]
+        assert (first.shown, first.winner) == (alone.shown, alone.winner)
+        assert ids_of(first.tree) == ids_of(alone.tree)
+        assert (second.record, second.place) == (alone.record, place)
+        assert first.winner is not None
+        assert second.winner == 3 - first.winner
+        assert second.shown != first.shown
+
+
 def test_a_prompt_that_is_too_long_is_skipped_and_counted() -> None:
-    lengths = [len(ids_of(prompts()[place].tree)) for place in range(8)]
+    lengths = [len(ids_of(prompts()[place][0].tree)) for place in range(8)]
     limit = max(lengths) - 1
     asked = prompts(limit=limit)
-    found = [len(ids_of(asked[place].tree)) for place in range(8)]
+    found = [len(ids_of(asked[place][0].tree)) for place in range(8)]
     assert max(found) <= limit
     assert asked.too_long == lengths.count(max(lengths)) == 1
     assert [one for one in found if one not in lengths] == []

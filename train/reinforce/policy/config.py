@@ -19,7 +19,8 @@ from mmrm.train.recipe.sections import (
     EvaluationConfig,
     RunConfig,
 )
-from mmrm.train.reinforce.config import AdvantageConfig, PreClipConfig, RolloutConfig
+from mmrm.train.reinforce.advantage_config import StableReinforceAdvantages
+from mmrm.train.reinforce.config import AnyAdvantages, PreClipConfig, RolloutConfig
 from mmrm.train.reinforce.policy.registry import TERMS
 from mmrm.train.reinforce.policy.term_config import TermConfig
 
@@ -35,7 +36,7 @@ class PolicyConfig(RolloutConfig):
     type: Literal["policy"]
     rewards: list[Annotated[TermConfig, OneOf(TERMS)]] = Field(min_length=1)
     """The terms of the reward, which is their weighted sum."""
-    advantages: AdvantageConfig = AdvantageConfig(normalisation="group", filter=None)
+    advantages: AnyAdvantages = StableReinforceAdvantages(normalisation="group", filter=None)
     """The computation of advantages from rewards. The default is GRPO's, over the answers to one
     question."""
     num_generations: int = Field(default=8, ge=2, le=1024)

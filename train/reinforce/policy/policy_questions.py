@@ -17,11 +17,11 @@ class PolicyQuestions(RunPrompts):
         """Return the indices of the records of an epoch, in the order of the mixture."""
         return self.mixture.order(epoch).astype(np.int64)
 
-    def load(self, index: int, place: int) -> Prompt:
+    def load(self, index: int, place: int) -> tuple[Prompt, ...]:
         """Return the prompt of record `index`, or of the next usable record of its source."""
         return self.mixture.load(index, lambda record: self._encode(record, place))
 
-    def _encode(self, record: Preference, place: int) -> Prompt:
+    def _encode(self, record: Preference, place: int) -> tuple[Prompt, ...]:
         """Return the prompt of a record, with the record, which the reward reads."""
         prompt = self.encode(record, record.prompt, record.images, record.videos, place)
-        return replace(prompt, question=record)
+        return (replace(prompt, question=record),)

@@ -9,7 +9,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from mmrm.train.reinforce.policy.term_config import (
     TermConfig,
 )
 from mmrm.train.reinforce.rollouts import Prompt
+from mmrm.train.reinforce.term_scores import TermScores, length_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,6 @@ class AnswerBatch:
         """Return the indices of the answers to each question."""
         starts = range(0, len(self.texts), self.group_size)
         return [slice(start, start + self.group_size) for start in starts]
-
-
-@dataclass(frozen=True, slots=True)
-class TermScores:
-    """The values of one term of the reward for a batch of answers."""
-
-    rewards: list[float]
-    """The value for every answer, before it is multiplied by the weight of the term."""
-    columns: Mapping[str, list[float]] = field(default_factory=dict)
-    """Columns with one value for every answer, which the term adds to the table of rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +159,11 @@ class LengthReward(RewardTerm):
 
     def __call__(self, answers: AnswerBatch) -> TermScores:
         """Return the value of the term for every answer, -1 for an answer that is not complete."""
-        free_tokens = self.config.free_tokens
-        most_excess_tokens = self.setting.max_new_tokens - free_tokens
-        rewards: list[float] = []
+        lengths: list[int | None] = []
         for ids, is_whole in zip(answers.token_ids, answers.is_whole, strict=True):
-            if not is_whole:
-                rewards.append(-1.0)
-                continue
-            num_excess_tokens = max(len(ids) - free_tokens, 0)
-            rewards.append(-min(num_excess_tokens / most_excess_tokens, 1.0))
-        return TermScores(rewards)
+            lengths.append(len(ids) if is_whole else None)
+        free_tokens = self.config.free_tokens
+        return TermScores(length_values(lengths, free_tokens, self.setting.max_new_tokens))
 
 
 class FormatReward(RewardTerm):

@@ -16,6 +16,10 @@ from mmrm.models.encoder import Conversation, Encoder
 from mmrm.models.packed_alternatives import choice_after_text, log_probabilities_of_alternatives
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.train.reinforce.rollouts import Prompt
+from mmrm.train.reinforce.stable_reinforce.judgement_term_config import ReaderTerm
+from mmrm.train.reinforce.stable_reinforce.judgement_term_setting import JudgementTermSetting
+from mmrm.train.reinforce.stable_reinforce.judgement_terms import JudgementBatch, JudgementTerm
+from mmrm.train.reinforce.term_scores import TermScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,25 @@ class RubricReader:
             if first != second:
                 verdicts[index] = 1 if first > second else 2
         return verdicts
+
+
+class ReaderReward(JudgementTerm):
+    """A term that is 1 if the reader names the better response from a judgement's rubric, else 0.
+
+    A judgement without a rubric in its form, or that was cut off, has the value 0.
+    """
+
+    config: ReaderTerm
+
+    def __init__(self, config: ReaderTerm, setting: JudgementTermSetting) -> None:
+        super().__init__(config, setting)
+        self.model, encoder = setting.load_model(config.path)
+        self.reader = RubricReader(self.model, encoder, setting.token_budget, setting.template)
+
+    def __call__(self, batch: JudgementBatch) -> TermScores:
+        """Return 1 for every judgement from which the reader decides right, and the same column."""
+        verdicts = self.reader.verdicts(batch.prompts, batch.judgements)
+        rewards: list[float] = []
+        for verdict, prompt, whole in zip(verdicts, batch.prompts, batch.is_whole, strict=True):
+            rewards.append(float(whole and verdict == prompt.winner))
+        return TermScores(rewards, {"reader": rewards})

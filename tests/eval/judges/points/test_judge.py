@@ -259,6 +259,17 @@ def test_a_text_without_an_opening_has_no_score_and_is_counted(checkpoint: str) 
     assert json.dumps(scores.attributes)
 
 
+@pytest.mark.parametrize("opening", ["", " "])
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3.0), (" 10.", 10.0), ("fine. 3", math.nan), ("", math.nan)]
+)
+def test_without_an_opening_a_text_begins_with_the_score(
+    opening: str, text: str, value: float
+) -> None:
+    found = PromptedPoint(PointPrompt(opening=opening, scores="1-10")).read(text)
+    assert found == pytest.approx(value, nan_ok=True)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

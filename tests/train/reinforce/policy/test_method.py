@@ -166,16 +166,16 @@ def test_questions_are_asked_in_the_mixtures_order_and_too_long_ones_passed_over
     source = ShapesConfig(type="shapes", level="demo", rows=8, text_only=0.5)
     mixture = Mixture(MixtureConfig(sources=[source], bad_records=BadRecordConfig(limit=0.9)))
     prompts = PolicyQuestions(mixture, ENCODER, 4096)
-    records = [prompts[place].record for place in range(16)]
+    records = [prompts[place][0].record for place in range(16)]
     assert sorted(records[:8]) == sorted(records[8:])
     assert records[:8] == [mixture[int(index)].identity for index in mixture.order(0)]
-    first = prompts[0]
+    [first] = prompts[0]
     assert first.question is not None
     assert first.question.truth is not None
     assert first.shown == first.question.prompt[0]["content"][-1]["text"]  # type: ignore[typeddict-item]
-    limit = sorted(prompts[place].tree.tokens for place in range(8))[4]
+    limit = sorted(prompts[place][0].tree.tokens for place in range(8))[4]
     short = PolicyQuestions(mixture, ENCODER, limit)
-    assert all(short[place].tree.tokens <= limit for place in range(8))
+    assert all(short[place][0].tree.tokens <= limit for place in range(8))
     assert short.too_long > 0
 
 

@@ -1,38 +1,62 @@
-"""What judgements earn: the paper's formula, and nothing for anything that is not clearly right."""
+"""What judgements earn: the paper's formula and lists of terms, and nothing for errors."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mmrm.data.prompts import Answer, Judgement, read_judgement, write_judgement
-from mmrm.models.backbone import load_language_model
-from mmrm.models.config import BackboneConfig
-from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, ServerJudge
-from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
-    Consistency,
-    JudgementReward,
-    consistency_by_model,
-    consistency_by_rule,
-    consistency_of_reply,
-    consistency_question,
-    earned,
-    model_replies,
-    server_replies,
-)
+from mmrm.data.prompts import Answer, write_judgement
+from mmrm.train.reinforce.stable_reinforce.config import RewardsConfig, StableReinforceConfig
+from mmrm.train.reinforce.stable_reinforce.consistency import Consistency
+from mmrm.train.reinforce.stable_reinforce.judgement_reward import JudgementReward
+from mmrm.train.reinforce.stable_reinforce.judgement_terms import ConsistencyReward, agreements
 from tests.data.test_prompts import UNREADABLE
-from tests.models import tiny
+from tests.train.reinforce.stable_reinforce.settings import setting_of
 
 PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
+FIRST = write_judgement("Response 1 is better.", 1)
+SECOND = write_judgement("Response 2 is better.", 2)
+END = 0
+
+
+def rewards_of(
+    rewards: RewardsConfig | list[dict[str, Any]],
+    texts: Sequence[str],
+    winners: Sequence[Answer],
+    group_size: int = 1,
+    check: Any = None,
+    log: dict[str, Any] | None = None,
+) -> list[float]:
+    """Return the rewards of judgements, one token each; a text that ends with … is cut off.
+
+    Consistency is checked by the rule, or by `check` if there is one.
+    """
+    settings: dict[str, Any] = {
+        "type": "stable_reinforce",
+        "rewards": rewards,
+        "num_generations": group_size,
+        "max_new_tokens": 10,
+    }
+    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]].rstrip("…"))
+    encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=END)
+    config = StableReinforceConfig.model_validate(settings)
+    setting = replace(setting_of(encoder), template=config.template)
+    reward = JudgementReward(config, setting)
+    if check is not None:
+        [consistency] = [term for term in reward.terms if isinstance(term, ConsistencyReward)]
+        consistency.check = check
+    # The last token is cut off if the judgement did not end by itself.
+    ids = [[index, 99 if text.endswith("…") else END] for index, text in enumerate(texts)]
+    asked: list[Any] = [SimpleNamespace(winner=winner, record="a") for winner in winners]
+    seen: dict[str, Any] = {} if log is None else log
+    reads: list[Any] = [None] * len(ids)  # only the term on calibration reads the policy
+    return reward(ids, asked, reads, seen.__setitem__, seen.__setitem__)
 
 
 @pytest.mark.parametrize(
@@ -50,158 +74,103 @@ PAPER, RELEASED = RewardsConfig(), RewardsConfig(variant="r1_released")
 def test_the_formula(
     answer: Answer, consistency: Consistency, config: RewardsConfig, total: float
 ) -> None:
-    assert (
-        earned(read_judgement(write_judgement("because", answer)), 1, consistency, config).total
-        == total
+    found = rewards_of(
+        config, [write_judgement("because", answer)], [1], check=lambda read: [consistency]
     )
+    assert found == [total]
+
+
+WEIGHTS = st.floats(0, 1e4)
+
+
+@given(WEIGHTS, WEIGHTS, st.sampled_from([-1, 0, 1]), st.sampled_from(["paper", "r1_released"]))
+def test_the_formula_as_a_list_is_the_paper_s_to_the_last_bit(
+    consistency_weight: float, format_weight: float, consistency: Consistency, variant: Any
+) -> None:
+    """The expected numbers are computed as the formula is written in the paper."""
+    formula = RewardsConfig(
+        variant=variant, consistency_weight=consistency_weight, format_weight=format_weight
+    )
+    listed = [
+        {"type": "result"},
+        {"type": "consistency", "weight": consistency_weight, "variant": variant},
+        {"type": "format", "weight": format_weight},
+    ]
+    value = float(consistency if variant == "r1_released" else max(consistency, 0))
+    wanted = []
+    for result in (1.0, 0.0):
+        wanted.append(result * (1 + consistency_weight * value) + format_weight * 1.0)
+    for rewards in (formula, listed):
+        found = rewards_of(rewards, [FIRST, SECOND], [1, 1], check=lambda read: [consistency] * 2)
+        assert found == wanted
 
 
 def test_a_right_answer_in_the_wrong_form_earns_its_result_only() -> None:
-    assert earned(read_judgement("<answer>1</answer>"), 1, 0, PAPER).total == 1.0
+    assert rewards_of(PAPER, ["<answer>1</answer>"], [1]) == [1.0]
 
 
-@pytest.mark.parametrize("written", UNREADABLE)
 @pytest.mark.parametrize("config", [PAPER, RELEASED])
-def test_no_unclear_judgement_earns_a_result(written: str, config: RewardsConfig) -> None:
-    judgement = read_judgement(written)
+def test_no_unclear_judgement_earns_a_result(config: RewardsConfig) -> None:
     for winner in (1, 2):
-        found = earned(judgement, winner, consistency_by_rule([judgement])[0], config)
-        assert found.result == 0
-        assert found.total <= config.format_weight
-
-
-def test_the_rule_compares_conclusion_and_answer() -> None:
-    said = "Response 1 is better."
-    assert consistency_by_rule(
-        [
-            read_judgement(write_judgement(said, 1)),
-            read_judgement(write_judgement(said, 2)),
-            read_judgement("<answer>1</answer>"),
-        ]
-    ) == [1, -1, 0]
-
-
-@pytest.mark.parametrize(
-    ("said", "meant"), [("1", 1), (" 0.\n", -1), ("", 0), ("10", 0), ("Output: 1", 0), ("yes", 0)]
-)
-def test_only_a_lone_digit_is_a_reply(said: str, meant: int) -> None:
-    assert consistency_of_reply(said) == meant
-
-
-def test_the_question_shows_the_last_lines_and_is_not_asked_without_an_answer() -> None:
-    asked = consistency_question(Judgement("one\ntwo\n\nthree\nfour", 2, True))
-    assert asked is not None
-    assert "two\nthree\nfour" in asked
-    assert "one" not in asked.replace("none", "").replace("alone", "")
-    assert consistency_question(Judgement("one", None, True)) is None
+        log: dict[str, Any] = {}
+        found = rewards_of(config, UNREADABLE, [winner] * len(UNREADABLE), log=log)
+        assert set(log["result"]) == {0.0}
+        assert max(found) <= config.format_weight
 
 
 def test_a_judgement_that_was_cut_off_earns_nothing_and_parts_are_logged() -> None:
-    texts = {7: write_judgement("Response 1 is better.", 1), 8: "nonsense"}
-    metrics: dict[str, float] = {}
-    columns: dict[str, list[Any]] = {}
-    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]])
-    encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=0)
-    reward = JudgementReward(PAPER, consistency_by_rule, encoder)
-    ids = [[7, 0], [7, 0], [8, 0], [7, 9]]
-    asked: list[Any] = [
-        SimpleNamespace(winner=winner, record=record)
-        for winner, record in zip((1, 2, 1, 1), "aabb", strict=True)
-    ]
-    found = reward(ids, asked, metrics.__setitem__, columns.__setitem__)
+    log: dict[str, Any] = {}
+    found = rewards_of(PAPER, [FIRST, FIRST, "nonsense", f"{FIRST}…"], [1, 2, 1, 1], log=log)
     assert found == [2.0, 0.5, 0.0, 0.0]
-    assert metrics["rollouts/cut_off"] == 0.25
-    assert metrics["rollouts/unreadable"] == 0.25
-    assert columns["result"] == [1.0, 0.0, 0.0, 0.0]
-    assert columns["winner"] == [1, 2, 1, 1]
-    assert columns["record"] == ["a", "a", "b", "b"]
+    assert log["rollouts/cut_off"] == 0.25
+    assert log["rollouts/unreadable"] == 0.25
+    assert log["result"] == [1.0, 0.0, 0.0, 0.0]
+    assert log["consistency"] == [1.0, 1.0, 0.0, 0.0]
+    assert log["winner"] == [1, 2, 1, 1]
+    assert log["record"] == ["a"] * 4
 
 
-@contextmanager
-def server(replies: list[tuple[int, bytes]]) -> Iterator[str]:
-    """Serve the replies one after the other, the last one for ever."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            status, body = replies.pop(0) if len(replies) > 1 else replies[0]
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    found = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{found.server_port}/v1"
-    finally:
-        found.shutdown()
+def test_agreement_is_paid_for_the_same_response_in_the_other_order() -> None:
+    """Four judgements with the better response first, and four with it second."""
+    texts = [FIRST, FIRST, SECOND, "nonsense", FIRST, SECOND, SECOND, f"{SECOND}…"]
+    winners: list[Answer] = [1, 1, 1, 1, 2, 2, 2, 2]
+    log: dict[str, Any] = {}
+    found = rewards_of([{"type": "agreement"}], texts, winners, 8, log=log)
+    # In the first order two name the better response and one the other. In the second order two
+    # name the better response, one the other, and one is cut off.
+    assert found == [0.5, 0.5, 0.25, 0.0, 0.25, 0.5, 0.5, 0.0]
+    assert log["agreement"] == found
+    assert log["rewards/agreement"] == sum(found) / 8
+    # A second pair changes nothing for the first one.
+    both = rewards_of([{"type": "agreement"}], texts * 2, winners * 2, 8)
+    assert both == found * 2
 
 
-def chat(text: str) -> bytes:
-    return json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+def test_a_judge_that_names_always_the_same_position_has_no_agreement() -> None:
+    assert rewards_of([{"type": "agreement"}], [FIRST] * 4, [1, 1, 2, 2], 4) == [0.0] * 4
+    assert rewards_of([{"type": "agreement"}], [FIRST] * 4, [1, 1, 1, 1], 4) == [1.0] * 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("status", "body", "opinion"),
-    [
-        (200, chat("1"), 1),
-        (200, chat("0"), -1),
-        (200, chat("maybe 1"), 0),
-        (404, b"no such model", 0),
-    ],
-)
-def test_a_server_that_gives_no_clear_answer_never_pays(
-    status: int, body: bytes, opinion: int, tmp_path: Path
-) -> None:
-    with server([(status, body)]) as url:
-        judge = ServerJudge(type="server", url=url, model="m", timeout_seconds=5.0)
-        judgements = [
-            read_judgement(write_judgement("Response 1 is better.", 1)),
-            read_judgement("nothing"),
-        ]
-        assert consistency_by_model(partial(server_replies, judge, tmp_path), judgements) == [
-            opinion,
-            0,
-        ]
+@given(st.lists(st.sampled_from([True, False, None]), min_size=2, max_size=16))
+def test_agreement_is_the_mean_over_all_pairs_of_judgements(choices: list[bool | None]) -> None:
+    choices = choices[: len(choices) // 2 * 2]
+    half = len(choices) // 2
+    pairs_alike = 0
+    for first in choices[:half]:
+        for second in choices[half:]:
+            if first is not None and first == second:
+                pairs_alike += 1
+    found = agreements(choices)
+    # Both orders are paid the same, and together the share of pairs that agree.
+    assert sum(found[:half]) == pytest.approx(pairs_alike / half)
+    assert sum(found[half:]) == pytest.approx(pairs_alike / half)
+    assert all(reward == 0 for reward, choice in zip(found, choices, strict=True) if choice is None)
 
 
-def test_a_model_that_babbles_is_unclear(tmp_path: Path) -> None:
-    judgements = [
-        read_judgement(write_judgement("Response 1 is better.", 1)),
-        read_judgement("nothing"),
-        read_judgement(write_judgement("a\nb", 2)),
-    ]
-    model = load_language_model(
-        BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
-    ).eval()
-    for budget in (4096, 1):
-        assert consistency_by_model(
-            partial(model_replies, model, tiny.encoder(), budget), judgements
-        ) == [
-            0,
-            0,
-            0,
-        ]
-    assert consistency_by_model(partial(model_replies, model, tiny.encoder(), 4096), []) == []
-
-
-def test_replies_go_to_the_judgements_they_were_asked_about() -> None:
-    asked: list[str] = []
-
-    def replies(questions: Sequence[str]) -> list[str]:
-        asked.extend(questions)
-        return ["1" if "first" in question else "0" for question in questions]
-
-    judgements = [
-        read_judgement("nothing"),
-        read_judgement(write_judgement("first", 1)),
-        read_judgement(write_judgement("second", 2)),
-    ]
-    assert consistency_by_model(replies, judgements) == [0, 1, -1]
-    assert len(asked) == 2
+def test_length_is_free_up_to_a_bound_and_costs_most_if_cut_off() -> None:
+    """A judgement has two tokens here, and the limit is 10."""
+    terms = [{"type": "length", "free_tokens": 1, "weight": 9.0}]
+    log: dict[str, Any] = {}
+    assert rewards_of(terms, [FIRST, f"{FIRST}…"], [1, 1], log=log) == [-1.0, -9.0]
+    assert log["length"] == [-1 / 9, -1.0]
+    assert rewards_of([{"type": "length", "free_tokens": 2}], [FIRST], [1]) == [0.0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,13 +14,11 @@ from mmrm.data.prompts import RUBRIC_FORM, Answer, Judgement
 from mmrm.data.rubric import Check, Rubric, write_rubric
 from mmrm.models.backbone import load_language_model
 from mmrm.models.config import BackboneConfig
-from mmrm.train.reinforce.stable_reinforce.config import ReaderConfig, RewardsConfig
-from mmrm.train.reinforce.stable_reinforce.judgement_reward import (
-    JudgementReward,
-    consistency_by_rule,
-)
-from mmrm.train.reinforce.stable_reinforce.rubric_reader import RubricReader
+from mmrm.train.reinforce.stable_reinforce.config import StableReinforceConfig
+from mmrm.train.reinforce.stable_reinforce.judgement_reward import JudgementReward
+from mmrm.train.reinforce.stable_reinforce.rubric_reader import ReaderReward, RubricReader
 from tests.models import tiny
+from tests.train.reinforce.stable_reinforce.settings import setting_of
 
 RECORD = Preference(
     "set:1",
@@ -86,31 +85,62 @@ class CheckReader:
         ]
 
 
-def test_a_rubric_from_which_the_right_verdict_cannot_be_read_earns_nothing_of_the_reader() -> None:
+FORMULA = {"reader": {"weight": 2.0}}
+LISTED = [
+    {"type": "result"},
+    {"type": "consistency"},
+    {"type": "format"},
+    {"type": "reader", "weight": 2.0},
+]
+
+
+def config_of(rewards: Any, template: str = "rubric") -> StableReinforceConfig:
+    settings = {"type": "stable_reinforce", "template": template, "rewards": rewards}
+    return StableReinforceConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize("rewards", [FORMULA, LISTED])
+def test_a_rubric_from_which_the_right_verdict_cannot_be_read_earns_nothing_of_the_reader(
+    rewards: Any, tmp_path: Path
+) -> None:
+    right = judgement((True, False))
     texts = {
-        1: judgement((True, False)),  # right, and the rubric shows it: 1 (1 + 0.5) + 0.5 + 2
+        1: right,  # right, and the rubric shows it: 1 (1 + 0.5) + 0.5 + 2
         2: judgement((True, True)),  # right, and the rubric does not show it: 1 + 0.5
         3: judgement((False, True)),  # right against its own rubric: 1 + 0.5
         4: judgement((True, False), answer=2),  # wrong after a right rubric: 0.5 + 2
         5: "<answer>1</answer>",  # no rubric
-        6: judgement((True, False)),  # cut off
+        6: right,  # cut off after its last letter
     }
-    config = RewardsConfig(reader=ReaderConfig(weight=2.0))
-    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]] if len(ids) == 1 else "cut off")
+    tokenizer = SimpleNamespace(decode=lambda ids: texts[ids[0]])
     encoder: Any = SimpleNamespace(tokenizer=tokenizer, end_of_turn=0)
-    reader: Any = CheckReader()
-    reward = JudgementReward(
-        config,
-        lambda judgements: consistency_by_rule(judgements, RUBRIC_FORM),
-        encoder,
-        RUBRIC_FORM,
-        reader,
-    )
+    setting = setting_of(encoder, "rubric", str(tiny.checkpoint(tmp_path)))
+    reward = JudgementReward(config_of(rewards), setting)
+    reading = reward.terms[-1]
+    assert isinstance(reading, ReaderReward)
+    assert reading.reader.model is reward.model
+    reading.reader = cast(RubricReader, CheckReader())
     metrics: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
-    ids = [[1, 0], [2, 0], [3, 0], [4, 0], [5, 0], [6, 9, 9]]
-    found = reward(ids, [prompt()] * 6, metrics.__setitem__, columns.__setitem__)
+    ids = [[1, 0], [2, 0], [3, 0], [4, 0], [5, 0], [6, 9]]
+    reads: list[Any] = [None] * 6
+    found = reward(ids, [prompt()] * 6, reads, metrics.__setitem__, columns.__setitem__)
     assert found == [4.0, 1.5, 1.5, 2.5, 0.0, 0.0]
     assert columns["reader"] == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
     assert metrics["rewards/reader"] == pytest.approx(2 / 6)
     assert columns["consistency"] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_the_plan_counts_a_reader_that_is_a_copy_of_the_start_and_names_any_other(
+    lora: bool,
+) -> None:
+    for rewards in (FORMULA, LISTED):
+        config = config_of(rewards)
+        assert config.frozen_copies(lora=lora) == 1
+        assert list(config.model_paths()) == []
+    formula = config_of({"reader": {"path": "a"}})
+    listed = config_of([{"type": "reader", "path": "a"}])
+    assert formula.frozen_copies(lora=lora) == listed.frozen_copies(lora=lora) == 0
+    assert list(formula.model_paths()) == [("method.rewards.reader.path", "a")]
+    assert list(listed.model_paths()) == [("method.rewards.0.path", "a")]
