@@ -66,7 +66,7 @@ KNOWN = {
         "think_qwen3vl",
     },
     "eval/judges/released/templates.py": {"UNIFIED_REWARD_THINK_QWEN3VL"},
-    "train/reinforce/stable_reinforce/config.py": {"Qwen/Qwen2.5-VL-7B-Instruct"},
+    "train/reinforce/stable_reinforce/judgement_term_config.py": {"Qwen/Qwen2.5-VL-7B-Instruct"},
     "train/studies/speed/workload.py": {
         "Qwen/Qwen2.5-VL-3B-Instruct",
         "Qwen/Qwen2.5-VL-7B-Instruct",

@@ -59,7 +59,10 @@ EXPECTED = {
     "method.type": (
         10,
         '"naiv"',
-        ["naive, language_model, critic, joint, stable_reinforce or policy", "did you mean naive?"],
+        [
+            "naive, language_model, critic, joint, stable_reinforce, reinforce_points or policy",
+            "did you mean naive?",
+        ],
     ),
     "optim.learning_rat": (12, "1e-05", ["did you mean learning_rate?", "Allowed here: "]),
     "optim.learning_rate": (13, '"1e-5"', ["valid number"]),
