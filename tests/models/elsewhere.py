@@ -19,8 +19,10 @@ from pathlib import Path
 
 SECONDS = 240
 """A program that takes longer is killed, and its test fails."""
-OUTPUT, ERRORS = "stdout.txt", "stderr.txt"
-"""The files in the program's folder that hold what it printed."""
+OUTPUT = "stdout.txt"
+"""The file in the program's folder that holds its standard output."""
+ERRORS = "stderr.txt"
+"""The file in the program's folder that holds its error output."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,22 +90,38 @@ FEWER = "titi" + "itit" + "tttt" + "tiit" + "tdte" + "diet"
 OTHERS = [family for family in FAMILIES if family != tiny.FAMILY]
 
 
+def train_families(folder: Path, families: Sequence[str], kinds: str) -> None:
+    """Train families on one rank, and on two under ZeRO-2 and ZeRO-3; all share the starts of their ranks."""
+    alone = []
+    on_two_ranks = []
+    for family in families:
+        with float64():
+            recipe = worker.prepare(folder / family, family)
+        alone.append((recipe, [(str(folder / family / "alone"), "none", 10**6)]))
+        cases = [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]]
+        on_two_ranks.append((recipe, cases))
+    run_ranks(folder / "one", worker.descend_all, alone, kinds, ranks=1, in_float64=True)
+    run_ranks(folder / "two", worker.descend_all, on_two_ranks, kinds, in_float64=True)
+
+
+def assert_steps_are_those_of_one_process(folder: Path, stage: str, kinds: str) -> None:
+    """Assert that a family's weights and figures on two ranks are those of one process.
+
+    `folder` is that of the family, as `train_families` fills it with the records `kinds`.
+    """
+    alone = folder / "alone"
+    sharded = folder / stage
+    assert difference(alone, folder / "base") > 1e-3
+    assert_exact(weights(sharded), weights(alone))
+    found = lines(sharded)
+    assert len(found) == len(kinds) // 4
+    assert_same_steps(found, lines(alone), EQUAL, stage)
+
+
 @pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train every other family on one rank, and on two under ZeRO-2 and ZeRO-3; all share the starts of their ranks."""
+def other_families(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("families")
-    with float64():
-        recipes = {family: worker.prepare(folder / family, family) for family in OTHERS}
-    alone = [
-        (recipe, [(str(folder / family / "alone"), "none", 10**6)])
-        for family, recipe in recipes.items()
-    ]
-    run_ranks(folder / "one", worker.descend_all, alone, FEWER, ranks=1, in_float64=True)
-    cases = [
-        (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]])
-        for family, recipe in recipes.items()
-    ]
-    run_ranks(folder / "two", worker.descend_all, cases, FEWER, in_float64=True)
+    train_families(folder, OTHERS, FEWER)
     return folder
 
 
@@ -113,14 +130,9 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("stage", STAGES[1:])
 @pytest.mark.parametrize("family", OTHERS)
 def test_steps_of_every_family_equal_those_of_one_process(
-    families: Path, family: str, stage: str
+    other_families: Path, family: str, stage: str
 ) -> None:
-    alone, sharded = families / family / "alone", families / family / stage
-    assert difference(alone, families / family / "base") > 1e-3
-    assert_exact(weights(sharded), weights(alone))
-    expected, found = lines(alone), lines(sharded)
-    assert len(found) == len(FEWER) // 4
-    assert_same_steps(found, expected, EQUAL, stage)
+    assert_steps_are_those_of_one_process(other_families / family, stage, FEWER)
 
 
 FILMS = "tvvt" + "vtvt" + "tttt" + "wtvd" + "vwiv"
@@ -131,21 +143,9 @@ WITH_FILMS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train every family with tokens of videos on one rank, and on two under ZeRO-2 and ZeRO-3."""
     pytest.importorskip("av")
     folder = tmp_path_factory.mktemp("films")
-    with float64():
-        recipes = {family: worker.prepare(folder / family, family) for family in WITH_FILMS}
-    alone = [
-        (recipe, [(str(folder / family / "alone"), "none", 10**6)])
-        for family, recipe in recipes.items()
-    ]
-    run_ranks(folder / "one", worker.descend_all, alone, FILMS, ranks=1, in_float64=True)
-    cases = [
-        (recipe, [(str(folder / family / stage), stage, BUDGET) for stage in STAGES[1:]])
-        for family, recipe in recipes.items()
-    ]
-    run_ranks(folder / "two", worker.descend_all, cases, FILMS, in_float64=True)
+    train_families(folder, WITH_FILMS, FILMS)
     return folder
 
 
@@ -154,12 +154,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("stage", STAGES[1:])
 @pytest.mark.parametrize("family", WITH_FILMS)
 def test_steps_with_videos_equal_those_of_one_process(films: Path, family: str, stage: str) -> None:
-    alone, sharded = films / family / "alone", films / family / stage
-    assert difference(alone, films / family / "base") > 1e-3
-    assert_exact(weights(sharded), weights(alone))
-    expected, found = lines(alone), lines(sharded)
-    assert len(found) == len(FILMS) // 4
-    assert_same_steps(found, expected, EQUAL, stage)
+    assert_steps_are_those_of_one_process(films / family, stage, FILMS)
 
 
 def test_the_rows_of_the_ranks_are_unequal() -> None:

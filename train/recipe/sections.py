@@ -241,7 +241,7 @@ backbone's family; vLLM serves it."""
 
     @property
     def examples_per_record(self) -> int:
-        """How often a record is learned in an epoch: twice in both orders of its responses."""
+        """The number of times that a record is learned in an epoch. It is 2 for both orders."""
         return 1
 
     @property

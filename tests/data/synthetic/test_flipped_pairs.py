@@ -20,7 +20,8 @@ def test_a_share_of_the_pairs_is_flipped_and_the_others_stay(tmp_path: Path) -> 
     flipped = [index for index in range(300) if some[index] != right[index]]
     assert 0.2 < len(flipped) / 300 < 0.4
     assert records(tmp_path, flipped=0.3) == some
-    one, other = right[flipped[0]], some[flipped[0]]
+    one = right[flipped[0]]
+    other = some[flipped[0]]
     assert (other.chosen, other.rejected) == (one.rejected, one.chosen)
     assert (other.chosen_critique, other.rejected_critique) == (
         one.rejected_critique,

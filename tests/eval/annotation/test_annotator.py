@@ -303,8 +303,10 @@ def test_a_try_without_a_reasoning_that_can_be_learned_fails() -> None:
 
 
 def test_agreement_is_a_setting_of_the_journal(tmp_path: Path) -> None:
-    pairs, path = records(), tmp_path / "out.jsonl"
-    one, both = (asking(Model(pairs, needed=1), agree=agree) for agree in (False, True))
+    pairs = records()
+    path = tmp_path / "out.jsonl"
+    one = asking(Model(pairs, needed=1), agree=False)
+    both = asking(Model(pairs, needed=1), agree=True)
     annotate(pairs, range(3), one, path, "drop", one.settings)
     with pytest.raises(UserError, match=r"other settings than .*agree True"):
         annotate(pairs, range(6), both, path, "drop", both.settings)

@@ -88,7 +88,8 @@ def test_an_interrupted_annotation_goes_on(judge: JudgeAnnotator, tmp_path: Path
         """The process was killed."""
 
     annotator = Annotator(judge, (1.0, 1.0, 1.0), agree=True)
-    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    whole = tmp_path / "whole.jsonl"
+    part = tmp_path / "part.jsonl"
     annotate(records(), range(8), annotator, whole, "keep", annotator.settings, 3)
 
     def dying(chunk: Any) -> Any:

@@ -183,7 +183,8 @@ def test_intervals_hold_the_true_rank_correlation(name: str) -> None:
     truth = true_coefficient(design)
     names = [str(index) for index in range(design.recipes)]
     generator = np.random.default_rng(27)
-    num_covered, num_covered_over_recipes = 0, 0
+    num_covered = 0
+    num_covered_over_recipes = 0
     widths = []
     for _ in range(DRAWS):
         figures, gains, halves = drawn(generator, design)
@@ -207,7 +208,8 @@ def test_equal_models_have_no_correlation_on_halves() -> None:
     """Twelve equal models: a figure and a gain from the same answers correlate, from other answers they do not."""
     generator = np.random.default_rng(0)
     names = [str(index) for index in range(12)]
-    same, halves = [], []
+    same: list[float] = []
+    halves: list[float] = []
     for _ in range(300):
         noise = generator.normal(size=(2, 12))
         figure = noise + generator.normal(size=(2, 12))

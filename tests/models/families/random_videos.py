@@ -48,7 +48,9 @@ def clip(num_frames: int, width: int, height: int, seed: int = 0) -> bytes:
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as container:
         stream = container.add_stream("mpeg4", rate=RATE)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = "yuv420p"
         for number in range(num_frames):
             picture = tiny.picture(width, height, seed=100 * seed + number)
             container.mux(stream.encode(av.VideoFrame.from_image(picture)))
@@ -141,14 +143,18 @@ class ReferenceVideo:
 def stock_inputs(
     conversation: Conversation, family: str, sampling: VideoConfig
 ) -> dict[str, Tensor]:
-    """Return what the stock model is given for one conversation, with video tokens."""
+    """Return the arguments of the stock model for one conversation, as its processors make them."""
     encoder = tiny.encoder(family)
     tokenizer = tiny.tokenizer(family)
     processor = tiny.image_processor(family=family)
     text = "".join(span.text for span in encoder.render(conversation.messages))
     seen: list[tuple[str, tuple[int, int, int], float]] = []
-    image_grids, video_grids, pixels, video_pixels = [], [], [], []
-    images, videos = iter(conversation.images), iter(conversation.videos)
+    image_grids: list[tuple[int, int, int]] = []
+    video_grids: list[tuple[int, int, int]] = []
+    pixels: list[Tensor] = []
+    video_pixels: list[Tensor] = []
+    images = iter(conversation.images)
+    videos = iter(conversation.videos)
     written = ""
     while IMAGE in text or VIDEO in text:
         is_image = VIDEO not in text or -1 < text.find(IMAGE) < text.find(VIDEO)

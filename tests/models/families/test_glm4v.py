@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 from mmrm.data.images import image_tokens_of
 from mmrm.models.backbone import copy_grids, load_encoder
 from mmrm.models.config import BackboneConfig
-from mmrm.models.encoder import Encoder
 from mmrm.models.families.glm4v import PUBLISHED
 from tests.models import tiny
+from tests.models.families.counted_tokens import assert_counted_as_by_the_processor
 
 FAMILY = "glm4v"
 CONFIG = tiny.config(FAMILY)
@@ -31,20 +30,7 @@ CONFIG = tiny.config(FAMILY)
 def test_tokens_that_are_counted_are_those_of_the_processor(
     sizes: list[tuple[int, int]], low: int, high: int
 ) -> None:
-    limits = BackboneConfig(path="tiny", min_pixels=low, max_pixels=high)
-    processor = tiny.image_processor(low, high, FAMILY)
-    encoder = Encoder(tiny.tokenizer(FAMILY), processor, limits, CONFIG)
-    # The data floor refuses images whose sides differ by more.
-    sizes = [
-        (height, width) for height, width in sizes if max(height, width) < 190 * min(height, width)
-    ]
-    counted = encoder.image_tokens(np.array(sizes, np.uint32).reshape(-1, 2)).tolist()
-    for (height, width), tokens in zip(sizes, counted, strict=True):
-        made = processor(images=[tiny.picture(width, height)], return_tensors="pt")
-        assert int(made["image_grid_thw"].prod()) == 4 * tokens
-    assert image_tokens_of(CONFIG.to_dict(), low, high) == encoder.image_tokens, (
-        "the data plan counts by config.json"
-    )
+    assert_counted_as_by_the_processor(FAMILY, sizes, low, high)
 
 
 def test_a_saved_config_has_the_key_by_which_its_images_are_counted(tmp_path: Path) -> None:

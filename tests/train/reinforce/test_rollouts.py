@@ -96,7 +96,8 @@ def test_sampled_judgements_end_by_themselves_or_are_cut_and_never_hold_an_image
     model = load_language_model(
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
     ).eval()
-    encoder, asked = tiny.encoder(), [prompts()[place][0] for place in range(4)]
+    encoder = tiny.encoder()
+    asked = [prompts()[place][0] for place in range(4)]
     sampling = SamplingConfig(temperature=1.0, max_new_tokens=5)
 
     def written(budget: int) -> list[Generation]:
@@ -125,7 +126,9 @@ def test_what_may_be_written_counts_when_rows_are_filled(
     model = load_language_model(
         BackboneConfig(path=str(tiny.checkpoint(tmp_path)), dtype="float32")
     ).eval()
-    encoder, asked, sizes = tiny.encoder(), [prompts()[place][0] for place in range(4)], list[int]()
+    encoder = tiny.encoder()
+    asked = [prompts()[place][0] for place in range(4)]
+    sizes: list[int] = []
 
     def watched(model: Any, batch: PackedBatch, **settings: Any) -> list[Generation]:
         sizes.append(sum(batch.output_counts))

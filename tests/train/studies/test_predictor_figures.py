@@ -73,7 +73,8 @@ def test_no_image_is_in_both_halves_whatever_the_order(
     shuffled = random.sample(names, len(names))
     again = QuestionClusters.of_questions(shuffled)
     for question in names:
-        one, other = clusters.clusters_of([question])[0], again.clusters_of([question])[0]
+        [one] = clusters.clusters_of([question])
+        [other] = again.clusters_of([question])
         assert clusters.halves[one] == again.halves[other]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmrm.data.preference import Message, text_pair
+from mmrm.data.preference import text_pair
 from mmrm.data.prompts import write_judgement
-from mmrm.eval.candidates import Candidates, Example, SoftVerdict, Vote, won_shares
+from mmrm.eval.candidates import Candidates, SoftVerdict, Vote, won_shares
 from mmrm.eval.judges.generative.config import GenerativeJudgeConfig
 from mmrm.eval.judges.generative.judge import GenerativeJudge, by_template
 from mmrm.eval.judges.generative.soft_verdicts import soft_verdict
@@ -28,36 +27,13 @@ from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.generation import Generation
 from mmrm.models.packing.packed_batch import PackedBatch
 from tests.eval.doubles import JudgeOfBenchmark
+from tests.eval.judges.example_rows import example
 from tests.models import tiny
 from tests.models.exactness import assert_exact
 from tests.trees import image_inputs
 
 pytestmark = pytest.mark.usefixtures("module_in_float64")
 NUM_NEW_TOKENS = 6
-
-
-def png(width: int) -> bytes:
-    buffer = io.BytesIO()
-    tiny.picture(width, 60, width).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def example(number: int, images: int = 1) -> Example:
-    content: Any = [{"type": "image"}] * images + [
-        {"type": "text", "text": f"What is in picture {number}?"}
-    ]
-    prompt: Message = {"role": "user", "content": content}
-    return Example(
-        f"key-{number}",
-        tuple(png(60 + 30 * number + index) for index in range(images)),
-        (prompt,),
-        text_pair("a red square", f"{number} blue circles"),
-        f"row {number}",
-        1,
-        "group",
-        "source",
-        {},
-    )
 
 
 EXAMPLES = [example(0), example(1, images=0), example(2, images=2)]

@@ -116,7 +116,8 @@ def theirs(
     image token once for each token of the image: CodeGoat24/UnifiedReward, benchmark_evaluation/Qwen_evaluation/
     test_qwen_vlrewardbench.py; yfzhang114/r1_reward, inference/VL-Reward-Bench/r1_reward.py.
     """
-    tokenizer, kind = tiny.tokenizer(family), type(tiny.image_processor(family=family))
+    tokenizer = tiny.tokenizer(family)
+    kind = type(tiny.image_processor(family=family))
     written = tokenizer.apply_chat_template(
         messages,
         tokenize=False,

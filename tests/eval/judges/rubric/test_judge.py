@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,10 +12,10 @@ import pytest
 import torch
 
 from mmrm.data.errors import CheckpointError, RecipeError
-from mmrm.data.preference import Message, text_pair
+from mmrm.data.preference import text_pair
 from mmrm.data.prompts import JudgeTemplate, question
 from mmrm.data.rubric import Check, Rubric, write_criteria, write_rubric
-from mmrm.eval.candidates import Candidates, Example, Scores, Usage
+from mmrm.eval.candidates import Candidates, Scores, Usage
 from mmrm.eval.journal import Journal
 from mmrm.eval.judges.checkpoint import Runtime
 from mmrm.eval.judges.generative.judge import by_template, reader_of
@@ -33,6 +32,7 @@ from mmrm.models.config import BackboneConfig, SamplingConfig
 from mmrm.models.generation import Generation
 from mmrm.models.packing.packed_batch import PackedBatch
 from tests.eval.doubles import JudgeOfBenchmark
+from tests.eval.judges.example_rows import example
 from tests.models import tiny
 from tests.models.exactness import assert_exact
 from tests.trees import image_inputs
@@ -47,29 +47,6 @@ CHECKS_OF_GIVEN = """<eval>
 </eval>
 """
 ONE_CHECK = "<eval>\n1. Response 1: yes. Response 2: no.\n</eval>\n"
-
-
-def png(width: int) -> bytes:
-    buffer = io.BytesIO()
-    tiny.picture(width, 60, width).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def example(number: int, images: int = 1) -> Example:
-    content: Any = [{"type": "image"}] * images
-    content = [*content, {"type": "text", "text": f"What is in picture {number}?"}]
-    prompt: Message = {"role": "user", "content": content}
-    return Example(
-        f"key-{number}",
-        tuple(png(60 + 30 * number + index) for index in range(images)),
-        (prompt,),
-        text_pair("a red square", f"{number} blue circles"),
-        f"row {number}",
-        1,
-        "group",
-        "source",
-        {},
-    )
 
 
 EXAMPLES = [example(0), example(1, images=0)]
@@ -198,7 +175,8 @@ def test_a_soft_verdict_is_the_stock_models_behind_given_criteria(
                 mm_token_type_ids=(ids == stock.config.image_token_id).int(),
                 **image_inputs(tree),
             ).logits[0, -1]
-        [one], [two] = encoded("1"), encoded("2")
+        [one] = encoded("1")
+        [two] = encoded("2")
         assert vote.soft is not None
         assert_exact(vote.soft.first, float(logits[[one, two]].softmax(0)[0]))
         assert vote.soft.is_opened == (case != "read")

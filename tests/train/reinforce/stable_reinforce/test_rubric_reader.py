@@ -50,7 +50,8 @@ def test_the_reader_names_the_likelier_verdict_of_the_stock_model(
     judgements = [RUBRIC_FORM.read(written) for written in texts]
     verdicts = reader.verdicts([prompt()] * 3, judgements)
     tokenizer = tiny.tokenizer()
-    [one], [two] = tokenizer.encode("1"), tokenizer.encode("2")
+    [one] = tokenizer.encode("1")
+    [two] = tokenizer.encode("2")
     stock = tiny.language_model()
     for verdict, found in zip(verdicts, judgements, strict=True):
         if found.reasoning is None:
