@@ -207,13 +207,13 @@ def served_scores(installed: Installation, checkpoint: str) -> list[float]:
 
 def test_launchers_start_it_on_several_ranks(installed: Installation) -> None:
     python = str(installed.environment / "bin" / "python")
-    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "mmrm"]
+    # Both launchers propose port 29500 unless told otherwise, and another test may have it.
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     recipe = "recipes/shapes/naive.yaml"
     by_torchrun = [*SHORT_RUN[:-1], "output.folder=runs/torchrun"]
-    printed = installed.run(*torchrun, "rm", recipe, *by_torchrun)
+    printed = installed.run(*torchrun, "-m", "mmrm", "rm", recipe, *by_torchrun)
     assert "step      3" in printed, printed
 
-    # The launcher always proposes port 29500, which another run may have.
     launcher = [python, "-m", "deepspeed.launcher.runner", "--master_port", str(free_port())]
     deepspeed = [*launcher, "--num_gpus", "2", "--module", "mmrm"]
     by_deepspeed = [*SHORT_RUN[1:-1], "deepspeed=zero2", "output.folder=runs/deepspeed"]
