@@ -34,8 +34,12 @@ name:
     right       whether each response is right by the --verifier, which compares it with the known
                 answer in the column --answer. Verdicts that a record holds already (`right`,
                 written by eval/sample.py) are kept; a rule that contradicts them is refused
-    judgements  the number of comparisons, for a judge that compares
-    unread      the number of these comparisons that name no response
+    judgements  the number of judgements that were written, or comparisons that were made
+    unread      the number of these that name no response, or no score
+    tokens      the number of tokens that were written for them
+    comparisons each comparison of a judge that compares: `shown`, the indices of the two responses
+                in their order; `named`, the index of the better one, or null; and `probability`
+                that the first one is better, or null without soft verdicts
     critiques   the critiques that a critic wrote
 
 A record that cannot be judged is counted and left out of OUT; OUT.errors.jsonl gets its row and the

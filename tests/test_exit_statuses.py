@@ -51,6 +51,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     "frames": (OTHER_ERROR, ["nowhere", "new/out", "--frames", "4"]),
     "shapes": (OTHER_ERROR, ["--write", "file/inside", "--rows", "2"]),
     "overoptimisation": (OTHER_ERROR, ["nowhere"]),
+    "compare-rankings": (OTHER_ERROR, ["a=nowhere.jsonl", "--output", "new"]),
     "critique-ablation": (OTHER_ERROR, ["nowhere", "--output", "new/out.json"]),
     "predictors": (
         WRONG_ARGUMENTS,

@@ -79,6 +79,7 @@ COMMANDS = {
     "eval": [
         *("run", "serve", "sweep", "report", "overlap", "score", "select_responses", "sample"),
         *("annotate", "select_pairs", "answers", "critique_ablation", "overoptimisation"),
+        "compare_rankings",
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
@@ -113,7 +114,7 @@ NAMED_TWICE = {
     **dict.fromkeys(
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
-            *("compare_objectives", "picture_faults", "frame_order"),
+            *("compare_objectives", "picture_faults", "frame_order", "compare_rankings"),
         ),
         "a command and its study",
     ),

@@ -41,6 +41,9 @@ def added_column_type(name: str) -> pa.DataType:
 
     numbers = pa.list_(pa.float64())
     texts = pa.list_(pa.string())
+    comparison = pa.struct(
+        {"shown": pa.list_(pa.int64()), "named": pa.int64(), "probability": pa.float64()}
+    )
     if name.startswith(ATTRIBUTE_PREFIX):
         return numbers
     type_by_name = {
@@ -52,6 +55,8 @@ def added_column_type(name: str) -> pa.DataType:
         "right": pa.list_(pa.bool_()),
         "judgements": pa.int64(),
         "unread": pa.int64(),
+        "tokens": pa.int64(),
+        "comparisons": pa.list_(comparison),
         "critiques": texts,
         "response": pa.string(),
         "score": pa.float64(),

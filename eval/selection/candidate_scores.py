@@ -22,7 +22,7 @@ from mmrm.data.preference import Response
 from mmrm.data.storage.code_digest import code_digest
 from mmrm.data.storage.content import shown_key
 from mmrm.data.storage.files import digest, write_whole
-from mmrm.eval.candidates import Candidates, Scores
+from mmrm.eval.candidates import Candidates, Scores, Vote
 from mmrm.eval.journal import Journal, ProgressBar, progress_bar
 from mmrm.eval.judges.judge import Judge
 from mmrm.eval.judges.messages import candidates_of
@@ -120,7 +120,7 @@ class Scoring:
         if self.form != "raw":
             needed_arguments = {name: arguments[name] for name in form.needs}
             columns["rewards"] = form.rewards(scores, **needed_arguments)
-        for name in ("right", "judgements", "unread"):
+        for name in ("right", "judgements", "unread", "tokens", "comparisons"):
             if name in line:
                 columns[name] = line[name]
         if "critiques" in line:
@@ -437,9 +437,23 @@ def _result_line(scores_or_message: Scores | str, verdicts: ResultLine) -> Resul
     if scores.usage.judgements:
         line["judgements"] = scores.usage.judgements
         line["unread"] = scores.usage.unread
+        line["tokens"] = scores.usage.tokens
+        if scores.votes:
+            line["comparisons"] = [comparison_columns(vote) for vote in scores.votes]
     elif scores.texts:
         line["critiques"] = list(scores.texts)
     return line
+
+
+def comparison_columns(vote: Vote) -> dict[str, Any]:
+    """Return a vote as an element of the column `comparisons`.
+
+    It is {shown, named, probability}: the indices of the two responses in the order in which the
+    judge saw them, the index of the one that it named (null if it named none), and the probability
+    that the first one is better (null unless verdicts are read as probabilities).
+    """
+    probability = None if vote.soft is None else vote.soft.first
+    return {"shown": list(vote.shown), "named": vote.named, "probability": probability}
 
 
 def columns_to_add(

@@ -29,7 +29,7 @@ Choice = Literal["random", "unsure"]
 
 PER_RESPONSE = ("scores", "right", "normalised", "rewards", "critiques")
 """Columns of a scored record with one value for each response."""
-OF_ALL_RESPONSES = ("order", "margin", "judgements", "unread")
+OF_ALL_RESPONSES = ("order", "margin", "judgements", "unread", "tokens", "comparisons")
 """Columns that eval/score.py writes about all responses of a record together. A record of a pair
 has none of them."""
 CONVERSATION = (
