@@ -20,8 +20,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.progress import track
-
 if not __package__:  # started by its path: import the mmrm of its own clone
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,6 +36,7 @@ from mmrm.eval.annotation.annotation_counts import counts_by_source, table_of_co
 from mmrm.eval.annotation.annotator import Annotator, annotate, journal_file_of, read_journal
 from mmrm.eval.annotation.pair_annotator import AnnotatorOptions
 from mmrm.eval.annotation.registry import open_annotator
+from mmrm.eval.journal import progress_bar
 
 MIN_WIDTH = 120
 """The smallest width of the table in characters. Its lines are longer than a narrower terminal."""
@@ -109,23 +108,29 @@ def main() -> None:
         if options.limit:
             num_records = min(num_records, options.limit)
         annotator = Annotator(model, options.temperatures, options.agree)
-        num_annotated_now = annotate(
-            mixture,
-            track(range(num_records), "annotating"),
-            annotator,
-            options.out,
-            options.failures,
-            # The journal keeps a digest of these settings, and is refused under other settings.
-            annotator.settings,
-            model.records_together,
-        )
+        with progress_bar("annotating", console, num_records) as progress:
+            num_annotated_now = annotate(
+                mixture,
+                range(num_records),
+                annotator,
+                options.out,
+                options.failures,
+                # The journal keeps a digest of these settings, and is refused under other ones.
+                annotator.settings,
+                model.records_together,
+                progress,
+            )
         journal_lines = read_journal(journal_file, mixture)
     console.print(table_of_counts(counts_by_source(journal_lines), agree=options.agree).rich())
     num_right = sum(line["right"] for line in journal_lines)
-    console.print(
+    summary = (
         f"{num_annotated_now:,} records done now, {len(journal_lines):,} in all, {num_right:,} of "
-        f"them got right; saved as {options.out}"
+        "them got right"
     )
+    if options.out.exists():
+        console.print(f"{summary}; saved as {options.out}")
+    else:
+        console.print(f"{summary}; no record was written. {journal_file} has the tries")
 
 
 if __name__ == "__main__":

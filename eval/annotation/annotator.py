@@ -4,11 +4,11 @@ A rationale is a text that compares both responses and names the right one. Two 
 line by line: the annotated records in this project's own format, and next to them a journal with
 one line for every record that was tried, which eval/select_pairs.py reads. A record is finished
 once its line is in the journal, so a kill loses only the records that are judged together with the
-one in progress: one behind an endpoint, some hundred of a judge in this process.
+one in progress. Replies of an endpoint are in its cache besides, so that none is asked for again.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from mmrm.data.storage.content import record_key
 from mmrm.data.storage.files import digest
 from mmrm.eval.annotation.pair_annotator import PairAnnotator, PairJudgement, ShownPair
 from mmrm.eval.candidates import Side
+from mmrm.eval.journal import ProgressBar
 from mmrm.eval.protocol import draw_side
 
 Failures = Literal["drop", "keep"]
@@ -266,12 +267,13 @@ def _keep_counted_lines(path: Path, num_written: int) -> None:
 
 def annotate(
     records: Mixture,
-    indices: Iterable[int],
+    indices: Sequence[int],
     annotator: Callable[[Sequence[Preference]], list[Annotation]],
     path: Path,
     failures: Failures,
     settings: Mapping[str, Any] = MappingProxyType({}),
     records_together: int = 1,
+    progress: ProgressBar | None = None,
 ) -> int:
     """Annotate the records that are not in the journal yet, and return their number.
 
@@ -287,6 +289,7 @@ def annotate(
         failures: The treatment of a record for which no try was right.
         settings: The model and all other settings that decide the rationales.
         records_together: The number of records that the model is asked about in one call.
+        progress: Shows how many of `indices` are done.
 
     Raises:
         UserError: If the journal belongs to other records or other settings.
@@ -306,6 +309,7 @@ def annotate(
     _keep_counted_lines(path, num_written)
     indices_in_journal = {line["index"] for line in lines}
     pending = [index for index in indices if index not in indices_in_journal]
+    num_before = len(indices) - len(pending)
     for start in range(0, len(pending), records_together):
         chunk = pending[start : start + records_together]
         chunk_records = [records[index] for index in chunk]
@@ -334,6 +338,9 @@ def annotate(
                 "written": num_written,
             }
             append_json_line(journal, journal_line)
+        if progress is not None:
+            num_now = start + len(chunk)
+            progress.update(num_before + num_now, num_now)
     return len(pending)
 
 

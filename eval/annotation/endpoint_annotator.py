@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from mmrm.eval.candidates import Side
 from mmrm.eval.judges.endpoint.client import Answer, messages, open_client
 from mmrm.eval.judges.endpoint.config import EndpointConfig
 
+RECORDS_PER_REQUEST = 8
+"""Records that are asked about together, for each request that may be in progress. With more of
+them, fewer requests wait for the last one of their try, and a kill loses more."""
+
 Complete = Callable[[Mapping[str, Any]], Answer]
 """Sends a chat request and returns the reply, as `Client.answer` in
 `mmrm.eval.judges.endpoint.client` does."""
@@ -20,14 +26,16 @@ Complete = Callable[[Mapping[str, Any]], Answer]
 
 @dataclass(frozen=True, slots=True)
 class EndpointAnnotator:
-    """Sends one request for each judgement, one after the other."""
+    """Sends one request for each judgement, several at one time."""
 
     complete: Complete
-    """The function that sends a request to the model."""
+    """The function that sends a request to the model. Several threads call it."""
     model: str
     url: str = ""
     template: JudgeTemplate = "r1_reward"
     max_tokens: int = 2048
+    concurrency: int = 1
+    """Largest number of requests in progress at one time."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -41,8 +49,8 @@ class EndpointAnnotator:
 
     @property
     def records_together(self) -> int:
-        """1: a record is written before the next one is asked about."""
-        return 1
+        """Several for each request that may be in progress, so that requests seldom wait."""
+        return RECORDS_PER_REQUEST * self.concurrency
 
     @property
     def notes(self) -> Sequence[str]:
@@ -59,11 +67,19 @@ class EndpointAnnotator:
         Raises:
             EndpointError: If the endpoint does not reply.
         """
-        judgements: list[tuple[PairJudgement, ...]] = []
-        for pair in pairs:
-            of_pair = [self._judgement(pair, side, temperature, seed) for side in pair.sides]
-            judgements.append(tuple(of_pair))
-        return judgements
+        futures: list[Future[PairJudgement]] = []
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            for pair in pairs:
+                for side in pair.sides:
+                    futures.append(pool.submit(self._judgement, pair, side, temperature, seed))
+            try:
+                judgements = [future.result() for future in futures]
+            except BaseException:
+                # Requests in progress are finished, and their replies are cached.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        remaining = iter(judgements)
+        return [tuple(islice(remaining, len(pair.sides))) for pair in pairs]
 
     def _judgement(
         self, pair: ShownPair, side: Side, temperature: float, seed: int
@@ -104,4 +120,11 @@ def open_endpoint_annotator(
     """
     client = open_client(config)
     template = options.template or "r1_reward"
-    return EndpointAnnotator(client.answer, config.model, config.url, template, options.max_tokens)
+    return EndpointAnnotator(
+        client.answer,
+        config.model,
+        config.url,
+        template,
+        options.max_tokens,
+        config.concurrency,
+    )
