@@ -32,7 +32,7 @@ SETTINGS = os.environ | {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-STARTED_WITHIN = 600
+STARTED_WITHIN = 1800
 """Seconds that a server may take until it is ready. It takes half a minute on an idle machine."""
 
 # vLLM's attention on the CPU takes attention heads of 32 numbers and more.
