@@ -83,6 +83,7 @@ COMMANDS = {
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
         *("throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
+        "which_source",
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""
@@ -113,7 +114,7 @@ NAMED_TWICE = {
     **dict.fromkeys(
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
-            *("compare_objectives", "picture_faults", "frame_order"),
+            *("compare_objectives", "picture_faults", "frame_order", "which_source"),
         ),
         "a command and its study",
     ),
