@@ -1,8 +1,8 @@
 """Measure which source of a mixture hurts, by short runs without it and with twice as much of it.
 
-python train/which_source.py recipes/shapes/two_sources.yaml --steps 20 --dry-run   # prints the plan
-python train/which_source.py recipes/shapes/two_sources.yaml --steps 20 --seeds 0 1 2
-python train/which_source.py mine.yaml --steps 200 --seeds 0 1 2 --launcher "deepspeed --num_gpus 8"
+python train/which_source.py recipes/shapes/two_sources.yaml --steps 15 --dry-run   # prints the plan
+python train/which_source.py recipes/shapes/two_sources.yaml --steps 15 --seeds 0 1 2
+python train/which_source.py mine.yaml --steps 150 --seeds 0 1 2 --launcher "deepspeed --num_gpus 8"
 
 The recipe has two or more sources. For each of them, two mixtures are trained: one that draws no
 pair from the source, and one that draws it twice as often relative to the other sources. All runs

@@ -29,7 +29,7 @@ from mmrm.eval.results.correlation import (
     spearman_interval,
     varies,
 )
-from mmrm.eval.results.intervals import Difference
+from mmrm.eval.results.intervals import LEAST_SEEDS, Difference
 from mmrm.eval.results.predictions import credits_by, item_by, predictions_in, read_predictions
 from mmrm.eval.results.run_folder import HELD_OUT
 from mmrm.models.families.backbone_shape import shape_of
@@ -44,7 +44,6 @@ from mmrm.train.studies.ablation.comparison import (
     VariantLine,
     comparisons_in,
     lines_of,
-    statement,
 )
 from mmrm.train.studies.ablation.study import plan as plan_of_runs
 from mmrm.train.studies.ablation.variants import Ablation, Run, compared_on, state
@@ -70,6 +69,10 @@ STEPS_NOTE = (
     "Differences of the accuracy from the whole mixture, in percentage points. left out: no pair of "
     "the source is drawn. twice: the source is drawn twice as often relative to the others. All runs "
     "have {steps:,} steps and {pairs:,} pairs."
+)
+INTERVAL_NOTE = (
+    "95 % intervals over trainings and rows, none below {seeds} seeds. They are paired by row and "
+    "hold at 95 % for all {comparisons} comparisons together (Bonferroni)."
 )
 RANKING_NOTE = (
     "The sources are in the order of the mean over {figures} of what leaving them out changes: the "
@@ -105,14 +108,16 @@ class Effects:
 
     @property
     def words(self) -> str:
-        """The effect in words: `hurts`, `helps`, `mixed`, `not distinguishable`.
+        """The effect in words: `hurts`, `helps`, `mixed` or `not distinguishable`.
 
-        It is `too few seeds` if there are no intervals.
+        It is `too few seeds` if there are no intervals, and `not known` if no run is complete.
         """
         differences = [*self.left_out.values(), *self.twice.values()]
+        if not differences:
+            return "not known"
         if all(difference.low is None for difference in differences):
             return "too few seeds"
-        # More of a source that helps is as little of it that hurts.
+        # An accuracy that is higher without the source speaks against it.
         signed_effects = [-difference.mean for difference in certain(self.left_out)]
         signed_effects += [difference.mean for difference in certain(self.twice)]
         helps = any(effect > 0 for effect in signed_effects)
@@ -399,7 +404,7 @@ def study_result(ablation: Ablation, products: Sequence[Products]) -> StudyResul
     sources = drawn_sources(recipe.data)
     figures = figures_of(recipe)
     lines = lines_of(complete, WHOLE, credits_of_sources)
-    interval_note = statement(WHOLE, comparisons_in(lines))
+    interval_note = INTERVAL_NOTE.format(seeds=LEAST_SEEDS, comparisons=comparisons_in(lines))
     ranking_figures = list(compared_on(recipe))
     effects = ranked(effects_of(sources, lines), ranking_figures)
     influence = influence_figures(products, sources) if products else {}

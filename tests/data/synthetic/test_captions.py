@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,14 @@ from mmrm.data.synthetic.world import ShapesGenerator
 SETTINGS = {"type": "shapes", "level": "demo", "rows": 60}
 
 
-def records(**keys: float) -> list[Preference]:
+def records(**keys: Any) -> list[Preference]:
     source = ShapesConfig.model_validate({**SETTINGS, **keys}).open(Path())
     return [source.record(index) for index in range(len(source))]
 
 
 @pytest.mark.parametrize("level", ["demo", "medium", "hard"])
 def test_a_caption_names_everything_in_the_image_and_replaces_it(level: str) -> None:
-    keys = {"level": level, "text_only": 0.0}
+    keys: dict[str, Any] = {"level": level, "text_only": 0.0}
     generator = ShapesGenerator(level, 0, "train", 0.0)
     for index, (shown, told) in enumerate(
         zip(records(**keys), records(**keys, captions=True), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def gradients(seed: int, counts: tuple[int, ...], size: int = 5) -> list[Floats]
     return [generator.normal(number, 1.0, (count, size)) for number, count in enumerate(counts)]
 
 
-def products_of(training: list[Floats], held_out: list[Floats]) -> Products:
+def products_of(training: Sequence[Floats], held_out: Sequence[Floats]) -> Products:
     """Return the products by their definition."""
     means = np.array([rows.mean(axis=0) for rows in training])
     held_out_means = np.array([rows.mean(axis=0) for rows in held_out])

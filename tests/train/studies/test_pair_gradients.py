@@ -109,7 +109,7 @@ def flat_mean_gradient(model: nn.Module, loss: object, pairs: list[Tensor]) -> T
     assert callable(loss)
     model.zero_grad()
     total = torch.stack([loss(pair) for pair in pairs]).mean()
-    total.backward()
+    total.backward()  # type: ignore[no-untyped-call]
     parts = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
     return torch.cat(parts)
 

@@ -221,6 +221,7 @@ def test_nothing_complete_makes_no_table_of_figures(tmp_path: Path) -> None:
     write(result, tmp_path)
     assert len(result.figures["missing"]) == 5
     assert result.charts == ()
+    assert [source["effect"] for source in result.figures["sources"]] == ["not known"] * 2
     assert not (tmp_path / "which_source.png").exists()
 
 
