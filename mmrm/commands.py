@@ -36,6 +36,7 @@ COMMANDS = {
         "compare-objectives": "train.compare_objectives",
         "picture-faults": "train.picture_faults",
         "frame-order": "train.frame_order",
+        "which-source": "train.which_source",
         "answers": "eval.answers",
         "stress": "train.stress",
         "throughput": "train.throughput",

@@ -60,6 +60,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     "compare-objectives": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", RATED_QUESTIONS]),
     "picture-faults": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", DRAWN_QUESTIONS]),
     "frame-order": (WRONG_ARGUMENTS, ["nowhere.yaml", "--questions", MOTION_QUESTIONS]),
+    "which-source": (WRONG_ARGUMENTS, ["nowhere.yaml", "--steps", "2"]),
     "answers": (OTHER_ERROR, ["nowhere", "--output", "new/answers.json"]),
     "stress": (WRONG_ARGUMENTS, ["nowhere.yaml"]),
     "throughput": (OTHER_ERROR, ["--json", "file/inside.json"]),

@@ -84,6 +84,7 @@ COMMANDS = {
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
         *("throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
+        "which_source",
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""
@@ -115,6 +116,7 @@ NAMED_TWICE = {
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
             *("compare_objectives", "picture_faults", "frame_order", "compare_rankings"),
+            "which_source",
         ),
         "a command and its study",
     ),

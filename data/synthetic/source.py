@@ -14,12 +14,13 @@ from pydantic import (
 )
 
 from mmrm.data.config.section import Records
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text
 from mmrm.data.sources.shared.source import Source, SourceConfig
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
-from mmrm.data.synthetic.scenes import LEVELS, SPLITS
+from mmrm.data.synthetic.scenes import LEVELS, SPLITS, Scene
 from mmrm.data.synthetic.text_questions import TEXT_TYPES
+from mmrm.data.synthetic.wording import caption
 from mmrm.data.synthetic.world import ShapesGenerator
 
 FLIPS_STREAM = stable_hash("flipped preferences")
@@ -37,7 +38,7 @@ class ShapesConfig(SourceConfig):
         "split": tuple(SPLITS),
     }
 
-    LATER_KEYS = frozenset({"flipped", "rationales"})
+    LATER_KEYS = frozenset({"flipped", "rationales", "captions"})
 
     type: Literal["shapes"]
     level: str
@@ -60,6 +61,10 @@ class ShapesConfig(SourceConfig):
     """Share of the pairs whose preference is wrong: chosen and rejected are exchanged, with their
     critiques. Such a pair has no rationale, so that a cold start cannot learn from it. Models of
     different accuracy are trained in this way."""
+    captions: bool = False
+    """Write what the image shows in front of the question, and leave the image out. The text names
+    everything in the image with its place, so that every question can be answered from it. Nothing
+    else about a pair changes."""
 
     @field_validator("level")
     @classmethod
@@ -126,6 +131,7 @@ class ShapesSource:
         self._settings = config.settings
         self._seed = config.seed
         self._flipped = config.flipped
+        self._has_captions = config.captions
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -133,7 +139,10 @@ class ShapesSource:
 
     def record(self, index: int) -> Preference:
         """Return the preference record at `index`, with its generated image and texts."""
-        record = self.generator.item(index).preference()
+        item = self.generator.item(index)
+        record = item.preference()
+        if self._has_captions and item.scene is not None:
+            record = captioned_record(record, item.question, item.scene)
         return flipped_record(record) if self._is_flipped(index) else record
 
     def _is_flipped(self, index: int) -> bool:
@@ -143,6 +152,18 @@ class ShapesSource:
     def fingerprint(self) -> str:
         """Return a text that changes with the generated data, the level or the recipe's keys."""
         return f"{self.revision} {self._settings}"
+
+
+def captioned_record(record: Preference, question: str, scene: Scene) -> Preference:
+    """Return a pair about an image as a pair about a text that states what the image shows.
+
+    Args:
+        record: The pair, whose prompt has one image.
+        question: The text of its prompt.
+        scene: The scene in the image.
+    """
+    prompt = f"the image shows {caption(scene)}. {question}"
+    return replace(record, prompt=(text("user", prompt),), images=())
 
 
 def flipped_record(record: Preference) -> Preference:

@@ -7,7 +7,7 @@ benchmark or on a question. Intervals are over rows and seeds.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,12 +101,17 @@ class Credits:
     independent."""
 
 
-def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]]:
+def lines_of(
+    runs: Sequence[Run],
+    reference: str,
+    read_credits: Callable[[Run], dict[str, Credits]] | None = None,
+) -> dict[str, list[VariantLine]]:
     """Return the lines of all variants, by benchmark or by figure of a policy.
 
     Args:
         runs: The complete runs, variant by variant in the order of the list.
         reference: The variant from which the others differ.
+        read_credits: Reads the credits of a run by figure; None takes `credits_in`.
 
     Raises:
         PredictionsError: If the runs were evaluated on different rows.
@@ -116,7 +121,8 @@ def lines_of(runs: Sequence[Run], reference: str) -> dict[str, list[VariantLine]
     refuse_other_questions(runs)
     credits_by_figure: dict[str, dict[str, dict[int, Floats]]] = {}
     items_by_figure: dict[str, Ints] = {}
-    credits_of_runs = [credits_in(run) for run in runs]
+    read_credits = read_credits or credits_in
+    credits_of_runs = [read_credits(run) for run in runs]
     for figure in credits_of_runs[0]:
         credits_by_variant: dict[str, dict[int, Floats]] = {}
         row_keys: list[str] = []  # those of the first run
