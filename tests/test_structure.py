@@ -29,6 +29,7 @@ LAYERS = {
             "regular_files",
             "config",
             "display",
+            "share_intervals",
             "video",
             "frame_sampling",
             "encoded_video",
@@ -37,6 +38,7 @@ LAYERS = {
         *(
             "image_decoding",
             "preference",
+            "text_shortcuts",
             "limits",
             "rubric",
             "rationales",

@@ -57,7 +57,7 @@ class HelpSteer3Config(TiedComparisonsConfig):
         if rating == 0:
             self.check_tie("both responses are rated equally good.")
             return replace(record, ranks=TIED_RANKS, margin=0.0)
-        responses = record.responses
-        if rating > 0:
-            responses = (record.responses[1], record.responses[0])
-        return replace(record, responses=responses, margin=score_gap(rating, 0, self.minimum_gap))
+        positions = (1, 0) if rating > 0 else (0, 1)
+        responses = tuple(record.responses[position] for position in positions)
+        margin = score_gap(rating, 0, self.minimum_gap)
+        return replace(record, responses=responses, positions=positions, margin=margin)

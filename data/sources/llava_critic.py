@@ -118,6 +118,7 @@ class LlavaCriticConfig(TiedComparisonsConfig):
             images=(row.stored_image("image"),),
             rationale=rationale or None,
             first_in_rationale=first_in_rationale,
+            positions=(1, 0) if winner == 2 else (0, 1),
         )
 
 

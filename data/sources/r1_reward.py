@@ -78,6 +78,7 @@ class R1RewardConfig(FormatConfig):
             images=images,
             rationale=rationale or None,
             first_in_rationale=first_in_rationale if rationale else "chosen",
+            positions=(1, 0) if winner == 2 else (0, 1),
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:

@@ -62,4 +62,5 @@ class ShpConfig(FilesConfig):
             responses=text_responses(chosen, rejected),
             margin=margin,
             category=row.text_or_empty("domain"),
+            positions=(0, 1) if is_a_labelled else (1, 0),
         )

@@ -70,4 +70,5 @@ class WildVisionBattleConfig(TiedComparisonsConfig):
             (image,),
             category=row.text_or_empty("language"),
             ranks=TIED_RANKS if is_tie else (0, 1),
+            positions=(1, 0) if winner == "model_b" else (0, 1),
         )

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from mmrm.data.config.section import Records
-from mmrm.data.preference import Preference
+from mmrm.data.preference import Preference, text_responses
 from mmrm.data.sources.shared.source import Source, SourceConfig
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
@@ -24,6 +24,10 @@ from mmrm.data.synthetic.world import ShapesGenerator
 
 FLIPS_STREAM = stable_hash("flipped preferences")
 """Separates the draws of wrong preferences from other draws with the same seed."""
+COURTESY_STREAM = stable_hash("courteous endings")
+"""Separates the draws of courteous endings from other draws with the same seed."""
+COURTEOUS_ENDING = ". thank you for asking, i am glad to help you with this"
+"""The end of a courteous response. It is longer than the difference of most two responses."""
 
 
 class ShapesConfig(SourceConfig):
@@ -37,7 +41,7 @@ class ShapesConfig(SourceConfig):
         "split": tuple(SPLITS),
     }
 
-    LATER_KEYS = frozenset({"flipped", "rationales"})
+    LATER_KEYS = frozenset({"flipped", "rationales", "courteous_right", "alphabetical_right"})
 
     type: Literal["shapes"]
     level: str
@@ -60,6 +64,15 @@ class ShapesConfig(SourceConfig):
     """Share of the pairs whose preference is wrong: chosen and rejected are exchanged, with their
     critiques. Such a pair has no rationale, so that a cold start cannot learn from it. Models of
     different accuracy are trained in this way."""
+    courteous_right: float | None = Field(default=None, ge=0, le=1)
+    """A planted shortcut: one response of each pair ends with a courteous sentence, with this
+    probability the right one. 0.5 plants endings that predict nothing; null has no endings. The
+    truth of the pairs does not change."""
+    alphabetical_right: float | None = Field(default=None, ge=0, le=1)
+    """A planted shortcut: of the two answers of a pair with an image, the one whose few words come
+    first in the alphabet ("blue" before "red", "no" before "yes") is right with this probability,
+    so that a judge without the image can be right more often than a coin. Texts are those of the
+    source without this key, and the images are drawn to fit. null and 0.5 plant nothing."""
 
     @field_validator("level")
     @classmethod
@@ -121,11 +134,13 @@ class ShapesSource:
             config.text_only,
             config.kinds,
             writes_rubrics=config.rationales == "rubric",
+            alphabetical_right=config.alphabetical_right,
         )
         self.revision = self.generator.fingerprint()
         self._settings = config.settings
         self._seed = config.seed
         self._flipped = config.flipped
+        self._courteous_right = config.courteous_right
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -134,6 +149,9 @@ class ShapesSource:
     def record(self, index: int) -> Preference:
         """Return the preference record at `index`, with its generated image and texts."""
         record = self.generator.item(index).preference()
+        if self._courteous_right is not None:
+            draw = Rng(COURTESY_STREAM, self._seed, index).unit()
+            record = with_courteous_ending(record, of_right=draw < self._courteous_right)
         return flipped_record(record) if self._is_flipped(index) else record
 
     def _is_flipped(self, index: int) -> bool:
@@ -143,6 +161,22 @@ class ShapesSource:
     def fingerprint(self) -> str:
         """Return a text that changes with the generated data, the level or the recipe's keys."""
         return f"{self.revision} {self._settings}"
+
+
+def with_courteous_ending(record: Preference, of_right: bool) -> Preference:
+    """Return a pair in which one response ends with a courteous sentence.
+
+    Args:
+        record: The pair. Its chosen response is the right one.
+        of_right: True for an ending of the right response, False for one of the wrong response.
+    """
+    chosen = record.chosen.text
+    rejected = record.rejected.text
+    if of_right:
+        chosen += COURTEOUS_ENDING
+    else:
+        rejected += COURTEOUS_ENDING
+    return replace(record, responses=text_responses(chosen, rejected))
 
 
 def flipped_record(record: Preference) -> Preference:
