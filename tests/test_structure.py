@@ -81,6 +81,7 @@ COMMANDS = {
     "eval": [
         *("run", "serve", "sweep", "report", "overlap", "score", "select_responses", "sample"),
         *("annotate", "select_pairs", "answers", "critique_ablation", "overoptimisation"),
+        "shortcuts",
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
@@ -115,7 +116,7 @@ NAMED_TWICE = {
     **dict.fromkeys(
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
-            *("compare_objectives", "picture_faults", "frame_order"),
+            *("compare_objectives", "picture_faults", "frame_order", "shortcuts"),
         ),
         "a command and its study",
     ),
