@@ -186,6 +186,15 @@ def text_responses(*contents: str) -> tuple[Response, ...]:
     return tuple(map(Response.of_text, contents))
 
 
+def positions_of_pair(is_first_chosen: bool) -> tuple[int, int]:
+    """Return the positions of the chosen and the rejected response in the order of a source.
+
+    Args:
+        is_first_chosen: True if the response that the source lists first is the chosen one.
+    """
+    return (0, 1) if is_first_chosen else (1, 0)
+
+
 Rule = Literal["exact", "multiple_choice", "numeric"]
 """The rule by which a response is compared with a known answer; the rules are in
 eval/verifiers.py."""
@@ -237,7 +246,7 @@ class Preference:
     """The number of tries that an annotator needed until its judgement of the pair was right, and
     one more than its tries if none was right (see eval/annotate.py). None if no annotator was
     asked."""
-    positions: tuple[int, ...] = field(default=(), compare=False)
+    positions: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """The position of each response in the order of the source, from 0; empty if the source has no
     order of its own, such as columns for the chosen and the rejected response. It is not a part of
     what makes two records equal."""

@@ -51,7 +51,7 @@ REPLACEMENTS: tuple[Images, ...] = ("none", "grey")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JudgedPairs:
     """Rows whose shortcuts are measured: pairs of a source, or a benchmark."""
 
     name: str
@@ -117,7 +117,7 @@ def data_section(options: argparse.Namespace) -> MixtureConfig:
     return read_data_section(recipe)
 
 
-def places_of_sources(config: MixtureConfig, count: int) -> list[Place]:
+def places_of_sources(config: MixtureConfig, count: int) -> list[JudgedPairs]:
     """Return up to `count` training records of each source as rows.
 
     The rows are drawn by the seed of the recipe. Records with more than two responses are judged by
@@ -133,7 +133,7 @@ def places_of_sources(config: MixtureConfig, count: int) -> list[Place]:
     return [_place_of_source(split, count, config.seed) for split in mixture.splits]
 
 
-def _place_of_source(split: SourceSplit, count: int, seed: int) -> Place:
+def _place_of_source(split: SourceSplit, count: int, seed: int) -> JudgedPairs:
     """Return up to `count` training records of one source as rows, drawn by `seed`."""
     generator = np.random.default_rng(seed)
     drawn = generator.choice(split.rows, min(count, len(split.rows)), replace=False)
@@ -145,10 +145,10 @@ def _place_of_source(split: SourceSplit, count: int, seed: int) -> Place:
             rows.append(example_from_record(record))
         else:
             num_tied += 1
-    return Place(f"source {split.config.label}", PREFERENCE_FOLDER, rows, num_tied)
+    return JudgedPairs(f"source {split.config.label}", PREFERENCE_FOLDER, rows, num_tied)
 
 
-def place_of_benchmark(config: BenchmarkConfig) -> Place:
+def place_of_benchmark(config: BenchmarkConfig) -> JudgedPairs:
     """Return the rows of a benchmark.
 
     Raises: UserError if the benchmark cannot be loaded.
@@ -156,10 +156,10 @@ def place_of_benchmark(config: BenchmarkConfig) -> Place:
     all_rows = load(config).examples
     rows = [row for row in all_rows if not is_tied(row)]
     num_tied = len(all_rows) - len(rows)
-    return Place(f"benchmark {config.name}", BENCHMARKS[config.name], rows, num_tied)
+    return JudgedPairs(f"benchmark {config.name}", BENCHMARKS[config.name], rows, num_tied)
 
 
-def place_figures(judge: Judge, place: Place, protocol: ProtocolConfig) -> dict[str, Any]:
+def place_figures(judge: Judge, place: JudgedPairs, protocol: ProtocolConfig) -> dict[str, Any]:
     """Return the figures of a judge on the rows of a place, as they are written to JSON.
 
     `accuracy` has the estimates of all rows, with half a point for a tie. `images` has the estimates

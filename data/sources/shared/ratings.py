@@ -107,6 +107,6 @@ def best_and_worst(record: Preference) -> Preference:
         responses=(record.chosen, record.rejected),
         ranks=(0, 0) if is_tie else (0, 1),
         attributes=attributes,
-        positions=(record.positions[0], record.positions[-1]) if record.positions else (),
+        positions=record.positions[:1] + record.positions[-1:],
         margin=None,
     )

@@ -21,7 +21,7 @@ from mmrm.eval.journal import SILENT, Journal
 from mmrm.eval.judges.judge import JudgeInfo
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.studies.shortcuts import (
-    Place,
+    JudgedPairs,
     accuracy_table,
     data_section,
     place_figures,
@@ -39,6 +39,7 @@ class LongerIsBetter:
     info: ClassVar[JudgeInfo] = JudgeInfo()
 
     def score_batch(self, batch: Sequence[Candidates], journal: Journal = SILENT) -> list[Scores]:
+        """Return the lengths of the responses."""
         scores = []
         for candidates in batch:
             is_blind = self.needs_images and not candidates.images
@@ -47,13 +48,15 @@ class LongerIsBetter:
         return scores
 
     def under(self, protocol: ProtocolConfig, benchmark: Benchmark) -> LongerIsBetter:
+        """Return the same judge."""
         return self
 
     def notes(self, scores: Sequence[Scores]) -> tuple[str, ...]:
+        """Return no notes."""
         return ()
 
 
-def shapes(tmp_path: Path, **keys: float) -> list[Place]:
+def shapes(tmp_path: Path, **keys: float) -> list[JudgedPairs]:
     """Return 60 generated pairs whose courteous responses are right in half of the cases."""
     source = {"type": "shapes", "level": "demo", "rows": 60, "courteous_right": 0.5, **keys}
     config = MixtureConfig.model_validate({"sources": [source], "cache": str(tmp_path)})
@@ -110,14 +113,14 @@ def test_ties_are_counted_and_left_out(tmp_path: Path) -> None:
 
 
 def test_a_place_without_pairs_is_refused() -> None:
-    place = Place("source made", PREFERENCE_FOLDER, [], 3)
+    place = JudgedPairs("source made", PREFERENCE_FOLDER, [], 3)
     with pytest.raises(UserError, match="source made: there is no row with a better"):
         place_figures(LongerIsBetter(), place, ProtocolConfig())
 
 
 def test_sources_on_the_command_line_take_the_place_of_a_recipe(tmp_path: Path) -> None:
     options = argparse.Namespace(source=[], recipe=None, judge=tmp_path / "checkpoint-1")
-    with pytest.raises(UserError, match="recipe.yaml: there is no such file"):
+    with pytest.raises(UserError, match=r"recipe\.yaml: there is no such file"):
         data_section(options)
     options.source = [
         "{type: shapes, level: demo, rows: 5}",
