@@ -31,6 +31,7 @@ COMMANDS = {
     "Study": {
         "overoptimisation": "eval.overoptimisation",
         "critique-ablation": "eval.critique_ablation",
+        "shortcuts": "eval.shortcuts",
         "predictors": "train.predictors",
         "compare-objectives": "train.compare_objectives",
         "picture-faults": "train.picture_faults",
