@@ -111,7 +111,7 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
         for line in source.rationales.lines(source.name):
             console.print(line, style="yellow")
         for line in source.shortcut_lines:
-            console.print(line, markup=False, highlight=False)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for line in (*source.video_lines, *source.response_lines, *source.difficulty_lines):
             console.print(line, markup=False)
     for line in card.difficulty_lines:

@@ -29,6 +29,7 @@ from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import plain_console
 from mmrm.data.display.option_numbers import COUNT
+from mmrm.data.errors import UserError
 from mmrm.data.package import recipe_path
 from mmrm.data.storage.output_lock import locked_file
 from mmrm.eval.cli import add_benchmarks_option, add_model_options, rank_device
@@ -74,6 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with exit_on_user_error():
         options.judge = Path(checkpoint_at(str(options.judge)))
+        if not options.judge.exists():
+            raise UserError(
+                f"{options.judge}: there is no such folder or file. Give a checkpoint folder, or the "
+                "YAML file of a judge."
+            )
         checkpoint = options.judge.resolve()
         default_output = checkpoint.parent / "shortcuts" / f"{checkpoint.stem}.json"
         output: Path = options.output or default_output

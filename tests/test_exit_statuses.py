@@ -52,6 +52,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     "shapes": (OTHER_ERROR, ["--write", "file/inside", "--rows", "2"]),
     "overoptimisation": (OTHER_ERROR, ["nowhere"]),
     "critique-ablation": (OTHER_ERROR, ["nowhere", "--output", "new/out.json"]),
+    "shortcuts": (OTHER_ERROR, ["nowhere", "--output", "new/out.json"]),
     "predictors": (
         WRONG_ARGUMENTS,
         ["nowhere.yaml", "--policy", "embedded", "--questions", QUESTIONS],
