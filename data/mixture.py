@@ -104,12 +104,14 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
     console.print(card.table(), card.tenths(), card.sharing(), card.origins())
     for source in card.sources:
         # One message for each fault of records that cannot be used, then notes on the rationales,
-        # the number of videos, counts of the responses if there are more than pairs, and counts of
-        # the difficulties if there are some.
+        # how far shortcuts predict the labels, the number of videos, counts of the responses if
+        # there are more than pairs, and counts of the difficulties if there are some.
         for message in source.messages:
             console.print(f"bad: {message}", style="yellow")
         for line in source.rationales.lines(source.name):
             console.print(line, style="yellow")
+        for line in source.shortcut_lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for line in (*source.video_lines, *source.response_lines, *source.difficulty_lines):
             console.print(line, markup=False)
     for line in card.difficulty_lines:

@@ -186,6 +186,15 @@ def text_responses(*contents: str) -> tuple[Response, ...]:
     return tuple(map(Response.of_text, contents))
 
 
+def positions_of_pair(is_first_chosen: bool) -> tuple[int, int]:
+    """Return the positions of the chosen and the rejected response in the order of a source.
+
+    Args:
+        is_first_chosen: True if the response that the source lists first is the chosen one.
+    """
+    return (0, 1) if is_first_chosen else (1, 0)
+
+
 Rule = Literal["exact", "multiple_choice", "numeric"]
 """The rule by which a response is compared with a known answer; the rules are in
 eval/verifiers.py."""
@@ -237,6 +246,10 @@ class Preference:
     """The number of tries that an annotator needed until its judgement of the pair was right, and
     one more than its tries if none was right (see eval/annotate.py). None if no annotator was
     asked."""
+    positions: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """The position of each response in the order of the source, from 0; empty if the source has no
+    order of its own, such as columns for the chosen and the rejected response. It is not a part of
+    what makes two records equal."""
 
     @property
     def chosen(self) -> Response:
@@ -497,6 +510,8 @@ def _faults_of_ranks(record: Preference) -> Iterator[str]:
         yield f"the record has {num_responses} responses; at least two are required."
     if len(record.ranks) != num_responses:
         yield f"the record has {len(record.ranks)} ranks for {num_responses} responses."
+    if record.positions and len(record.positions) != num_responses:
+        yield f"the record has {len(record.positions)} positions for {num_responses} responses."
     is_in_order = list(record.ranks) == sorted(record.ranks)
     if not is_in_order or list(record.ranks) != dense_ranks(record.ranks):
         yield (

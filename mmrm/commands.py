@@ -32,6 +32,7 @@ COMMANDS = {
         "overoptimisation": "eval.overoptimisation",
         "critique-ablation": "eval.critique_ablation",
         "compare-rankings": "eval.compare_rankings",
+        "shortcuts": "eval.shortcuts",
         "predictors": "train.predictors",
         "compare-objectives": "train.compare_objectives",
         "picture-faults": "train.picture_faults",

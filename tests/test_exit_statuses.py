@@ -53,6 +53,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     "overoptimisation": (OTHER_ERROR, ["nowhere"]),
     "compare-rankings": (OTHER_ERROR, ["a=nowhere.jsonl", "--output", "new"]),
     "critique-ablation": (OTHER_ERROR, ["nowhere", "--output", "new/out.json"]),
+    "shortcuts": (OTHER_ERROR, ["nowhere", "--output", "new/out.json"]),
     "predictors": (
         WRONG_ARGUMENTS,
         ["nowhere.yaml", "--policy", "embedded", "--questions", QUESTIONS],

@@ -29,6 +29,7 @@ LAYERS = {
             "regular_files",
             "config",
             "display",
+            "share_intervals",
             "video",
             "frame_sampling",
             "encoded_video",
@@ -37,6 +38,7 @@ LAYERS = {
         *(
             "image_decoding",
             "preference",
+            "text_shortcuts",
             "limits",
             "rubric",
             "rationales",
@@ -79,7 +81,7 @@ COMMANDS = {
     "eval": [
         *("run", "serve", "sweep", "report", "overlap", "score", "select_responses", "sample"),
         *("annotate", "select_pairs", "answers", "critique_ablation", "overoptimisation"),
-        "compare_rankings",
+        *("compare_rankings", "shortcuts"),
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
@@ -116,7 +118,7 @@ NAMED_TWICE = {
         (
             *("critique_ablation", "overoptimisation", "on_policy", "predictors", "stress"),
             *("compare_objectives", "picture_faults", "frame_order", "compare_rankings"),
-            "which_source",
+            *("which_source", "shortcuts"),
         ),
         "a command and its study",
     ),

@@ -392,6 +392,7 @@ SCRIPTS = (
     *("eval/select_pairs.py pass-rate", "eval/score.py", "eval/sample.py", "eval/serve.py"),
     *("eval/sweep.py", "eval/report.py", "eval/overlap.py", "eval/annotate.py"),
     *("eval/answers.py", "eval/critique_ablation.py", "eval/overoptimisation.py"),
+    "eval/shortcuts.py",
 )
 """Every command with a command line, and every form of those that have several."""
 

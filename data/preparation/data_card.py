@@ -18,6 +18,7 @@ from mmrm.data.preparation.curriculum import UNKNOWN_DIFFICULTY
 from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.row_index import KEEPS_ORDER, RATIONALE, REJECTED_FIRST, RowIndex
 from mmrm.data.preparation.sharing import LeftToCompute
+from mmrm.data.preparation.shortcut_card import ShortcutCard, shortcut_card
 from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.rationales import obstacle
 from mmrm.data.storage.files import write_whole
@@ -202,12 +203,13 @@ class SourceCard:
     """Share of the records whose best response has more characters than the worst one; equal
     lengths count half. Records whose responses are all tied do not count."""
     estimated: bool
-    """True if the source is generated. The figures from `multimodal` to `chosen_longer` are then
-    computed from a sample, and counts are scaled up."""
+    """True if the source is generated. The figures from `multimodal` to `chosen_longer` and those of
+    `shortcuts` are then computed from a sample, and counts of all records are scaled up."""
     messages: list[str]
     """Messages about the skipped records, one for each fault."""
     rationales: RationaleCounts
     sharing: Sharing
+    shortcuts: ShortcutCard
     responses: ResponseCounts | None = None
     """None if all kept records are pairs without ties, and no record has attributes."""
     difficulties: DifficultyCounts | None = None
@@ -219,6 +221,12 @@ class SourceCard:
         if self.difficulties is None:
             return []
         return [self.difficulties.line(self.name)]
+
+    @property
+    def shortcut_lines(self) -> list[str]:
+        """Lines for people about how far shortcuts predict the labels."""
+        name = f"{self.name} (estimated)" if self.estimated else self.name
+        return self.shortcuts.lines(name)
 
     @property
     def video_lines(self) -> list[str]:
@@ -498,6 +506,7 @@ def card_of(
         messages=fault_messages(index.faults),
         rationales=_rationale_counts(split, rows["flags"], scale),
         sharing=sharing,
+        shortcuts=shortcut_card(index.shortcuts[positions], rows["image_key"], rows["prompt_key"]),
         responses=_response_counts(rows, index, scale),
         difficulties=difficulty_counts(split.difficulties()) if has_difficulties else None,
     )

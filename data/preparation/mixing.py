@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mmrm.data.config.section import GrowingSection, Processes, Ratio, Records
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
 from mmrm.data.package import data_cache
 from mmrm.data.preference import Preference
+from mmrm.data.preparation.balance import balanced_split, refuse_unknown
 from mmrm.data.preparation.curriculum import (
     UNKNOWN_DIFFICULTY,
     CurriculumConfig,
@@ -38,7 +39,7 @@ from mmrm.data.preparation.data_card import (
 )
 from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
 from mmrm.data.preparation.recognition import format_advice
-from mmrm.data.preparation.row_index import REASONS
+from mmrm.data.preparation.row_index import REASONS, RowIndex
 from mmrm.data.preparation.sampling import (
     Indices,
     Pool,
@@ -60,7 +61,8 @@ from mmrm.data.preparation.sharing import (
 )
 from mmrm.data.preparation.split import SourceSplit, SplitRecords, hold_out
 from mmrm.data.sources.registry import AnySource
-from mmrm.data.sources.shared.source import SourceConfig
+from mmrm.data.sources.shared.source import Source, SourceConfig
+from mmrm.data.text_shortcuts import SHORTCUTS, require_shortcuts
 
 ResultT = TypeVar("ResultT")
 
@@ -68,7 +70,8 @@ ResultT = TypeVar("ResultT")
 class MixtureConfig(GrowingSection):
     """The training data: sources, how they are mixed, and which records are left out."""
 
-    LATER_KEYS = frozenset({"curriculum"})
+    LATER_KEYS = frozenset({"curriculum", "balance"})
+    allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {"balance": tuple(SHORTCUTS)}
 
     sources: list[AnySource] = Field(min_length=1)
     """The sources to train on, each with a `type`; see the list of types."""
@@ -98,6 +101,11 @@ class MixtureConfig(GrowingSection):
     curriculum: CurriculumConfig = CurriculumConfig()
     """Which pairs are trained on by the number of tries that an annotator needed for them, and in
     which order."""
+    balance: list[str] = Field(default=[])
+    """Shortcuts, such as `length`, that are to predict nothing: of each source, records are left out
+    until the response with more of it is preferred in half of the records in which both differ.
+    With several shortcuts, this holds for every combination of them. It applies after `cap`. The
+    data card counts the records as `unbalanced`. A generated source is read for it once."""
     bad_records: BadRecordConfig = BadRecordConfig()
     workers: Processes | None = None
     """Number of processes for the first reading; null takes all cores."""
@@ -119,6 +127,12 @@ class MixtureConfig(GrowingSection):
     def cache_folder(self) -> Path:
         """The folder for files that are derived from the sources, such as row indices."""
         return Path(self.cache).expanduser() if self.cache else data_cache()
+
+    @field_validator("balance")
+    @classmethod
+    def _shortcuts_exist(cls, balance: list[str]) -> list[str]:
+        require_shortcuts(balance)
+        return balance
 
     @model_validator(mode="after")
     def _names_agree(self) -> MixtureConfig:
@@ -167,6 +181,8 @@ class Mixture:
         fingerprints = read_fingerprints(config.filters.leave_out)
         splits = [self._open(section, fingerprints) for section in config.sources]
         self.splits = hold_out(splits, config.validation, config.seed, config.validation_seed)
+        if config.balance:
+            self.splits = self._balanced(self.splits)
         grey = config.images == "grey"
         self.records = SplitRecords([(split.source, split.rows) for split in self.splits], grey)
         self.validation = SplitRecords(
@@ -208,14 +224,42 @@ class Mixture:
                 _refuse_selection(section, config.curriculum)
                 all_kept = np.full(len(source), REASONS.index("kept"), np.uint8)
                 return SourceSplit.of(section, source, None, all_kept)
-            num_workers = config.workers or os.cpu_count() or 1
-            index = scan(source, config.bad_records, config.cache_folder, num_workers)
+            index = self._read(source)
             reasons = reasons_after_filters(config.filters, index, fingerprints, self.image_tokens)
             reasons = reasons_after_curriculum(config.curriculum, index.rows["difficulty"], reasons)
             return SourceSplit.of(section, source, index, reasons)
         except UserError as error:
             error.args = (f"{error}{format_advice(section, config.cache_folder)}",)
             raise
+
+    def _read(self, source: Source) -> RowIndex:
+        """Return the row index of a source, which is read through if it was never read before."""
+        config = self.config
+        num_workers = config.workers or os.cpu_count() or 1
+        return scan(source, config.bad_records, config.cache_folder, num_workers)
+
+    def _balanced(self, splits: Sequence[SourceSplit]) -> list[SourceSplit]:
+        """Return the sources with the training rows in which `data.balance` predicts nothing.
+
+        Raises:
+            UserError: A shortcut is not known in any record, or no record of a source would be
+                left.
+        """
+        indices = []
+        for split in splits:
+            index = split.row_index
+            if index is None:  # a generated source
+                index = self._read(split.source)
+            indices.append(index)
+        rows_of_sources = []
+        for split, index in zip(splits, indices, strict=True):
+            rows_of_sources.append(index.shortcuts[split.rows])
+        names = self.config.balance
+        refuse_unknown(rows_of_sources, names)
+        balanced = []
+        for split, index in zip(splits, indices, strict=True):
+            balanced.append(balanced_split(split, index, names, self.config.seed))
+        return balanced
 
     def __len__(self) -> int:
         """Return the number of training records; an epoch may draw fewer or more: `epoch_size`."""

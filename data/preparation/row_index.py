@@ -1,4 +1,4 @@
-"""The row index of a source: 64 bytes about each row, and the size of each image and video.
+"""The row index of a source: 74 bytes about each row, and the size of each image and video.
 
 Filters, packing plans and data cards are computed from it. A row index does not depend on filters,
 weights, caps or pixel limits, so that a change of those does not read the data again.
@@ -31,6 +31,7 @@ from mmrm.data.rationales import obstacle
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.storage.content import response_content
 from mmrm.data.storage.files import content_digest, hash64
+from mmrm.data.text_shortcuts import SHORTCUTS, UNKNOWN, measured_pair, overlap, signs
 
 REASONS = (
     "kept",
@@ -125,6 +126,16 @@ LANGUAGE_MODEL_REFUSAL = re.compile(
 with that") does not match."""
 
 
+ShortcutArrays = npt.NDArray[np.int8]
+"""Numbers about the shortcuts of rows, int8 of shape (rows, shortcuts + 1).
+
+The first columns have the signs of the shortcuts, in the order of SHORTCUTS: 1 if the best response
+has more of it than the worst one, -1 if it has less, 0 if both have equally much, and UNKNOWN. The
+last column has the overlap of the words of the best and the worst response in percent, and UNKNOWN
+for a row that is not used."""
+NUM_SHORTCUT_COLUMNS = len(SHORTCUTS) + 1
+
+
 @dataclass(frozen=True)
 class RowIndex:
     """The reason, lengths, keys and sizes of images and videos of all or some rows of a source."""
@@ -143,6 +154,9 @@ class RowIndex:
     """The folder that the arrays are mapped from; None for arrays in memory."""
     attributes: AttributeRanges = field(default_factory=dict)
     """The range of each attribute over all rows that are not left out by their source."""
+    shortcuts: ShortcutArrays = field(
+        default_factory=lambda: np.empty((0, NUM_SHORTCUT_COLUMNS), np.int8)
+    )
 
     @classmethod
     def open(cls, folder: Path) -> RowIndex:
@@ -152,7 +166,17 @@ class RowIndex:
         videos = np.load(folder / "videos.npy", mmap_mode="r")
         summary = json.loads((folder / "summary.json").read_text())
         attributes = ranges_from_lists(summary["attributes"])
-        return cls(rows, sizes, videos, summary["faults"], summary["content"], folder, attributes)
+        shortcuts = np.load(folder / "shortcuts.npy", mmap_mode="r")
+        return cls(
+            rows,
+            sizes,
+            videos,
+            summary["faults"],
+            summary["content"],
+            folder,
+            attributes,
+            shortcuts,
+        )
 
     def __reduce__(self) -> Any:
         """Pickle a memory-mapped row index as its folder, and one in memory as its arrays.
@@ -258,7 +282,9 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
     videos: list[VideoSize] = []
     faults: dict[str, int] = {}
     attributes: AttributeRanges = {}
+    shortcuts: list[tuple[int, ...]] = []
     for row in rows:
+        shortcuts_of_row = (UNKNOWN,) * NUM_SHORTCUT_COLUMNS
         try:
             record = _usable_record(source, row)
             sizes_of_row = [image_size(image, record.identity) for image in record.all_images]
@@ -268,6 +294,7 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
             sizes += sizes_of_row
             videos += videos_of_row
             add_ranges(attributes, ranges_of_attributes(record.attributes))
+            shortcuts_of_row = _shortcuts(record)
         except LeftOut as left_out:
             entries.append(_entry_left_out(left_out.reason))
         except RecordError as error:
@@ -275,9 +302,17 @@ def index_rows(source: Source, rows: Iterable[int], strict: bool = False) -> Row
                 raise
             entries.append(_entry_left_out(_reason_of(error)))
             faults = count_faults([*faults.items(), (str(error), 1)], MAX_FAULTS_PER_BLOCK)
+        shortcuts.append(shortcuts_of_row)
     image_sizes = np.array(sizes, np.uint32).reshape(-1, 2)
     video_sizes = np.array(videos, np.float64).reshape(-1, len(VideoSize._fields))
-    return RowIndex(np.array(entries, ROW), image_sizes, video_sizes, faults, attributes=attributes)
+    return RowIndex(
+        np.array(entries, ROW),
+        image_sizes,
+        video_sizes,
+        faults,
+        attributes=attributes,
+        shortcuts=np.array(shortcuts, np.int8).reshape(-1, NUM_SHORTCUT_COLUMNS),
+    )
 
 
 def _usable_record(source: Source, row: int) -> Preference:
@@ -368,6 +403,19 @@ def _entry(record: Preference) -> tuple[int, ...]:
         len(record.videos),
         record.difficulty or 0,
     )
+
+
+def _shortcuts(record: Preference) -> tuple[int, ...]:
+    """Return a usable record's row of ShortcutArrays.
+
+    The signs of a record without a preference, which is a tie or a question, are UNKNOWN.
+    """
+    best, worst = measured_pair(record)
+    overlap_in_percent = round(100 * overlap(best.words, worst.words))
+    has_preference = record.ranks[-1] > 0 and not record.is_question
+    if not has_preference:
+        return (*(UNKNOWN,) * len(SHORTCUTS), overlap_in_percent)
+    return (*signs(best, worst), overlap_in_percent)
 
 
 def _entry_left_out(reason: str) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from mmrm.data.preparation.faults import count_faults, fault_messages
 from mmrm.data.preparation.row_index import (
     CONTENT_FIELDS,
     MAX_FAULTS_PER_BLOCK,
+    NUM_SHORTCUT_COLUMNS,
     ROW,
     RowIndex,
     index_rows,
@@ -106,9 +107,9 @@ def reading_code_digest() -> str:
 def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -> None:
     """Read every row of `source`, and write its row index into `folder`.
 
-    The files are `rows.npy`, `sizes.npy`, `videos.npy` and `summary.json`. Rows are read in blocks; a block that
-    an earlier, interrupted reading finished is taken from its file. `summary.json` is written last,
-    so a folder that has one is complete.
+    The files are `rows.npy`, `shortcuts.npy`, `sizes.npy`, `videos.npy` and `summary.json`. Rows are
+    read in blocks; a block that an earlier, interrupted reading finished is taken from its file.
+    `summary.json` is written last, so a folder that has one is complete.
 
     Raises:
         UserError: More rows cannot be used than the policy allows.
@@ -117,6 +118,12 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
     block_starts = range(0, len(source), ROWS_PER_BLOCK)
     rows = np.lib.format.open_memmap(
         folder / "rows.npy", mode="w+", dtype=ROW, shape=(len(source),)
+    )
+    shortcuts = np.lib.format.open_memmap(
+        folder / "shortcuts.npy",
+        mode="w+",
+        dtype=np.int8,
+        shape=(len(source), NUM_SHORTCUT_COLUMNS),
     )
     sizes: list[npt.NDArray[np.uint32]] = []
     videos: list[npt.NDArray[np.float64]] = []
@@ -135,6 +142,7 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
         )
         for start, block in zip(block_starts, progress, strict=True):
             rows[start : start + ROWS_PER_BLOCK] = block.rows
+            shortcuts[start : start + ROWS_PER_BLOCK] = block.shortcuts
             content_hash.update(repack_fields(block.rows[CONTENT_FIELDS]).tobytes())
             sizes.append(block.sizes)
             videos.append(block.videos)
@@ -144,6 +152,7 @@ def _read(source: Source, policy: BadRecordConfig, folder: Path, workers: int) -
             # Stop at the first block that exceeds the limit instead of reading on for hours.
             _refuse_too_many(source, policy, num_skipped, faults)
     rows.flush()
+    shortcuts.flush()
     np.save(folder / "sizes.npy", np.concatenate(sizes))
     np.save(folder / "videos.npy", np.concatenate(videos))
     summary = {
@@ -172,6 +181,7 @@ def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: in
                 arrays["videos"],
                 faults_of_block,
                 attributes=attributes,
+                shortcuts=arrays["shortcuts"],
             )
     rows = range(start, min(start + ROWS_PER_BLOCK, len(source)))
     block = index_rows(source, rows, strict=policy.policy == "strict")
@@ -185,6 +195,7 @@ def _read_block(source: Source, policy: BadRecordConfig, folder: Path, start: in
             videos=block.videos,
             faults=faults,
             attributes=attribute_lists,
+            shortcuts=block.shortcuts,
         )
     return block
 

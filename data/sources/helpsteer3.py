@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text_responses
+from mmrm.data.preference import Preference, positions_of_pair, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.pairs import score_gap
@@ -57,7 +57,7 @@ class HelpSteer3Config(TiedComparisonsConfig):
         if rating == 0:
             self.check_tie("both responses are rated equally good.")
             return replace(record, ranks=TIED_RANKS, margin=0.0)
-        responses = record.responses
-        if rating > 0:
-            responses = (record.responses[1], record.responses[0])
-        return replace(record, responses=responses, margin=score_gap(rating, 0, self.minimum_gap))
+        positions = positions_of_pair(rating < 0)
+        responses = tuple(record.responses[position] for position in positions)
+        margin = score_gap(rating, 0, self.minimum_gap)
+        return replace(record, responses=responses, positions=positions, margin=margin)

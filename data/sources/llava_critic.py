@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmrm.data.errors import RecordError
-from mmrm.data.preference import Preference, text_responses
+from mmrm.data.preference import Preference, positions_of_pair, text_responses
 from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.shared.conversation import MARKER, prompt_from_question
 from mmrm.data.sources.shared.file_source import SourceRow, field
@@ -118,6 +118,7 @@ class LlavaCriticConfig(TiedComparisonsConfig):
             images=(row.stored_image("image"),),
             rationale=rationale or None,
             first_in_rationale=first_in_rationale,
+            positions=positions_of_pair(winner == 1),
         )
 
 

@@ -13,7 +13,7 @@ import re
 from typing import Literal
 
 from mmrm.data.errors import ImageError, RecordError
-from mmrm.data.preference import EncodedImage, Preference, text_responses
+from mmrm.data.preference import EncodedImage, Preference, positions_of_pair, text_responses
 from mmrm.data.rationales import with_chosen_first
 from mmrm.data.sources.shared.conversation import parsed_turns, prompt_from_question, turn_text
 from mmrm.data.sources.shared.file_source import FormatConfig, SourceRow
@@ -78,6 +78,7 @@ class R1RewardConfig(FormatConfig):
             images=images,
             rationale=rationale or None,
             first_in_rationale=first_in_rationale if rationale else "chosen",
+            positions=positions_of_pair(winner == 1),
         )
 
     def _images(self, row: SourceRow) -> tuple[EncodedImage, ...]:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmrm.data.errors import LeftOut, RecordError
-from mmrm.data.preference import Preference, text, text_responses
+from mmrm.data.preference import Preference, positions_of_pair, text, text_responses
 from mmrm.data.sources.shared.file_source import FilesConfig, SourceRow
 from mmrm.data.sources.shared.pairs import score_gap
 
@@ -62,4 +62,5 @@ class ShpConfig(FilesConfig):
             responses=text_responses(chosen, rejected),
             margin=margin,
             category=row.text_or_empty("domain"),
+            positions=positions_of_pair(is_a_labelled),
         )

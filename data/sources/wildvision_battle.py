@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from mmrm.data.errors import LeftOut, RecordError
-from mmrm.data.preference import Preference, text_responses
+from mmrm.data.preference import Preference, positions_of_pair, text_responses
 from mmrm.data.sources.shared.conversation import prompt_from_turns, split_conversations
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.ties import TIED_RANKS, TiedComparisonsConfig
@@ -70,4 +70,5 @@ class WildVisionBattleConfig(TiedComparisonsConfig):
             (image,),
             category=row.text_or_empty("language"),
             ranks=TIED_RANKS if is_tie else (0, 1),
+            positions=positions_of_pair(winner != "model_b"),
         )

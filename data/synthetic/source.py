@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from mmrm.data.config.section import Records
-from mmrm.data.preference import Preference, text
+from mmrm.data.preference import Preference, text, text_responses
 from mmrm.data.sources.shared.source import Source, SourceConfig
 from mmrm.data.synthetic.rng import Rng, stable_hash
 from mmrm.data.synthetic.scene_questions import QUESTION_TYPES
@@ -25,6 +25,10 @@ from mmrm.data.synthetic.world import ShapesGenerator
 
 FLIPS_STREAM = stable_hash("flipped preferences")
 """Separates the draws of wrong preferences from other draws with the same seed."""
+COURTESY_STREAM = stable_hash("courteous endings")
+"""Separates the draws of courteous endings from other draws with the same seed."""
+COURTEOUS_ENDING = ". thank you for asking, i am glad to help you with this"
+"""The end of a courteous response. It is longer than the difference of most two responses."""
 
 
 class ShapesConfig(SourceConfig):
@@ -38,7 +42,9 @@ class ShapesConfig(SourceConfig):
         "split": tuple(SPLITS),
     }
 
-    LATER_KEYS = frozenset({"flipped", "rationales", "captions"})
+    LATER_KEYS = frozenset(
+        {"flipped", "rationales", "captions", "courteous_right", "alphabetical_right"}
+    )
 
     type: Literal["shapes"]
     level: str
@@ -65,6 +71,15 @@ class ShapesConfig(SourceConfig):
     """Write what the image shows in front of the question, and leave the image out. The text names
     everything in the image with its place, so that every question can be answered from it. Nothing
     else about a pair changes."""
+    courteous_right: float | None = Field(default=None, ge=0, le=1)
+    """A planted shortcut: one response of each pair ends with a courteous sentence, with this
+    probability the right one. 0.5 plants endings that predict nothing; null has no endings. The
+    truth of the pairs does not change."""
+    alphabetical_right: float | None = Field(default=None, ge=0, le=1)
+    """A planted shortcut: of the two answers of a pair with an image, the one whose few words come
+    first in the alphabet ("blue" before "red", "no" before "yes") is right with this probability,
+    so that a judge without the image can be right more often than a coin. Texts are those of the
+    source without this key, and the images are drawn to fit. null and 0.5 plant nothing."""
 
     @field_validator("level")
     @classmethod
@@ -126,12 +141,14 @@ class ShapesSource:
             config.text_only,
             config.kinds,
             writes_rubrics=config.rationales == "rubric",
+            alphabetical_right=config.alphabetical_right,
         )
         self.revision = self.generator.fingerprint()
         self._settings = config.settings
         self._seed = config.seed
         self._flipped = config.flipped
         self._has_captions = config.captions
+        self._courteous_right = config.courteous_right
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -141,6 +158,9 @@ class ShapesSource:
         """Return the preference record at `index`, with its generated image and texts."""
         item = self.generator.item(index)
         record = item.preference()
+        if self._courteous_right is not None:
+            draw = Rng(COURTESY_STREAM, self._seed, index).unit()
+            record = with_courteous_ending(record, of_right=draw < self._courteous_right)
         if self._has_captions and item.scene is not None:
             record = captioned_record(record, item.question, item.scene)
         return flipped_record(record) if self._is_flipped(index) else record
@@ -164,6 +184,22 @@ def captioned_record(record: Preference, question: str, scene: Scene) -> Prefere
     """
     prompt = f"the image shows {caption(scene)}. {question}"
     return replace(record, prompt=(text("user", prompt),), images=())
+
+
+def with_courteous_ending(record: Preference, of_right: bool) -> Preference:
+    """Return a pair in which one response ends with a courteous sentence.
+
+    Args:
+        record: The pair. Its chosen response is the right one.
+        of_right: True for an ending of the right response, False for one of the wrong response.
+    """
+    chosen = record.chosen.text
+    rejected = record.rejected.text
+    if of_right:
+        chosen += COURTEOUS_ENDING
+    else:
+        rejected += COURTEOUS_ENDING
+    return replace(record, responses=text_responses(chosen, rejected))
 
 
 def flipped_record(record: Preference) -> Preference:

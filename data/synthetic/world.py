@@ -188,6 +188,7 @@ class ShapesGenerator:
         kinds: Sequence[str] | None = None,
         *,
         writes_rubrics: bool = False,
+        alphabetical_right: float | None = None,
     ) -> None:
         """Store the settings of the data set.
 
@@ -198,6 +199,10 @@ class ShapesGenerator:
             text_only: Share of items and lessons without an image.
             kinds: Question types, drawn with equal probability; None takes all.
             writes_rubrics: The rationales of items are criteria and checks. Nothing else changes.
+            alphabetical_right: Probability that of the two answers of an item with an image the one
+                that comes first in the alphabet is right. None takes 0.5 for every answer, so that
+                a judge without the image is right half of the time. The words of items are the
+                same with every value.
         """
         self.level = LEVELS[level]
         self.seed = seed
@@ -207,6 +212,7 @@ class ShapesGenerator:
         self._key = (seed, stable_hash(level), stable_hash(split))
         self._text_only = text_only
         self._writes_rubrics = writes_rubrics
+        self._alphabetical_right = alphabetical_right
         self._image_kinds = [kind for kind in QUESTION_TYPES if kinds is None or kind in kinds]
         self._text_kinds = [kind for kind in TEXT_TYPES if kinds is None or kind in kinds]
 
@@ -232,8 +238,8 @@ class ShapesGenerator:
         question = rng.choice(query.questions)
         chosen = rng.choice(true.phrasings)
         rejected = rng.choice(false.phrasings)
-        # Every word is fixed now. This coin alone decides which side is true.
-        if scene is not None and rng.coin():
+        # Every word is fixed now. This draw alone decides which side is true.
+        if scene is not None and rng.unit() < self._probability_of_exchange(true, false):
             true, false = false, true
             scene, twin = twin, scene
             chosen, rejected = rejected, chosen
@@ -333,6 +339,17 @@ class ShapesGenerator:
         """Decide at random between image and text, and return the question types of the result."""
         is_text_only = rng.unit() < self._text_only
         return self._text_kinds if is_text_only else self._image_kinds
+
+    def _probability_of_exchange(self, true: WordedAnswer, false: WordedAnswer) -> float:
+        """Return the probability with which the drawn twin of a scene replaces the scene.
+
+        `false`, the right answer for the twin, then becomes the right answer of the item.
+        """
+        if self._alphabetical_right is None or true.quote_if_wrong == false.quote_if_wrong:
+            return 0.5
+        if true.quote_if_wrong < false.quote_if_wrong:
+            return 1 - self._alphabetical_right
+        return self._alphabetical_right
 
     def _scene(
         self, rng: Rng, written: tuple[tuple[int, int], ...] | None = None, fewest: int = 1

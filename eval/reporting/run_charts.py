@@ -37,6 +37,7 @@ from mmrm.eval.results.result import (
     chance_of_votes,
 )
 from mmrm.eval.results.run_folder import HELD_OUT
+from mmrm.eval.results.shortcut_figures import ShortcutFigures
 from mmrm.eval.results.statistics import Bin, Calibration, Histogram, LengthBias
 from mmrm.eval.results.summary_table import soft_sentence, uncertainty_sentence
 from mmrm.eval.results.uncertainty import (
@@ -503,6 +504,7 @@ def diagnosis(result: Result) -> tuple[list[Chart], list[str]]:
         if len(result.votes.accuracy_at) > 1:
             charts.append(_accuracy_by_votes(result, result.votes.accuracy_at))
     sentences.append(_length_sentence(result.length))
+    sentences += _shortcut_sentences(result.shortcuts)
     charts += _accuracy_by_length(result.length, result.chance_with_half_ties)
     return charts, sentences
 
@@ -751,6 +753,20 @@ def _length_sentence(bias: LengthBias) -> str:
         words += f" The judge prefers the longer response in {preferred} of the pairs; "
         words += f"it is better in {better}."
     return words
+
+
+def _shortcut_sentences(shortcuts: Sequence[ShortcutFigures]) -> list[str]:
+    """Return a sentence on each shortcut in which responses differ, and one on the others."""
+    if not shortcuts:
+        return [
+            "This result has no figures of shortcuts, such as length and format: it is of an earlier "
+            "version, or has no readable verdict."
+        ]
+    sentences = [shortcut.line for shortcut in shortcuts if shortcut.equal < 1]
+    equal = [shortcut.name for shortcut in shortcuts if shortcut.equal == 1]
+    if equal:
+        sentences.append(f"Equal in all rows: {', '.join(equal)}.")
+    return sentences
 
 
 def _ranking_sentence(ranking: Ranking) -> str:

@@ -15,35 +15,23 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from mmrm.data.arrays import Floats, Ints
 from mmrm.data.display.format import interval, signed_points
 
-Z95 = 1.959963984540054
-"""The 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals."""
+# The intervals of shares are imported from here as well, so that `as` makes them names of this file.
+from mmrm.data.share_intervals import Z95 as Z95
+from mmrm.data.share_intervals import Estimate as Estimate
+from mmrm.data.share_intervals import effective_rows as effective_rows
+from mmrm.data.share_intervals import refuse_empty
+from mmrm.data.share_intervals import share_interval as share_interval
+from mmrm.data.share_intervals import student_quantile as student_quantile
+from mmrm.data.share_intervals import sum_of_squares as sum_of_squares
+from mmrm.data.share_intervals import wilson as wilson
+
 LEAST_SEEDS = 3
 """Number of trainings that an interval over trainings requires. Two trainings hardly show
 the spread of trainings: Student's quantile for two is 12.7."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean with its 95 % interval; both ends are None with too few trainings or items."""
-
-    mean: float
-    low: float | None
-    high: float | None
-
-    @property
-    def percent(self) -> str:
-        """The mean and its interval in percent, such as "83.1 [80.0, 85.7]"."""
-        return interval(self.mean, self.low, self.high)
-
-    @property
-    def plain(self) -> dict[str, float | None]:
-        """The estimate in the form that is written to JSON."""
-        return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,42 +71,6 @@ class Difference:
         return interval(self.mean, self.low, self.high, signed_points)
 
 
-def wilson(successes: float, n: float, quantile: float = Z95) -> tuple[float, float]:
-    """Return Wilson's score interval of a share `successes / n` (Wilson 1927); (0, 1) for n = 0.
-
-    Args:
-        successes: Number of successes; it is fractional if ties count half.
-        n: Number of independent rows; an effective number of rows need not be an integer.
-        quantile: Quantile of the standard normal distribution, or Student's if the variance is
-            estimated from few clusters.
-    """
-    if not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n}: required is 0 <= successes <= n.")
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    scale = 1 + quantile**2 / n
-    centre = (share + quantile**2 / (2 * n)) / scale
-    half_width = quantile / scale * math.sqrt(share * (1 - share) / n + quantile**2 / (4 * n * n))
-    low = 0.0 if successes == 0 else max(0.0, centre - half_width)
-    high = 1.0 if successes == n else min(1.0, centre + half_width)
-    return low, high
-
-
-def student_quantile(degrees: float, comparisons: int = 1) -> float:
-    """Return the quantile of Student's t distribution for two-sided 95 % intervals.
-
-    The intervals of all comparisons hold together in 95 % of the cases. For this, each comparison
-    has an equal share of the 5 % (Bonferroni), which is valid for any dependence between them.
-
-    Args:
-        degrees: Degrees of freedom.
-        comparisons: Number of intervals that are read together.
-    """
-    each_side = 0.025 / comparisons
-    return float(stdtrit(degrees, 1 - each_side))
-
-
 def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
     """Return the index of each row's cluster, shape (rows,).
 
@@ -146,76 +98,6 @@ def cluster_codes(names_by_row: Sequence[Iterable[Hashable]]) -> Ints:
     return codes
 
 
-def sum_of_squares(deviations: Floats, clusters: Ints | None = None) -> tuple[float, int]:
-    """Return the corrected sum of squared deviations of n rows, and the number of clusters.
-
-    The sum divided by n² is the variance of the mean of the rows. It is cluster-robust, with the
-    usual correction G / (G - 1) for G clusters (CR1; Cameron and Miller 2015, section II). It is at
-    least the sum for independent rows: if rows differ more inside clusters than between them, this
-    counts as chance. With fewer than two clusters it is infinite.
-
-    Args:
-        deviations: Deviation of each row from the mean, shape (rows,). Required are two or more
-            rows.
-        clusters: Index of each row's cluster; None if every row is independent.
-    """
-    n = len(deviations)
-    sum_if_independent = float((deviations**2).sum()) * n / (n - 1)
-    if clusters is None:
-        return sum_if_independent, n
-    _, codes = np.unique(clusters, return_inverse=True)
-    cluster_deviations = np.bincount(codes, weights=deviations)
-    num_clusters = len(cluster_deviations)
-    if num_clusters < 2:
-        return math.inf, num_clusters
-    clustered_sum = float((cluster_deviations**2).sum()) * num_clusters / (num_clusters - 1)
-    return max(sum_if_independent, clustered_sum), num_clusters
-
-
-def effective_rows(credits: Floats, clusters: Ints | None = None) -> tuple[float, int]:
-    """Return the effective number of rows, and the number of clusters.
-
-    This is the number of independent right or wrong rows that would be as informative about the
-    share as these: share · (1 - share) / variance (Korn and Graubard 1998). Without any variance it
-    is the number of clusters: a hundred right answers to questions on one image are one
-    observation.
-
-    Args:
-        credits: Credits from 0 to 1, shape (rows,).
-        clusters: Index of each row's cluster; None if every row is independent.
-    """
-    n = len(credits)
-    share = float(credits.mean())
-    if n < 2:
-        return float(n), n
-    squares, num_clusters = sum_of_squares(credits - share, clusters)
-    variance = squares / n**2
-    if variance == 0:
-        return float(num_clusters), num_clusters
-    return share * (1 - share) / variance, num_clusters
-
-
-def share_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
-    """Return a mean of credits with Wilson's interval for the effective number of rows.
-
-    The interval is valid for shares near 0 and 1 and for few clusters, for which mean ± t ·
-    standard error is not (Dean and Pagano 2015 compare the two for clustered rows). If all rows are
-    in one cluster, it is 0 to 1, because they give no information about other items.
-
-    Args:
-        credits: Credits from 0 to 1, shape (rows,).
-        clusters: Index of each row's cluster; None if every row is independent.
-    """
-    _refuse_empty(credits)
-    mean = float(credits.mean())
-    num_effective, num_clusters = effective_rows(credits, clusters)
-    if num_clusters < 2 or num_effective == 0:
-        return Estimate(mean, 0.0, 1.0)
-    num_right = min(mean, 1.0) * num_effective  # rounding may raise a mean of ones above 1
-    low, high = wilson(num_right, num_effective, student_quantile(num_clusters - 1))
-    return Estimate(mean, low, high)
-
-
 def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate:
     """Return the accuracy of rows with its interval.
 
@@ -226,7 +108,7 @@ def accuracy_interval(credits: Floats, clusters: Ints | None = None) -> Estimate
         credits: Credits from 0 to 1, shape (rows,).
         clusters: Index of each row's cluster; None if every row is independent.
     """
-    _refuse_empty(credits)
+    refuse_empty(credits)
     n = len(credits)
     if clusters is not None and len(np.unique(clusters)) < n:
         return share_interval(credits, clusters)
@@ -244,7 +126,7 @@ def mean_interval(values: Floats, clusters: Ints | None = None, comparisons: int
         clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of intervals that are read together; they hold together at 95 %.
     """
-    _refuse_empty(values)
+    refuse_empty(values)
     n = len(values)
     mean = float(values.mean())
     if n < 2:
@@ -275,7 +157,7 @@ def paired_difference(
         raise ValueError(
             f"the credits have shapes {first.shape} and {second.shape}; required are the same rows."
         )
-    _refuse_empty(first)
+    refuse_empty(first)
     n = len(first)
     differences = np.asarray(first, dtype=np.float64) - second
     mean = float(differences.mean())
@@ -476,11 +358,3 @@ def spread(accuracies: Floats) -> float | None:
     if len(accuracies) < 2:
         return None
     return float(np.std(accuracies, ddof=1))
-
-
-def _refuse_empty(values: Floats) -> None:
-    """Raise ValueError unless the values have the shape (rows,), with at least one row."""
-    if values.ndim != 1 or not len(values):
-        raise ValueError(
-            f"the values have shape {values.shape}; required is (rows,), at least one row."
-        )

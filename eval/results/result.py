@@ -29,6 +29,7 @@ from mmrm.eval.candidates import (
 )
 from mmrm.eval.protocol import ProtocolConfig, Ties, presentations
 from mmrm.eval.results.intervals import accuracy_interval, cluster_codes, effective_rows
+from mmrm.eval.results.shortcut_figures import ShortcutFigures
 from mmrm.eval.results.statistics import Calibration, Histogram, LengthBias, OrderConsistency
 from mmrm.eval.results.uncertainty import Uncertainty
 
@@ -405,16 +406,19 @@ class Result(Frozen):
     """True for a judge that scores all responses of a row in one conversation."""
     soft: SoftFigures | None = None
     """Figures of soft verdicts; None if verdicts are hard, or the judge does not compare."""
+    shortcuts: tuple[ShortcutFigures, ...] = ()
+    """How far the judge and the labels go along with each shortcut, such as the length of the
+    responses. Empty in results of earlier versions, and without a row that has a verdict."""
 
     @model_serializer(mode="wrap")
     def _without_unused_keys(self, plain_values: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Return the fields as plain values, without those that earlier versions did not have.
 
-        `uncertainty`, `ranking` and `soft` are left out if they are None, and `joint` if it is
-        False. Files of results without them are then equal to those of earlier versions.
+        `uncertainty`, `ranking` and `soft` are left out if they are None, `joint` if it is False,
+        and `shortcuts` if it is empty. Files of results without them are then equal to those of earlier versions.
         """
         values: dict[str, Any] = plain_values(self)
-        for name in ("uncertainty", "ranking", "joint", "soft"):
+        for name in ("uncertainty", "ranking", "joint", "soft", "shortcuts"):
             if not values[name]:
                 del values[name]
         return values

@@ -41,13 +41,15 @@ SCORING_MODULES = (
     "mmrm.data.images",
     "mmrm.data.preference",
     "mmrm.data.prompts",
+    "mmrm.data.share_intervals",
+    "mmrm.data.text_shortcuts",
     "mmrm.data.video",
 )
 """The modules whose code decides verdicts, together with all modules of models/ and eval/ that they
 import.
 
-The modules of data/ in this list are the only ones there that decide a verdict. For example,
-data/prompts.py holds the questions to judges and reads their answers.
+The modules of data/ in this list are the only ones there that decide a verdict or a figure of a
+result. For example, data/prompts.py holds the questions to judges and reads their answers.
 """
 
 

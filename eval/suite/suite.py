@@ -43,6 +43,7 @@ from mmrm.eval.results.result import (
     outcomes,
     worst_mistakes,
 )
+from mmrm.eval.results.shortcut_figures import shortcut_figures
 from mmrm.eval.results.soft_figures import soft_calibration, soft_figures
 from mmrm.eval.results.statistics import (
     agreement,
@@ -281,6 +282,9 @@ def evaluate(
         uncertainty=uncertainty(examples, scores, items),
         ranking=ranking,
         soft=soft,
+        shortcuts=shortcut_figures(
+            compared, outcome.credit("half")[compared_rows], items[compared_rows]
+        ),
     )
 
 

@@ -29,8 +29,9 @@ def epoch_records(data: MixtureConfig) -> tuple[int | None, str]:
     are_all_known = len(num_rows_by_source) == len(data.sources)
     # A stage of one modality takes only records with images, or only those without.
     has_modalities = any(stage.modality != "all" for stage in data.stages)
-    # A selection by difficulty may leave out most records.
-    if not are_all_known or has_modalities or data.curriculum.selects:
+    # A selection by difficulty, or a balance of shortcuts, may leave out most records.
+    is_selected = data.curriculum.selects or bool(data.balance)
+    if not are_all_known or has_modalities or is_selected:
         return planned_records(data)
     if not data.stages:
         num_records = sum(num_rows_by_source.values()) - data.validation

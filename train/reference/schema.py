@@ -124,7 +124,9 @@ def schema_of(annotation: Any, models: Sequence[type[BaseModel]]) -> Schema:
         for key, key_schema in section_schema["properties"].items():
             key_schema["description"] = description(section, key)
             if names_by_key.get(key):
-                key_schema["enum"] = list(names_by_key[key])
+                is_list = key_schema.get("type") == "array"
+                value_schema = key_schema["items"] if is_list else key_schema
+                value_schema["enum"] = list(names_by_key[key])
     return {"$schema": DRAFT, **schema}
 
 

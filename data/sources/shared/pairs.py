@@ -25,6 +25,8 @@ class ScoredText:
 
     score: float
     text: str
+    position: int
+    """The position of the response in the row."""
 
 
 class PairsConfig(TiedComparisonsConfig):
@@ -107,10 +109,10 @@ class PairsConfig(TiedComparisonsConfig):
             LeftOut: If there is no such pair, or the pair is a tie or its gap is too small.
         """
         rated: list[ScoredText] = []
-        for response, rating_by_aspect in zip(responses, ratings, strict=True):
+        for position, rating_by_aspect in enumerate(ratings):
             score = mean_rating(rating_by_aspect)
             if score is not None:
-                rated.append(ScoredText(score, response))
+                rated.append(ScoredText(score, responses[position], position))
         pairs = self._pairs(rated)
         if index >= len(pairs):
             raise LeftOut(
@@ -125,7 +127,12 @@ class PairsConfig(TiedComparisonsConfig):
             return replace(record, responses=tied, ranks=TIED_RANKS, margin=0.0)
         chosen, rejected = (first, second) if first.score > second.score else (second, first)
         margin = score_gap(first.score, second.score, self.minimum_gap)
-        return replace(record, responses=text_responses(chosen.text, rejected.text), margin=margin)
+        return replace(
+            record,
+            responses=text_responses(chosen.text, rejected.text),
+            positions=(chosen.position, rejected.position),
+            margin=margin,
+        )
 
     def _pairs(self, responses: list[ScoredText]) -> list[tuple[ScoredText, ScoredText]]:
         """Return all pairs in the order of the responses, or the one with the largest gap."""

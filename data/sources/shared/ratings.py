@@ -39,6 +39,7 @@ def with_ranked_responses(
         responses=tuple(responses[index] for index in best_first),
         ranks=tuple(dense_ranks([ranks[index] for index in best_first])),
         attributes=ordered_attributes,
+        positions=tuple(best_first),
     )
 
 
@@ -106,5 +107,6 @@ def best_and_worst(record: Preference) -> Preference:
         responses=(record.chosen, record.rejected),
         ranks=(0, 0) if is_tie else (0, 1),
         attributes=attributes,
+        positions=record.positions[:1] + record.positions[-1:],
         margin=None,
     )

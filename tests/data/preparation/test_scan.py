@@ -152,6 +152,8 @@ def test_an_interrupted_reading_keeps_its_blocks(
     assert seen[450] == 400
     assert (resumed.content, resumed.faults) == (whole.content, whole.faults)
     assert resumed.sizes.tobytes() == whole.sizes.tobytes()
+    assert resumed.shortcuts.tolist() == whole.shortcuts.tolist()
+    assert len(resumed.shortcuts) == 1000
 
 
 def test_images_that_were_missing_are_found_once_they_are_there(tmp_path: Path) -> None:
@@ -275,6 +277,7 @@ def test_a_row_index_pickles_small_and_arrives_whole(tmp_path: Path) -> None:
     for index in (whole, part):
         copy = pickle.loads(pickle.dumps(index))
         assert copy.rows.tobytes() == index.rows.tobytes()
+        assert copy.shortcuts.tolist() == index.shortcuts.tolist()
         assert (copy.faults, copy.content, copy.folder) == (
             index.faults,
             index.content,

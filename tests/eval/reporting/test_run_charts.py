@@ -129,8 +129,16 @@ def test_one_value_is_no_chart_and_every_sentence_is_there() -> None:
     charts, sentences = diagnosis(made({}))
     assert [chart.title for chart in charts] == ["Calibration", "Margins", "Accuracy by length"]
     assert [chart.legend for chart in charts] == [[], [], [("level", "chance (ties half): 50 %")]]
-    assert len(sentences) == 1
-    assert "for each doubling" in sentences[0] or "do not vary" in sentences[0]
+    about_length, longer, first, equal = sentences
+    assert about_length.startswith("Accuracy changes by")
+    assert longer.startswith("The judge prefers the longer response in ")
+    assert "listed first" in first
+    assert equal.startswith("Equal in all rows: lists, headings")
+    older = made({}).model_copy(update={"shortcuts": ()})
+    assert "shortcuts" in made({}).model_dump()
+    assert "shortcuts" not in older.model_dump()  # as in files of earlier versions
+    assert Result.model_validate(older.model_dump()) == older
+    assert diagnosis(older)[1][1].startswith("This result has no figures of shortcuts")
 
 
 def test_calibration_stands_with_its_interval_and_floor() -> None:
