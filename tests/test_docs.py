@@ -186,6 +186,23 @@ def templates() -> str:
     return " ".join(" ".join(found).split())
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CLONE)))
+def test_no_section_is_empty(page: Path) -> None:
+    """A heading is followed by text or by a heading below it; a merge may leave one without its text."""
+    text_alone = re.sub(
+        r"^ *```.*?^ *```", "block", page.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    lines = [line for line in text_alone.splitlines() if line.strip()]
+    empty: list[str] = []
+    for line, next_line in pairwise([*lines, "# the end"]):
+        level = len(line) - len(line.lstrip("#"))
+        next_level = len(next_line) - len(next_line.lstrip("#"))
+        if level and 0 < next_level <= level:
+            empty.append(line)
+    assert empty == []
+    assert "```" not in text_alone, "a block of code has no end"
+
+
 def test_quoted_messages_are_those_of_the_source() -> None:
     known = templates()
     for block in blocks(CLONE / "docs" / "troubleshooting.md", "text"):
