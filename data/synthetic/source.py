@@ -134,9 +134,9 @@ class ShapesSource:
     def record(self, index: int) -> Preference:
         """Return the preference record at `index`, with its generated image and texts."""
         record = self.generator.item(index).preference()
-        return flipped_record(record) if self._is_flipped(index) else record
+        return flipped_record(record) if self.is_flipped(index) else record
 
-    def _is_flipped(self, index: int) -> bool:
+    def is_flipped(self, index: int) -> bool:
         """Return True if the preference of an item is wrong, which depends on seed and index."""
         return Rng(FLIPS_STREAM, self._seed, index).unit() < self._flipped
 
