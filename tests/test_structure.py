@@ -78,11 +78,18 @@ COMMANDS = {
     "models": ["build_embedded"],
     "eval": [
         *("run", "serve", "sweep", "report", "overlap", "score", "select_responses", "sample"),
-        *("annotate", "select_pairs", "answers", "critique_ablation", "overoptimisation"),
+        *(
+            "score_records",
+            "annotate",
+            "select_pairs",
+            "answers",
+            "critique_ablation",
+            "overoptimisation",
+        ),
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
-        *("throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
+        *("clean", "throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""
