@@ -43,7 +43,7 @@ LAYERS = {
             "prompts",
             "point_prompt",
         ),
-        *("images", "storage"),
+        *("images", "storage", "shown_records"),
         *("sources", "preparation", "synthetic"),
     ],
     "models": [

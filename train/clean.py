@@ -22,10 +22,15 @@ The folder cleaning/ in the recipe's output.folder gets:
     flip.jsonl        those that are wrong with probability --flip-above or more
     leave_out.jsonl   those of the others with probability --leave-out-above or more
     labels.json, .md  a table by source: error rate with interval, suspects, contradictions
+    suspects.html     a page on which you look at the suspects and decide by the keyboard. It saves
+                      decisions.jsonl. With --blind it hides the labels, and shows as many other
+                      records in between
 
 To train without the suspects, name the lists in the recipe:
 
-    data: {decisions: [RUN/cleaning/leave_out.jsonl, RUN/cleaning/flip.jsonl]}
+    data: {decisions: [RUN/cleaning/leave_out.jsonl, RUN/cleaning/flip.jsonl, decisions.jsonl]}
+
+The decisions of a later file replace those of an earlier one.
 
 If the command is interrupted, start it again to continue. Complete runs are not trained again.
 """
@@ -44,10 +49,14 @@ from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
 from mmrm.data.display.option_numbers import COUNT, SEED, SHARE, WholeNumber
 from mmrm.data.package import recipe_path
+from mmrm.data.storage.files import write_whole
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.cleaning.fold_models import read_cleaned_recipe
 from mmrm.train.studies.cleaning.label_study import plan, run, study_result, write
+from mmrm.train.studies.cleaning.suspects_page import suspects_page
+
+PAGE = "suspects.html"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,11 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.dry_run:
             console.print(plan(cleaned, options).rich())
             return
-        labels, _ = run(cleaned, options)
+        labels, data = run(cleaned, options)
         result = study_result(labels, cleaned)
         write(result, labels, cleaned.folder)
+        html = suspects_page(
+            labels, data.mixture, cleaned.path.stem, options.shown, is_blind=options.blind
+        )
+        write_whole(cleaned.folder / PAGE, html)
         result.show(console)
-        names = "suspects.jsonl, flip.jsonl, leave_out.jsonl, labels.json and labels.md"
+        names = f"suspects.jsonl, flip.jsonl, leave_out.jsonl, labels.json, labels.md and {PAGE}"
         console.print(f"written: {cleaned.folder}/{names}", soft_wrap=True)
 
 
@@ -119,6 +132,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="PROBABILITY",
         help="Flip records whose label is wrong with this probability or a larger one. The default "
         "is %(default)s.",
+    )
+    parser.add_argument(
+        "--shown",
+        type=COUNT,
+        default=200,
+        help="The largest number of suspicious records on the page. The default is %(default)s.",
+    )
+    parser.add_argument(
+        "--blind",
+        action="store_true",
+        help="Hide the labels on the page, and mix in as many pairs that are not suspicious.",
     )
     parser.add_argument(
         "--dry-run",

@@ -51,7 +51,7 @@ def test_every_decision_is_applied_to_the_record_that_it_names(
 ) -> None:
     keys = keys_of(mixture(tmp_path, sources))
     assert len(set(keys)) == 6
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"key": keys[0], "decision": "flip", "reason": "is not read", "row": 99},
         {"key": keys[1], "decision": "leave_out"},
         {"key": keys[2], "decision": "equal"},

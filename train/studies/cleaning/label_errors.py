@@ -15,16 +15,15 @@ is informative, given the size:
 By its definition `g` is odd, and g(0) = 0. It is modelled as (slope · |m|)^power, with a power from
 0.5 to 2, because a sum of more easy and more difficult pairs is not linear. It is linear (power 1)
 for normally distributed margins. An error rate is what remains of the disagreement if the margins
-are large: a lapse rate. Slope, power and error rates have the largest posterior density, with the
-prior density 1 - 2 e of an error rate. The prior decides only if the margins say nothing: half of
-the labels could then be wrong, or none, and the estimate is none.
+are large: a lapse rate.
 
-The uncertainty is that of a Bayesian bootstrap over clusters of pairs (Rubin 1981). The probability
-that a label is wrong,
+The uncertainty is that of a Bayesian bootstrap over clusters of pairs (Rubin 1981). In each of its
+draws, slope, power and error rates have the largest posterior density. The prior density of an
+error rate is proportional to 1 - 2 e, and that of the logarithm of the power is normal around 0.
+They decide if the margins say little: half of the labels could then be wrong, or none. The estimate
+of an error rate is the mean over the draws, and so is the probability that a label is wrong:
 
-    P(wrong | m, source) = e / (e + (1 - e) exp(g(m))),
-
-is the mean over its draws.
+    P(wrong | m, source) = e / (e + (1 - e) exp(g(m)))
 
 Two assumptions decide the result. The simulations in
 tests/train/studies/cleaning/test_label_errors.py show the effects.
@@ -57,8 +56,13 @@ LOG_SLOPES = (-6.0, 6.0)
 """Bounds of the logarithm of the slope; margins have a root mean square of 1."""
 LOG_POWERS = (float(np.log(0.5)), float(np.log(2.0)))
 """Bounds of the logarithm of the power."""
-START = (0.0, 0.0, 0.1)
-"""The values that a fit starts from: logarithms of slope and power, and every error rate."""
+SPREAD_OF_LOG_POWER = 0.3
+"""Standard deviation of the prior of the logarithm of the power, whose mean is 0."""
+STARTS = ((0.0, 0.0, 0.01), (1.5, 0.0, 0.2))
+"""The values that a fit starts from: logarithms of slope and power, and every error rate.
+
+The density can have two maxima: a model that is often wrong about right labels, and one that is
+rarely wrong about labels that often are."""
 LEAST_PROBABILITY = 1e-12
 """The smallest probability of a sign, so that its logarithm is finite."""
 
@@ -86,6 +90,7 @@ class LabelErrors:
     """For each pair the probability that its label is wrong, shape (pairs,)."""
     slope: float
     power: float
+    """The medians of slope and power over the draws."""
 
 
 def scaled(margins: Floats, models: Ints) -> Floats:
@@ -120,26 +125,26 @@ def label_errors(
     names = list(dict.fromkeys(sources))
     number_by_name = {name: number for number, name in enumerate(names)}
     codes = np.array([number_by_name[source] for source in sources], dtype=np.int64)
-    start = np.array([*START[:2], *[START[2]] * len(names)])
-    estimate = fit(margins, codes, np.ones(len(margins)), start)
-
     cluster_numbers, cluster_codes = np.unique(clusters, return_inverse=True)
     generator = np.random.default_rng(0)
     probabilities = np.zeros(len(margins))
-    rates = np.empty((draws, len(names)))
+    information = np.zeros(len(margins))
+    draws_of_parameters = np.empty((draws, 2 + len(names)))
     for draw in range(draws):
         weights = generator.exponential(size=len(cluster_numbers))[cluster_codes]
-        parameters = fit(margins, codes, weights, estimate)
-        rates[draw] = parameters[2:]
+        parameters = fit(margins, codes, weights, len(names))
+        draws_of_parameters[draw] = parameters
         probabilities += probability_of_error(margins, codes, parameters) / draws
+        # That of a pair about the error rate, relative to a pair whose right label is known
+        model_is_right = expit(log_ratio(np.abs(margins), parameters))
+        information += (2 * model_is_right - 1) ** 2 / draws
 
-    # The information of a pair about the error rate, relative to a pair whose right label is known.
-    information = (2 * expit(log_ratio(np.abs(margins), estimate)) - 1) ** 2
     source_errors = []
     for number, name in enumerate(names):
         is_of_source = codes == number
-        rate = float(estimate[2 + number])
-        low, high = np.quantile(rates[:, number], (0.025, 0.975)).tolist()
+        rates = draws_of_parameters[:, 2 + number]
+        rate = float(rates.mean())
+        low, high = np.quantile(rates, (0.025, 0.975)).tolist()
         # No interval is narrower than that of as many pairs whose right labels are known. An
         # estimate of 0 is 0 in all draws.
         num_informative = max(float(information[is_of_source].sum()), LEAST_PROBABILITY)
@@ -148,7 +153,7 @@ def label_errors(
         high = max(high, least_high)
         num_pairs = int(is_of_source.sum())
         source_errors.append(SourceErrors(name, num_pairs, rate, low, min(high, MOST_ERRORS)))
-    slope, power = np.exp(estimate[:2]).tolist()
+    slope, power = np.exp(np.median(draws_of_parameters[:, :2], axis=0)).tolist()
     return LabelErrors(tuple(source_errors), probabilities, slope, power)
 
 
@@ -178,7 +183,7 @@ def probability_of_error(margins: Floats, sources: Ints, parameters: Floats) -> 
     return np.asarray(of_wrong / (of_wrong + of_right))
 
 
-def fit(margins: Floats, sources: Ints, weights: Floats, start: Floats) -> Floats:
+def fit(margins: Floats, sources: Ints, weights: Floats, num_sources: int) -> Floats:
     """Return the parameters of the largest posterior density, shape (2 + sources,).
 
     They are the logarithms of slope and power, then the error rate of each source. Pairs with a
@@ -188,7 +193,7 @@ def fit(margins: Floats, sources: Ints, weights: Floats, start: Floats) -> Float
         margins: The margins, shape (pairs,).
         sources: The number of each pair's source, shape (pairs,).
         weights: The weight of each pair, shape (pairs,).
-        start: The parameters to start from, shape (2 + sources,).
+        num_sources: The number of sources.
     """
     is_informative = margins != 0
     arguments = (
@@ -197,12 +202,16 @@ def fit(margins: Floats, sources: Ints, weights: Floats, start: Floats) -> Float
         sources[is_informative],
         weights[is_informative],
     )
-    bounds = [LOG_SLOPES, LOG_POWERS, *[(0.0, MOST_FITTED)] * (len(start) - 2)]
-    result = minimize(
-        _loss_and_gradient, start, args=arguments, jac=True, method="L-BFGS-B", bounds=bounds
-    )
-    parameters: Floats = result.x
-    return parameters
+    bounds = [LOG_SLOPES, LOG_POWERS, *[(0.0, MOST_FITTED)] * num_sources]
+    results = []
+    for log_slope, log_power, rate in STARTS:
+        start = np.array([log_slope, log_power, *[rate] * num_sources])
+        result = minimize(
+            _loss_and_gradient, start, args=arguments, jac=True, method="L-BFGS-B", bounds=bounds
+        )
+        results.append(result)
+    best: Floats = min(results, key=lambda result: float(result.fun)).x
+    return best
 
 
 def _loss_and_gradient(
@@ -232,6 +241,7 @@ def _loss_and_gradient(
     likelihoods = np.where(agrees, agreement, 1 - agreement)
     log_density = float((weights * np.log(likelihoods)).sum())
     log_density += float(np.log(1 - 2 * parameters[2:]).sum())
+    log_density -= (float(parameters[1]) / SPREAD_OF_LOG_POWER) ** 2 / 2
 
     by_agreement = -weights * np.where(agrees, 1 / agreement, -1 / (1 - agreement))
     by_ratio = by_agreement * (1 - 2 * rates) * model_is_right * (1 - model_is_right)
@@ -244,5 +254,6 @@ def _loss_and_gradient(
         sources, by_agreement * (1 - 2 * model_is_right), len(parameters) - 2
     )
     gradient[2:] += 2 / (1 - 2 * parameters[2:])
+    gradient[1] += log_power / SPREAD_OF_LOG_POWER**2
     num_pairs = max(len(sizes), 1)
     return -log_density / num_pairs, gradient / num_pairs
