@@ -114,7 +114,7 @@ def prepare(recipe: Path, card_file: Path | None) -> None:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         for line in (*source.video_lines, *source.response_lines, *source.difficulty_lines):
             console.print(line, markup=False)
-    for line in card.difficulty_lines:
+    for line in (*card.difficulty_lines, *card.decisions):
         console.print(line, markup=False)
     fewest, most = image_tokens.bounds
     console.print(f"an image is {image_tokens.description}{fewest:,} to {most:,} tokens")

@@ -15,6 +15,7 @@ COMMANDS = {
         "sweep": "eval.sweep",
         "report": "eval.report",
         "score": "eval.score",
+        "score-records": "eval.score_records",
         "serve": "eval.serve",
         "sample": "eval.sample",
         "select-responses": "eval.select_responses",
@@ -23,6 +24,7 @@ COMMANDS = {
     "Look at data": {
         "data": "data.mixture",
         "browse": "data.browse",
+        "clean": "train.clean",
         "overlap": "eval.overlap",
         "annotate": "eval.annotate",
         "frames": "data.frames",

@@ -34,6 +34,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     "sweep": (OTHER_ERROR, ["nowhere"]),
     "report": (OTHER_ERROR, ["nowhere"]),
     "score": (OTHER_ERROR, ["nowhere", "in.jsonl", "new/out.jsonl"]),
+    "score-records": (WRONG_ARGUMENTS, ["nowhere.yaml", "nowhere", "new/out.jsonl"]),
     "serve": (OTHER_ERROR, ["nowhere"]),
     "sample": (OTHER_ERROR, ["nowhere", "new/out.jsonl", "--source", QUESTIONS]),
     "select-responses": (OTHER_ERROR, ["best", "nowhere.jsonl", "new/out.jsonl"]),
@@ -43,6 +44,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     ),
     "data": (OTHER_ERROR, ["nowhere.jsonl"]),
     "browse": (WRONG_ARGUMENTS, ["nowhere.yaml", "--out", "new/page.html"]),
+    "clean": (WRONG_ARGUMENTS, ["nowhere.yaml", "--steps", "2"]),
     "overlap": (
         WRONG_ARGUMENTS,
         ["nowhere.yaml", "--benchmarks", "vl_rewardbench=embedded", "--output", "new/overlap.txt"],

@@ -45,7 +45,7 @@ LAYERS = {
             "prompts",
             "point_prompt",
         ),
-        *("images", "storage"),
+        *("images", "storage", "shown_records"),
         *("sources", "preparation", "synthetic"),
     ],
     "models": [
@@ -81,12 +81,12 @@ COMMANDS = {
     "eval": [
         *("run", "serve", "sweep", "report", "overlap", "score", "select_responses", "sample"),
         *("annotate", "select_pairs", "answers", "critique_ablation", "overoptimisation"),
-        *("compare_rankings", "shortcuts"),
+        *("compare_rankings", "shortcuts", "score_records"),
     ],
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
         *("throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
-        "which_source",
+        *("which_source", "clean"),
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""

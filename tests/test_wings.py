@@ -52,7 +52,7 @@ WINGS = {
     "embedded world": ["data.synthetic", "train.embedded", "models.build_embedded"],
     "reporting": [
         *("eval.reporting", "data.display.axis", "data.display.chart", "data.display.html"),
-        *("data.display.study_result", "data.film_strip"),
+        *("data.display.study_result", "data.film_strip", "data.shown_records"),
     ],
     "contamination": ["eval.contamination"],
     "annotation": ["eval.annotation"],

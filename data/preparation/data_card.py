@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -276,6 +276,8 @@ class DataCard:
     difficulty_by_tenth: list[float | None] | None = None
     """Mean difficulty of the records in each tenth of the first epoch, None for a tenth without a
     known one. None in place of the list if no record has a difficulty."""
+    decisions: list[str] = field(default_factory=list)
+    """Lines with the decisions about labels that were applied; empty for a recipe without any."""
 
     @property
     def total(self) -> dict[str, int]:
@@ -311,6 +313,8 @@ class DataCard:
                 del source["difficulties"]  # likewise
         if self.difficulty_by_tenth is None:
             del card["difficulty_by_tenth"]
+        if not self.decisions:
+            del card["decisions"]  # likewise
         write_whole(path, json.dumps(card, indent=2) + "\n")
 
     def table(self) -> Table:

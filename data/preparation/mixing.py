@@ -37,6 +37,17 @@ from mmrm.data.preparation.data_card import (
     difficulty_counts,
     mean_difficulties,
 )
+from mmrm.data.preparation.decisions import (
+    AppliedDecisions,
+    FlippedSource,
+    applied_decisions,
+    decision_counts_in_words,
+    flipped_index,
+    flipped_rows,
+    read_decisions,
+    reasons_after_decisions,
+    unmatched_keys,
+)
 from mmrm.data.preparation.filters import FilterConfig, read_fingerprints, reasons_after_filters
 from mmrm.data.preparation.recognition import format_advice
 from mmrm.data.preparation.row_index import REASONS, RowIndex
@@ -70,7 +81,7 @@ ResultT = TypeVar("ResultT")
 class MixtureConfig(GrowingSection):
     """The training data: sources, how they are mixed, and which records are left out."""
 
-    LATER_KEYS = frozenset({"curriculum", "balance"})
+    LATER_KEYS = frozenset({"curriculum", "balance", "decisions"})
     allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {"balance": tuple(SHORTCUTS)}
 
     sources: list[AnySource] = Field(min_length=1)
@@ -101,6 +112,11 @@ class MixtureConfig(GrowingSection):
     curriculum: CurriculumConfig = CurriculumConfig()
     """Which pairs are trained on by the number of tries that an annotator needed for them, and in
     which order."""
+    decisions: list[str] = Field(default=[])
+    """Paths of files with decisions about labels: records to leave out, and records whose ranks are
+    reversed (train/clean.py and its page write them). A record is named by its content. If several
+    lines name one record, the last line of the last file counts. Generated sources are read through
+    for it."""
     balance: list[str] = Field(default=[])
     """Shortcuts, such as `length`, that are to predict nothing: of each source, records are left out
     until the response with more of it is preferred in half of the records in which both differ.
@@ -172,13 +188,14 @@ class Mixture:
             image_tokens: Counts the tokens of images in the backbone; the default is Qwen2.5-VL's.
 
         Raises:
-            UserError: A source cannot be read, has too many bad records, or is too small, or the
-                curriculum needs difficulties that no record has.
+            UserError: A source or a file of decisions cannot be read, a source has too many bad
+                records or is too small, or the curriculum needs difficulties that no record has.
             RecordError: A record cannot be used, under the strict policy.
         """
         self.config = config
         self.image_tokens = image_tokens
         fingerprints = read_fingerprints(config.filters.leave_out)
+        self._decisions = read_decisions(config.decisions)
         splits = [self._open(section, fingerprints) for section in config.sources]
         self.splits = hold_out(splits, config.validation, config.seed, config.validation_seed)
         if config.balance:
@@ -222,21 +239,20 @@ class Mixture:
                 raise UserError(f"{source.name}: the source has no rows.")
             if source.generated:
                 _refuse_selection(section, config.curriculum)
-                all_kept = np.full(len(source), REASONS.index("kept"), np.uint8)
-                return SourceSplit.of(section, source, None, all_kept)
-            index = self._read(source)
+                return self._generated_split(section, source)
+            index = self._scan(source)
+            rows_to_flip = flipped_rows(self._decisions, index)
+            if rows_to_flip:
+                source = FlippedSource(source, rows_to_flip)
+                index = flipped_index(index, rows_to_flip)
             reasons = reasons_after_filters(config.filters, index, fingerprints, self.image_tokens)
             reasons = reasons_after_curriculum(config.curriculum, index.rows["difficulty"], reasons)
-            return SourceSplit.of(section, source, index, reasons)
+            reasons = reasons_after_decisions(self._decisions, index, reasons)
+            applied = self._applied(index, reasons)
+            return SourceSplit.of(section, source, index, reasons, applied)
         except UserError as error:
             error.args = (f"{error}{format_advice(section, config.cache_folder)}",)
             raise
-
-    def _read(self, source: Source) -> RowIndex:
-        """Return the row index of a source, which is read through if it was never read before."""
-        config = self.config
-        num_workers = config.workers or os.cpu_count() or 1
-        return scan(source, config.bad_records, config.cache_folder, num_workers)
 
     def _balanced(self, splits: Sequence[SourceSplit]) -> list[SourceSplit]:
         """Return the sources with the training rows in which `data.balance` predicts nothing.
@@ -249,7 +265,7 @@ class Mixture:
         for split in splits:
             index = split.row_index
             if index is None:  # a generated source
-                index = self._read(split.source)
+                index = self._scan(split.source)
             indices.append(index)
         rows_of_sources = []
         for split, index in zip(splits, indices, strict=True):
@@ -260,6 +276,67 @@ class Mixture:
         for split, index in zip(splits, indices, strict=True):
             balanced.append(balanced_split(split, index, names, self.config.seed))
         return balanced
+
+    def _generated_split(self, section: SourceConfig, source: Source) -> SourceSplit:
+        """Return the split of a generated source, which is read only if there are decisions."""
+        reasons = np.full(len(source), REASONS.index("kept"), np.uint8)
+        if not self.config.decisions:
+            return SourceSplit.of(section, source, None, reasons)
+        index = self._scan(source)
+        rows_to_flip = flipped_rows(self._decisions, index)
+        if rows_to_flip:
+            source = FlippedSource(source, rows_to_flip)
+        reasons = reasons_after_decisions(self._decisions, index, reasons)
+        return SourceSplit.of(section, source, None, reasons, self._applied(index, reasons))
+
+    def _scan(self, source: Source) -> RowIndex:
+        """Return the row index of a source, which is read through if it was never read before."""
+        num_workers = self.config.workers or os.cpu_count() or 1
+        return scan(source, self.config.bad_records, self.config.cache_folder, num_workers)
+
+    def _applied(self, index: RowIndex, reasons: npt.NDArray[np.uint8]) -> AppliedDecisions | None:
+        """Return the counts of the applied decisions, None for a recipe without decisions."""
+        if not self.config.decisions:
+            return None
+        return applied_decisions(self._decisions, index, reasons)
+
+    def decision_keys(self) -> npt.NDArray[np.uint64]:
+        """Return the key under which decisions name each training record, uint64 (len(self),).
+
+        A generated source is read through for it. A record that a decision has flipped has the key
+        of the record in its source.
+        """
+        keys = []
+        for split, index in zip(self.splits, self.indices_without_decisions(), strict=True):
+            keys.append(index.rows["record_key"][split.rows])
+        return np.concatenate(keys)
+
+    def indices_without_decisions(self) -> list[RowIndex]:
+        """Return the row index of every source as it is without decisions.
+
+        A generated source is read through for it.
+        """
+        folder = self.config.cache_folder
+        return [self._scan(split.config.open(folder)) for split in self.splits]
+
+    @property
+    def decision_lines(self) -> list[str]:
+        """Lines for people with the decisions that were applied; none without decisions."""
+        if not self.config.decisions:
+            return []
+        lines = []
+        for split in self.splits:
+            assert split.decisions is not None, (
+                "a recipe with decisions applies them to all sources"
+            )
+            lines.append(split.decisions.line(split.config.label))
+        num_unmatched = unmatched_keys(self._decisions, self.indices_without_decisions())
+        counts = decision_counts_in_words(self._decisions.counts)
+        lines.append(
+            f"data.decisions: {len(self._decisions.by_key):,} records are named ({counts}); "
+            f"{num_unmatched:,} of them are in no source"
+        )
+        return lines
 
     def __len__(self) -> int:
         """Return the number of training records; an epoch may draw fewer or more: `epoch_size`."""
@@ -524,6 +601,7 @@ class Mixture:
             pairs_together,
             images_together,
             difficulty_by_tenth,
+            self.decision_lines,
         )
 
     def _left_to_compute(

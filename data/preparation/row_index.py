@@ -51,10 +51,12 @@ REASONS = (
     "too_easy",
     "too_hard",
     "no_difficulty",
+    "decision",
+    "decided_equal",
 )
 """The reasons for which a row is not used, and "kept" for a row that is used. The field `reason` of
-ROW is an index into this table. The last three are the reasons of a curriculum, and the six before
-them those of filters."""
+ROW is an index into this table. The last two are the reasons of decisions, the three before them
+those of a curriculum, and the six before these those of filters."""
 SKIPPED = [REASONS.index("bad_record"), REASONS.index("bad_image")]
 """Reasons of records that cannot be used, to which `bad_records` of a recipe applies. All others
 are rules of a source or of the recipe."""

@@ -13,6 +13,7 @@ from mmrm.data.encoded_video import grey_video_like
 from mmrm.data.errors import UserError
 from mmrm.data.images import ImageTokens, grey_like
 from mmrm.data.preference import Preference, validate
+from mmrm.data.preparation.decisions import AppliedDecisions
 from mmrm.data.preparation.row_index import (
     BYTES_PER_TOKEN,
     KEEPS_ORDER,
@@ -46,6 +47,8 @@ class SourceSplit:
     held_out: Indices
     """Ascending row numbers of the held-out records in the source, int32 of shape (held-out
     rows,)."""
+    decisions: AppliedDecisions | None = None
+    """The decisions about labels that were applied to the source; None if the recipe has none."""
 
     @classmethod
     def of(
@@ -54,6 +57,7 @@ class SourceSplit:
         source: Source,
         row_index: RowIndex | None,
         reasons: npt.NDArray[np.uint8],
+        decisions: AppliedDecisions | None = None,
     ) -> SourceSplit:
         """Return the split of a source in which all usable rows are trained on, and none held out.
 
@@ -62,6 +66,7 @@ class SourceSplit:
             source: The opened source.
             row_index: Its row index; None for a generated source.
             reasons: Index into REASONS of each row, (rows of the source,).
+            decisions: The decisions about labels that were applied; None if the recipe has none.
         """
         counts = np.bincount(reasons, minlength=len(REASONS)).tolist()
         left_out = {}
@@ -69,17 +74,19 @@ class SourceSplit:
             if count and reason != "kept":
                 left_out[reason] = count
         rows = np.flatnonzero(reasons == KEPT).astype(np.int32)
-        return cls(config, source, row_index, left_out, rows, held_out=rows[:0])
+        return cls(config, source, row_index, left_out, rows, rows[:0], decisions)
 
     @property
     def content(self) -> str:
         """A short text that changes when the records of the source change.
 
-        It is a digest of the records, or for a generated source a fingerprint of its settings.
+        It is a digest of the records, or for a generated source a fingerprint of its settings. A
+        digest of the applied decisions follows if there are any.
         """
-        if self.row_index is None:
-            return self.source.fingerprint()
-        return self.row_index.content
+        content = self.row_index.content if self.row_index else self.source.fingerprint()
+        if self.decisions is None or not self.decisions.digest:
+            return content
+        return f"{content} {self.decisions.digest}"
 
     def indexed_rows(self, sample: Indices) -> tuple[RowIndex, Indices]:
         """Return a table of figures about rows, and the positions of the training rows in it.

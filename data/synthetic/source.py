@@ -163,9 +163,9 @@ class ShapesSource:
             record = with_courteous_ending(record, of_right=draw < self._courteous_right)
         if self._has_captions and item.scene is not None:
             record = captioned_record(record, item.question, item.scene)
-        return flipped_record(record) if self._is_flipped(index) else record
+        return flipped_record(record) if self.is_flipped(index) else record
 
-    def _is_flipped(self, index: int) -> bool:
+    def is_flipped(self, index: int) -> bool:
         """Return True if the preference of an item is wrong, which depends on seed and index."""
         return Rng(FLIPS_STREAM, self._seed, index).unit() < self._flipped
 

@@ -9,9 +9,10 @@ The judgements of an unfinished chunk are kept in a journal of the judge.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class JudgeableRecord:
 
 ReadRecord = JudgeableRecord | str
 """A record that can be judged, or the message of the error that occurred when it was read."""
+ReadByNumber = Callable[[int], JudgeableRecord]
+"""Returns the record with a number, or raises RecordError if it cannot be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +280,36 @@ def score_candidates_file(
 ) -> list[str]:
     """Judge the records of a file that have no result in the journal yet, and add their results.
 
+    All ranks must call together. The result is that of `score_records`.
+    """
+    read = partial(scoring.read_record, file)
+    return score_records(judge, len(file.rows), read, file.path.name, journal, console)
+
+
+def score_records(
+    judge: Judge,
+    num_records: int,
+    read: ReadByNumber,
+    title: str,
+    journal: LineJournal,
+    console: Console,
+) -> list[str]:
+    """Judge records that have no result in the journal yet, and add their results to it.
+
     All ranks must call together.
 
+    Args:
+        judge: The judge.
+        num_records: The number of records.
+        read: Returns the record with a number from 0 on, or raises RecordError.
+        title: The text before the figures of the progress.
+        journal: The journal.
+        console: The console for the progress and for remarks.
+
     Returns:
-        The keys of the results in the journal, in the order of the file's records. On ranks other
-        than the first the list is empty.
+        The keys of the results in the journal, in the order of the records. On ranks other than the
+        first the list is empty.
     """
-    num_records = len(file.rows)
     chunk_size = CHUNK * world_size()
     keys: list[str] = []
     num_judged = 0
@@ -296,10 +322,10 @@ def score_candidates_file(
     with ExitStack() as stack:
         progress: ProgressBar | None = None
         if is_first_rank:
-            progress = stack.enter_context(progress_bar(file.path.name, console, num_records))
+            progress = stack.enter_context(progress_bar(title, console, num_records))
         for start in range(0, num_records, chunk_size):
             numbers = range(start, min(start + chunk_size, num_records))
-            records = read_chunk(file, scoring, numbers)
+            records = read_chunk(read, numbers)
             content_keys = shared_content_keys(records)
             held_keys = list(map(journal.held_key, records, content_keys))
             # Only the first rank knows the journal, so it decides for all ranks. All records of a
@@ -345,8 +371,8 @@ def print_number_of_unused_lines(
         )
 
 
-def read_chunk(file: RecordFile, scoring: Scoring, numbers: Sequence[int]) -> list[ReadRecord]:
-    """Return the records of a file in the rows `numbers`; all ranks must call together.
+def read_chunk(read: ReadByNumber, numbers: Sequence[int]) -> list[ReadRecord]:
+    """Return the records with some numbers, as `read` reads them; all ranks must call together.
 
     A record that one rank cannot read, for example because an image is missing there, is an error
     message on all ranks.
@@ -355,7 +381,7 @@ def read_chunk(file: RecordFile, scoring: Scoring, numbers: Sequence[int]) -> li
     message_by_number: dict[int, str] = {}
     for number in numbers:
         try:
-            record_by_number[number] = scoring.read_record(file, number)
+            record_by_number[number] = read(number)
         except RecordError as error:
             message_by_number[number] = str(error)
     # The first rank is merged last: of several messages about a record, all ranks take its message.

@@ -86,6 +86,10 @@ BASE_CALLS = {
         {"judge": ["run/checkpoint-1"], "input": ["in.jsonl"], "output": ["out.jsonl"]},
         ("run", "in.jsonl", "red.png"),
     ),
+    "score-records": BaseCall(
+        {"recipe": ["mine.yaml"], "judge": ["run/checkpoint-1"], "output": ["out.jsonl"]},
+        ("mine.yaml", "records", "run"),
+    ),
     "serve": BaseCall({"judge": ["run/checkpoint-1"], "port": ["0"]}, ("run",)),
     "sample": BaseCall(
         {
@@ -111,6 +115,7 @@ BASE_CALLS = {
     ),
     "data": BaseCall({"recipe_or_data": ["mine.yaml"], "plan": []}, ("mine.yaml", "records")),
     "browse": BaseCall({"recipe": ["mine.yaml"], "out": ["out.html"]}, ("mine.yaml", "records")),
+    "clean": BaseCall({"recipe": ["rm.yaml"], "steps": ["2"], "launcher": ["false"]}, ("rm.yaml",)),
     "overlap": BaseCall(
         {"recipe": ["mine.yaml"], "output": ["out.txt"], "benchmarks": ["vl_rewardbench=vl"]},
         ("mine.yaml", "records", "vl"),

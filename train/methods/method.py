@@ -96,7 +96,8 @@ class Method(ABC):
     def open_mixture(self) -> Mixture:
         """Open the recipe's sources, and print how many records of each were left out, and why.
 
-        With a curriculum, also print how many of the others have which difficulty, or none.
+        With a curriculum, also print how many of the others have which difficulty, or none. With
+        decisions about labels, also print how many were applied.
         """
         mixture = Mixture(self.recipe.data, self.encoder.image_tokens)
         if rank() != 0:
@@ -112,7 +113,7 @@ class Method(ABC):
                 markup=False,
                 highlight=False,
             )
-        for line in mixture.curriculum_lines:
+        for line in (*mixture.curriculum_lines, *mixture.decision_lines):
             self.console.print(line, markup=False, highlight=False)
         return mixture
 

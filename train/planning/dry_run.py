@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mmrm.data.display.console import is_first_rank, plain_console
+from mmrm.data.preparation.decisions import decision_counts_in_words, read_decisions
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.eval.benchmarks.registry import BENCHMARKS, BenchmarkConfig
 from mmrm.eval.results.run_folder import HELD_OUT
@@ -45,7 +46,7 @@ from mmrm.train.planning.step_cost import (
 )
 from mmrm.train.recipe.deepspeed_config import NONE, deepspeed_names, offloads, stage, sums_in_fp32
 from mmrm.train.recipe.epoch import UNKNOWN, epoch_records, known_steps, planned_tokens
-from mmrm.train.recipe.input_paths import absent
+from mmrm.train.recipe.input_paths import absent, exists
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
@@ -283,6 +284,7 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
     if recipe.has_head:
         method.append(head_line(recipe, shape))
     data = [source_line(source) for source in recipe.data.sources]
+    data += decision_lines(recipe)
     data.append(f"an epoch has {number(num_records)} records ({origin})")
     deepspeed = [deepspeed_line(recipe.deepspeed)]
     if not sums_in_fp32(recipe.deepspeed) and recipe.backbone.dtype != "float32":
@@ -302,6 +304,22 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
         "output": output_lines(recipe, shape),
         "missing": missing,
     }
+
+
+def decision_lines(recipe: Recipe) -> list[str]:
+    """Return the line on decisions about labels; none if the recipe has none.
+
+    A file that an earlier command will write is in the list of missing files.
+    """
+    files = [path for path in recipe.data.decisions if exists("data.decisions", path)]
+    if not files:
+        return []
+    decisions = read_decisions(files)
+    counts = decision_counts_in_words(decisions.counts)
+    return [
+        f"decisions about labels of {len(decisions.by_key):,} records: {counts}; those in no source "
+        "are counted at the start"
+    ]
 
 
 def backbone_lines(recipe: Recipe, shape: Shape | None) -> list[str]:

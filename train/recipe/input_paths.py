@@ -17,6 +17,7 @@ from pathlib import Path
 from mmrm.data.errors import CheckpointError, UserError
 from mmrm.data.frame_sampling import FRAMES_OF_PATCH
 from mmrm.data.images import PatchTokens
+from mmrm.data.preparation.decisions import read_decisions
 from mmrm.data.preparation.filters import read_fingerprints
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.storage.manifest import verify_settings
@@ -53,6 +54,8 @@ def paths(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield key, path
     if recipe.data.filters.leave_out is not None:
         yield "data.filters.leave_out", recipe.data.filters.leave_out
+    for index, path in enumerate(recipe.data.decisions):
+        yield f"data.decisions.{index}", path
 
 
 def sources(recipe: Recipe) -> Iterator[tuple[str, SourceConfig]]:
@@ -161,6 +164,8 @@ def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], object]]]:
         look = partial(BENCHMARKS[benchmark.name].check_location, benchmark)
         yield f"evaluation.benchmarks.{index}", look
     yield "data.filters.leave_out", partial(read_fingerprints, recipe.data.filters.leave_out)
+    for index, path in enumerate(recipe.data.decisions):
+        yield f"data.decisions.{index}", partial(read_decisions, [path])
     yield "output.resume", partial(look_at_checkpoint, recipe.output.resume)
     yield "output.folder", partial(look_at_output, recipe.output.folder)
     yield "data.cache", partial(look_at_output, recipe.data.cache or ".")
