@@ -75,7 +75,7 @@ def test_after_an_error_no_reply_is_asked_for_again(tmp_path: Path) -> None:
         model = open_endpoint_annotator(tmp_path / "judge.yaml", config, options)
         annotator = Annotator(model, (0.0,))
         server.text = write_judgement("Response 1 is better.", 1)
-        server.failures = [200] * 5 + [401]
+        server.failures += [200] * 5 + [401]
         with pytest.raises(EndpointError, match="HTTP 401"):
             annotate(pairs, range(12), annotator, path, "keep", {}, model.records_together)
         annotate(pairs, range(12), annotator, path, "keep", {}, model.records_together)
