@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     with exit_on_user_error(), locked_folder(options.output):
         console = wide_console(120, highlight=False)
-        result = run(options.judges, console)
+        result = run(options.judges, options.image_root, console)
         write(result, options.output)
         result.show(console)
         console.print(f"written: {options.output}/rankings.json and rankings.md", soft_wrap=True)
@@ -73,6 +73,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--output", type=Path, required=True, help="The folder for the table and its figures."
+    )
+    parser.add_argument(
+        "--image-root",
+        type=Path,
+        help="The folder that paths of images are relative to. The default is the folder of each "
+        "FILE. eval/score.py says it if it is another one.",
     )
     options = parser.parse_args(arguments)
     names = [judge.name for judge in options.judges]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mmrm.data import images, markers, prompts, rationales
+from mmrm.data import images, markers, prompts, rationales, text_shortcuts
 from mmrm.data.errors import RecordError
 from mmrm.data.point_prompt import PointPrompt
 from mmrm.data.preparation import faults, row_index
@@ -217,6 +217,22 @@ VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|", "x", "_")
 DIGITS = ("1", "12", "123,", ".", "-", "e1")
 
 PATTERNS: dict[str, Pattern] = {
+    "mmrm.data.text_shortcuts.LIST_ITEM": Pattern(
+        text_shortcuts.LIST_ITEM.findall, ("\n", " ", "\t", "-", "*", "1", "12", ".", ")", "a")
+    ),
+    "mmrm.data.text_shortcuts.HEADING": Pattern(
+        text_shortcuts.HEADING.findall, ("\n", " ", "\t", "#", "a")
+    ),
+    "mmrm.data.text_shortcuts.BOLD": Pattern(
+        text_shortcuts.BOLD.findall, ("**", "__", "*", "_", "a", "\n")
+    ),
+    "mmrm.data.text_shortcuts.CODE_FENCE": Pattern(
+        text_shortcuts.CODE_FENCE.findall, ("\n", " ", "\t", "`", "~", "a")
+    ),
+    "mmrm.data.text_shortcuts.WORD": Pattern(text_shortcuts.WORD.findall, ("a", "_", "1", " ")),
+    "mmrm.data.text_shortcuts.REFUSAL": Pattern(
+        text_shortcuts.REFUSAL.findall, ("i ", "i am ", "i can", "as a", " language", "unable to ")
+    ),
     "mmrm.eval.benchmarks.vl_rewardbench_scoring.VERDICT": Pattern(
         vl_rewardbench_scoring.named_answer,
         (
@@ -515,6 +531,7 @@ COVERED = {
 """Patterns that the reader of another row calls."""
 
 OWN_TEXTS = {
+    "mmrm.data.preparation.decisions.KEY": "a fixed number of digits, in a file of decisions",
     "mmrm.train.supervised.load_balancing.RouterWatch.__init__": "names of a model's modules",
     "mmrm.eval.adapters.ms_swift_reward.RewardServer._error": "the address that a user configured",
     "mmrm.eval.adapters.ms_swift_reward.check_address": "the address that a user configured",

@@ -42,6 +42,7 @@ WINGS = {
         *("eval.judges.server", "eval.judges.ensemble", "eval.judges.writing"),
         *("eval.judges.tournament", "eval.judges.pointwise", "eval.judges.strengths"),
         *("eval.judges.pair_schedule", "eval.judges.pair_ranking", "eval.judges.points"),
+        "eval.judges.replayed_ranking",
         "eval.judges.rubric",
         "eval.judges.score_place",
     ],

@@ -91,11 +91,12 @@ class WayFigures:
     """The mean number of tokens that were written for a question."""
 
 
-def run(judges: Sequence[ScoredJudge], console: Console) -> StudyResult:
+def run(judges: Sequence[ScoredJudge], image_root: Path | None, console: Console) -> StudyResult:
     """Compare all ways of all judges. The first judge after all comparisons is the reference.
 
     Args:
         judges: The judges with their scored files.
+        image_root: The folder that paths of images are relative to. None is that of each file.
         console: Receives the progress.
 
     Raises:
@@ -103,7 +104,7 @@ def run(judges: Sequence[ScoredJudge], console: Console) -> StudyResult:
     """
     files: dict[str, list[Questions]] = {}
     for judge in judges:
-        files[judge.name] = [ranked_questions(path, console) for path in judge.files]
+        files[judge.name] = [ranked_questions(path, image_root, console) for path in judge.files]
     everything: list[Questions] = []
     for of_judge in files.values():
         everything += of_judge
@@ -123,17 +124,18 @@ def run(judges: Sequence[ScoredJudge], console: Console) -> StudyResult:
     return study_result(figures, clusters, num_left_out=num_questions - len(common))
 
 
-def ranked_questions(path: Path, console: Console) -> Questions:
+def ranked_questions(path: Path, image_root: Path | None, console: Console) -> Questions:
     """Return the questions of a scored file, with the rankings of their answers by every way.
 
     Args:
         path: The file.
+        image_root: The folder that paths of images are relative to. None is that of the file.
         console: Receives the progress.
 
     Raises:
         UserError: If a record has no verdicts, or if a ranking needs comparisons that it lacks.
     """
-    file = open_records(path, None)
+    file = open_records(path, image_root)
     questions: Questions = {}
     counts: Counter[str] = Counter()
     num_rows = len(file.rows)

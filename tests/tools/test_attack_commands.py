@@ -16,14 +16,16 @@ COUNT = 900
 ENDS_WITH_A_MESSAGE = {
     "ablate",
     "annotate",
+    "compare-rankings",
     "on-policy",
     "picture-faults",
     "predictors",
     "select-pairs tries",
     "stress",
+    "which-source",
 }
-"""Base calls that cannot succeed without training, a model's answers, an annotated file or a list whose
-recipes have a head of attributes."""
+"""Base calls that cannot succeed without training, a model's answers, an annotated file, a mixture of
+two sources or a list whose recipes have a head of attributes."""
 
 
 @pytest.mark.slow

@@ -152,6 +152,16 @@ BASE_CALLS = {
         {"list": ["list.yaml"], "questions": [MOTION_QUESTIONS], "launcher": ["false"]},
         ("list.yaml",),
     ),
+    "which-source": BaseCall(
+        {"recipe": ["rm.yaml"], "steps": ["2"], "launcher": ["false"]}, ("rm.yaml",)
+    ),
+    "compare-rankings": BaseCall(
+        {"judges": ["a=in.jsonl"], "output": ["out"]}, ("in.jsonl", "red.png")
+    ),
+    "shortcuts": BaseCall(
+        {"judge": ["run/checkpoint-1"], "recipe": ["mine.yaml"], "output": ["out.json"]},
+        ("mine.yaml", "records", "run", "vl"),
+    ),
     "answers": BaseCall({"checkpoint": ["run/base"], "items": ["2"]}, ("run",)),
     "stress": BaseCall({"recipe": ["rl.yaml"], "seeds": ["0"]}, ("rl.yaml",)),
     "throughput": BaseCall({"pairs": ["1"], "repeats": ["1"], "loader": []}),

@@ -174,6 +174,17 @@ def test_questions_of_one_image_are_not_independent(tmp_path: Path) -> None:
     assert widths[1] > widths[0]
 
 
+def test_images_of_another_folder_are_found_there(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "1.png").write_bytes(png("blue", (40, 30)))
+    record = scored(question(0, [True, False]) | {"images": ["1.png"]}, [1.0, 0.0])
+    path = write(tmp_path / "points.jsonl", [record, record])
+    with pytest.raises(SystemExit, match="--image-root"):
+        figures_of(tmp_path, f"points={path}")
+    found = figures_of(tmp_path, f"points={path}", "--image-root", str(tmp_path / "images"))
+    assert found["questions"] == 2
+
+
 def test_questions_that_are_not_in_all_files_are_left_out(tmp_path: Path) -> None:
     records = [scored(question(number, [True, False]), [1.0, 0.0]) for number in range(4)]
     one = write(tmp_path / "one.jsonl", records[:3])

@@ -112,15 +112,18 @@ class JudgedLabels:
     def suspect(self, index: int) -> dict[str, Any]:
         """Return a suspicious record as it is written to suspects.jsonl."""
         record = self.records.records[index]
-        margin = float(self.margins[index])
-        has_margin = bool(np.isfinite(margin))
+        margin: float | None = None
+        probability: float | None = None
+        if np.isfinite(self.margins[index]):
+            margin = float(self.margins[index])
+            probability = float(self.probabilities[index])
         return {
             "key": written_key(record.key),
             "decision": self.decisions[index],
             "source": record.source,
             "row": record.row,
-            "margin": margin if has_margin else None,
-            "probability": float(self.probabilities[index]) if has_margin else None,
+            "margin": margin,
+            "probability": probability,
             "on_cycle": bool(self.contradictions.on_cycle[index]),
             "contradicted": bool(self.contradictions.contradicted[index]),
             "reason": " ".join(self.reasons(index)),
