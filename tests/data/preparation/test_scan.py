@@ -64,11 +64,13 @@ def test_one_process_and_several_find_the_same(
     )
     assert one.rows.tobytes() == several.rows.tobytes()
     assert one.sizes.tobytes() == several.sizes.tobytes()
+    assert one.shortcuts.tobytes() == several.shortcuts.tobytes()
     for row in (0, 1, 2, 525, 526, 1049):
         assert one.rows[row] == index_rows(source, [row]).rows[0]
     assert one.folder is not None
     assert {path.name for path in one.folder.iterdir()} == {
         "rows.npy",
+        "shortcuts.npy",
         "sizes.npy",
         "videos.npy",
         "summary.json",
