@@ -36,7 +36,6 @@ If the command is interrupted, start it again to continue. Complete runs are not
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +46,7 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
-from mmrm.data.display.option_numbers import COUNT, SEED, SHARE, WholeNumber
+from mmrm.data.display.option_numbers import COUNT, SHARE, WholeNumber
 from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_whole
 from mmrm.train.recipe.parsing import parse_options
@@ -55,6 +54,7 @@ from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.cleaning.fold_models import read_cleaned_recipe
 from mmrm.train.studies.cleaning.label_study import plan, run, study_result, write
 from mmrm.train.studies.cleaning.suspects_page import suspects_page
+from mmrm.train.studies.list_options import add_launcher_option, add_seeds_option
 
 PAGE = "suspects.html"
 
@@ -109,14 +109,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="The number of parts of the data. Each model is trained on all parts but one. The "
         "default is %(default)s.",
     )
-    parser.add_argument(
-        "--seeds",
-        type=SEED,
-        nargs="+",
-        default=[0],
-        metavar="SEED",
-        help="Train the model of each part once with each of these seeds.",
-    )
+    add_seeds_option(parser, "Train the model of each part once with each of these seeds.")
     parser.add_argument(
         "--leave-out-above",
         type=SHARE,
@@ -149,13 +142,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="Read the data, and print the runs without training any.",
     )
-    parser.add_argument(
-        "--launcher",
-        type=shlex.split,
-        default=[sys.executable],
-        metavar="COMMAND",
-        help="The command that starts each step. The default is this Python interpreter.",
-    )
+    add_launcher_option(parser, "step")
     options = parse_options(parser, arguments)
     options.seeds = list(dict.fromkeys(options.seeds))
     if options.flip_above < options.leave_out_above:

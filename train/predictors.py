@@ -50,7 +50,6 @@ before any work is done.
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +64,7 @@ from mmrm.data.display.option_numbers import COUNT, SEED
 from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
+from mmrm.train.studies.list_options import add_launcher_option, add_seeds_option
 from mmrm.train.studies.predictors import plan, read_list, run, write
 
 
@@ -104,14 +104,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="key=value",
         help="Set a key of the recipe in every variant.",
     )
-    parser.add_argument(
-        "--seeds",
-        type=SEED,
-        nargs="+",
-        default=[0],
-        metavar="SEED",
-        help="Train every reward model once with each of these seeds.",
-    )
+    add_seeds_option(parser, "Train every reward model once with each of these seeds.")
     parser.add_argument(
         "--policy", required=True, help="The policy: a checkpoint, a hub id or `embedded`."
     )
@@ -161,13 +154,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="Check every variant and print the work, without training or sampling any.",
     )
-    parser.add_argument(
-        "--launcher",
-        type=shlex.split,
-        default=[sys.executable],
-        metavar="COMMAND",
-        help="The command that starts each step. The default is this Python interpreter.",
-    )
+    add_launcher_option(parser, "step")
     options = parse_options(parser, arguments)
     options.policy_seeds = list(dict.fromkeys(options.policy_seeds))
     if bool(options.pays) != bool(options.policy_recipe):

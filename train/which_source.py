@@ -21,7 +21,6 @@ which_source.png.
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,11 +31,12 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
-from mmrm.data.display.option_numbers import COUNT, SEED
+from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.package import recipe_path
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.study import run_missing
 from mmrm.train.studies.ablation.variants import LOG, end_runs_on_signals, refuse_other_recipes
+from mmrm.train.studies.list_options import add_launcher_option, add_seeds_option
 from mmrm.train.studies.source_variants import source_ablation
 from mmrm.train.studies.which_source import influences, plan, refuse_influence, study_result, write
 
@@ -97,13 +97,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="The number of optimizer steps of every run. The learning rate has the recipe's "
         "schedule over these steps.",
     )
-    parser.add_argument(
-        "--seeds",
-        type=SEED,
-        nargs="+",
-        default=[0],
-        metavar="SEED",
-        help="Train every mixture once with each of these seeds. Intervals need three.",
+    add_seeds_option(
+        parser, "Train every mixture once with each of these seeds. Intervals need three."
     )
     parser.add_argument(
         "--influence",
@@ -116,13 +111,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="Check the recipe, and print the runs and their cost without training any.",
     )
-    parser.add_argument(
-        "--launcher",
-        type=shlex.split,
-        default=[sys.executable],
-        metavar="COMMAND",
-        help="The command that starts each run. The default is this Python interpreter.",
-    )
+    add_launcher_option(parser, "run")
     return parse_options(parser, arguments)
 
 

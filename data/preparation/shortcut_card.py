@@ -19,7 +19,7 @@ from mmrm.data.text_shortcuts import SHORTCUTS, UNKNOWN
 
 @dataclass(frozen=True)
 class ShortcutCounts:
-    """How far one shortcut predicts the labels of a source."""
+    """The figures that say how far one shortcut predicts the labels of a source."""
 
     name: str
     """A key of SHORTCUTS."""

@@ -68,16 +68,16 @@ class EndpointAnnotator:
             EndpointError: If the endpoint does not reply.
         """
         futures: list[Future[PairJudgement]] = []
-        with ThreadPoolExecutor(self.concurrency) as pool:
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
             for pair in pairs:
                 for side in pair.sides:
                     futures.append(pool.submit(self._judgement, pair, side, temperature, seed))
-            try:
-                judgements = [future.result() for future in futures]
-            except BaseException:
-                # Requests in progress are finished, and their replies are cached.
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            judgements = [future.result() for future in futures]
+        finally:
+            # After an error, requests in progress are finished, whose replies are cached. Those that
+            # have not begun are not sent.
+            pool.shutdown(cancel_futures=True)
         remaining = iter(judgements)
         return [tuple(islice(remaining, len(pair.sides))) for pair in pairs]
 

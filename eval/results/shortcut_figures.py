@@ -36,7 +36,7 @@ from mmrm.eval.results.intervals import Estimate, paired_difference, share_inter
 
 @dataclass(frozen=True, slots=True)
 class ShortcutFigures:
-    """How far labels and a judge prefer the response with more of one property.
+    """The figures that say how far labels and a judge prefer the response with more of a property.
 
     A row whose responses have equally much of the property, or that the judge scores equally, counts
     half. All intervals are at 95 %, over the items of the benchmark.

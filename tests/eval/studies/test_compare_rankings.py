@@ -79,10 +79,10 @@ def test_the_figures_are_those_by_hand(tmp_path: Path) -> None:
     strengths = [[3.0, 2.0, 1.0, 0.0], [3.0, 0.0, 2.0, 1.0], [0.0, 1.0, 2.0, 3.0]]
     pairs = list(zip(questions, strengths, strict=True))
     judge = write(tmp_path / "judge.jsonl", [compared(*pair) for pair in pairs])
-    points = write(
-        tmp_path / "points.jsonl",
-        [scored(record, [-strength for strength in values]) for record, values in pairs],
-    )
+    reversed_scores = []
+    for record, values in pairs:
+        reversed_scores.append(scored(record, [-strength for strength in values]))
+    points = write(tmp_path / "points.jsonl", reversed_scores)
     found = figures_of(tmp_path, f"judge={judge}", f"points={points}")
 
     assert (found["questions"], found["mixed_questions"], found["left_out"]) == (3, 2, 0)
@@ -133,7 +133,9 @@ def test_soft_verdicts_come_first_and_hard_ones_of_the_same_judgements_follow() 
 def test_intervals_are_over_trainings_from_three_on(tmp_path: Path) -> None:
     rng = random.Random(0)
     files: list[str] = []
-    questions = [question(number, [rng.random() < 0.5 for _ in range(4)]) for number in range(12)]
+    questions = []
+    for number in range(12):
+        questions.append(question(number, [rng.random() < 0.5 for _ in range(4)]))
     for training in range(3):
         records = []
         for record in questions:

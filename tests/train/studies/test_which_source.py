@@ -84,11 +84,12 @@ def products(scale: float = 1.0) -> Products:
 
 
 def effects(source: str, left_out: Difference | None, twice: Difference | None) -> Effects:
-    return Effects(
-        source,
-        {} if left_out is None else {"b": left_out},
-        {} if twice is None else {"b": twice},
-    )
+    found = Effects(source, {}, {})
+    if left_out is not None:
+        found.left_out["b"] = left_out
+    if twice is not None:
+        found.twice["b"] = twice
+    return found
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from mmrm.train.studies.cleaning.preference_cycles import RecordPreferences
 
 @dataclass(frozen=True, slots=True)
 class LabelledRecord:
-    """What the study needs to know of a training record, apart from its content."""
+    """A training record as the study knows it: key, place, ranks and preferences, without its content."""
 
     key: int
     """The key by which decisions name the record."""

@@ -60,7 +60,9 @@ def right_margins(kind: str, count: int, generator: np.random.Generator) -> Floa
 def simulated(kind: str, rates: dict[str, float], count: int, seed: int) -> Simulated:
     """Return margins of sources with known error rates, `count` pairs each."""
     generator = np.random.default_rng(seed)
-    margins, sources, is_wrong = [], [], []
+    margins = []
+    sources: list[str] = []
+    is_wrong = []
     for source, rate in rates.items():
         right = right_margins(kind, count, generator)
         wrong = generator.random(count) < rate
@@ -90,7 +92,8 @@ def test_error_rates_are_within_their_intervals(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["normal", "good model", "easy and difficult", "skewed"])
 def test_probabilities_are_calibrated(kind: str) -> None:
-    probabilities, is_wrong = [], []
+    probabilities = []
+    is_wrong = []
     for seed in range(4):
         data = simulated(kind, {"clean": 0.05, "noisy": 0.2}, 1000, seed)
         probabilities.append(data.errors().probabilities)
