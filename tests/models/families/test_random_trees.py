@@ -21,6 +21,8 @@ from tests.models import stock, tiny
 from tests.models.exactness import assert_exact
 from tests.models.families.parameters import every_family
 from tests.models.families.random_trees import (
+    ENOUGH_ROWS,
+    Errors,
     Models,
     RandomRow,
     assert_equal,
@@ -47,13 +49,36 @@ def test_hidden_states_scores_and_gradients_are_the_stock_models(
         assert_equal(*models.compare(seed))
 
 
+def test_larger_errors_are_excesses() -> None:
+    stock = {"hidden states": 1.0, "gradient a": 2.0, "gradient b": 3.0, "scores": 4.0}
+    for name, factor, num_rows, found in (
+        ("hidden states", 1.19, ENOUGH_ROWS, []),
+        ("hidden states", 1.21, NUM_ROWS, ["hidden states"]),
+        ("gradient b", 1.9, NUM_ROWS, ["the median of the gradients"]),
+        ("scores", 1.9, NUM_ROWS, []),
+        ("scores", 2.1, NUM_ROWS, ["scores"]),
+        ("scores", 1.21, ENOUGH_ROWS, ["scores"]),
+    ):
+        errors = Errors({**stock, name: factor * stock[name]}, stock, num_rows)
+        assert [excess.partition(":")[0] for excess in errors.excesses()] == found
+    errors.ours = stock
+    errors.assert_no_worse()
+
+
 @pytest.mark.slow
 @pytest.mark.numerics
 @pytest.mark.parametrize("family", every_family())
 def test_errors_in_fp32_and_bf16_are_no_larger_than_the_stock_models(
     tmp_path: Path, family: str
 ) -> None:
-    for errors in compare_rows(family, range(2000, 2000 + NUM_ROWS), tmp_path).values():
+    errors_by_precision = compare_rows(family, range(2000, 2000 + NUM_ROWS), tmp_path / "few")
+    if any(errors.excesses() for errors in errors_by_precision.values()):
+        # One row can have a larger error than all others together: on an AMD EPYC with AVX2, single
+        # rows of Qwen3.5 had 0.25 to 9.2 times the stock model's. More rows then decide, by a
+        # stricter rule.
+        rows = range(2000, 2000 + ENOUGH_ROWS)
+        errors_by_precision = compare_rows(family, rows, tmp_path / "enough")
+    for errors in errors_by_precision.values():
         errors.assert_no_worse()
 
 
