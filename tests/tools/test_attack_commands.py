@@ -16,6 +16,7 @@ COUNT = 900
 ENDS_WITH_A_MESSAGE = {
     "ablate",
     "annotate",
+    "clean",
     "compare-rankings",
     "on-policy",
     "picture-faults",
