@@ -25,6 +25,7 @@ COMMANDS = {
         "data": "data.mixture",
         "browse": "data.browse",
         "clean": "train.clean",
+        "clean-planted": "train.clean_planted",
         "overlap": "eval.overlap",
         "annotate": "eval.annotate",
         "frames": "data.frames",

@@ -45,6 +45,7 @@ ERRORS: dict[str, tuple[int, list[str]]] = {
     "data": (OTHER_ERROR, ["nowhere.jsonl"]),
     "browse": (WRONG_ARGUMENTS, ["nowhere.yaml", "--out", "new/page.html"]),
     "clean": (WRONG_ARGUMENTS, ["nowhere.yaml", "--steps", "2"]),
+    "clean-planted": (WRONG_ARGUMENTS, ["nowhere.yaml", "--steps", "2"]),
     "overlap": (
         WRONG_ARGUMENTS,
         ["nowhere.yaml", "--benchmarks", "vl_rewardbench=embedded", "--output", "new/overlap.txt"],

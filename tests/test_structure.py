@@ -86,7 +86,7 @@ COMMANDS = {
     "train": [
         *("rm", "sft", "rl", "ablate", "on_policy", "predictors", "stress", "merge", "export"),
         *("throughput", "describe", "compare_objectives", "picture_faults", "frame_order"),
-        *("which_source", "clean"),
+        *("which_source", "clean", "clean_planted"),
     ],
 }
 """Commands may import every room of their floor and of those before it, and no other command."""

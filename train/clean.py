@@ -46,12 +46,16 @@ if not __package__:  # started by its path: import the mmrm of its own clone
 from mmrm.data.display.command import exit_on_user_error
 from mmrm.data.display.command_parser import CommandParser
 from mmrm.data.display.console import wide_console
-from mmrm.data.display.option_numbers import COUNT, SHARE, WholeNumber
+from mmrm.data.display.option_numbers import COUNT
 from mmrm.data.package import recipe_path
 from mmrm.data.storage.files import write_whole
 from mmrm.train.recipe.parsing import parse_options
 from mmrm.train.studies.ablation.variants import end_runs_on_signals
 from mmrm.train.studies.cleaning.fold_models import read_cleaned_recipe
+from mmrm.train.studies.cleaning.fold_options import (
+    add_fold_options,
+    refuse_reversed_thresholds,
+)
 from mmrm.train.studies.cleaning.label_study import plan, run, study_result, write
 from mmrm.train.studies.cleaning.suspects_page import suspects_page
 from mmrm.train.studies.list_options import add_launcher_option, add_seeds_option
@@ -95,37 +99,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="Set a key of the recipe."
     )
-    parser.add_argument(
-        "--steps",
-        type=COUNT,
-        required=True,
-        help="The number of training steps of each model. A model that is trained for many epochs "
-        "learns wrong labels by heart, which does not matter here, because it scores other records.",
-    )
-    parser.add_argument(
-        "--folds",
-        type=WholeNumber(2, 100),
-        default=3,
-        help="The number of parts of the data. Each model is trained on all parts but one. The "
-        "default is %(default)s.",
-    )
+    add_fold_options(parser)
     add_seeds_option(parser, "Train the model of each part once with each of these seeds.")
-    parser.add_argument(
-        "--leave-out-above",
-        type=SHARE,
-        default=0.5,
-        metavar="PROBABILITY",
-        help="Leave out records whose label is wrong with this probability or a larger one. The "
-        "default is %(default)s.",
-    )
-    parser.add_argument(
-        "--flip-above",
-        type=SHARE,
-        default=0.9,
-        metavar="PROBABILITY",
-        help="Flip records whose label is wrong with this probability or a larger one. The default "
-        "is %(default)s.",
-    )
     parser.add_argument(
         "--shown",
         type=COUNT,
@@ -145,8 +120,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_launcher_option(parser, "step")
     options = parse_options(parser, arguments)
     options.seeds = list(dict.fromkeys(options.seeds))
-    if options.flip_above < options.leave_out_above:
-        parser.error("--flip-above must not be below --leave-out-above")
+    refuse_reversed_thresholds(parser, options)
     return options
 
 

@@ -318,29 +318,57 @@ def difference_over_seeds(
         clusters: Index of each row's cluster; None if every row is independent.
         comparisons: Number of differences that are read together; the interval is at 95 % for all.
     """
-    if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1]:
+    return contrast_over_seeds([(1.0, first), (-1.0, second)], clusters, comparisons)
+
+
+def contrast_over_seeds(
+    weighted_credits: Sequence[tuple[float, Floats]],
+    clusters: Ints | None = None,
+    comparisons: int = 1,
+) -> Difference:
+    """Return a weighted sum of the mean credits of several recipes, such as a - (b + c) / 2.
+
+    The interval is that of `difference_over_seeds`, which is the contrast with the weights 1 and
+    -1. The positive weights sum to 1, and the negative ones to -1.
+
+    Args:
+        weighted_credits: The weight of each recipe, with its credits of shape (seeds, rows). All
+            have the same rows; their numbers of seeds may be different.
+        clusters: Index of each row's cluster; None if every row is independent.
+        comparisons: Number of contrasts that are read together; the interval is at 95 % for all.
+    """
+    shapes = [credits.shape for _, credits in weighted_credits]
+    if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
         raise ValueError(
-            f"the credits have shapes {first.shape} and {second.shape}; required are (seeds, "
-            "rows), the same rows in both."
+            f"the credits have shapes {', '.join(map(str, shapes))}; required are (seeds, rows), "
+            "the same rows in all."
         )
-    if not first.size or not second.size:
+    if any(not credits.size for _, credits in weighted_credits):
         raise ValueError("there are no credits; required are at least one seed and one row.")
-    mean = float(first.mean() - second.mean())
-    if min(len(first), len(second)) < LEAST_SEEDS or first.shape[1] < 2:
+    mean = float(sum(weight * credits.mean() for weight, credits in weighted_credits))
+    num_rows = shapes[0][1]
+    if min(shape[0] for shape in shapes) < LEAST_SEEDS or num_rows < 2:
         return Difference(mean, None, None)
-    first_parts = _variance_parts(first, clusters)
-    second_parts = _variance_parts(second, clusters)
-    seed_variance = first_parts.seed_variance + second_parts.seed_variance
-    degrees = float(first_parts.num_seeds + second_parts.num_seeds - 2)
+    row_means = np.zeros(num_rows)
+    seed_variance = 0.0
+    answer_variance = 0.0
+    degrees = 0.0
+    sum_of_fourths = 0.0  # the denominator of Satterthwaite's formula
+    for weight, credits in weighted_credits:
+        parts = _variance_parts(credits, clusters)
+        row_means += weight * parts.row_means
+        variance = weight**2 * parts.seed_variance
+        seed_variance += variance
+        answer_variance += weight**2 * parts.answer_variance
+        degrees += parts.num_seeds - 1
+        sum_of_fourths += variance**2 / (parts.num_seeds - 1)
     if seed_variance > 0:  # Satterthwaite's formula, which would divide by zero otherwise
-        first_square = first_parts.seed_variance**2 / (first_parts.num_seeds - 1)
-        second_square = second_parts.seed_variance**2 / (second_parts.num_seeds - 1)
-        degrees = seed_variance**2 / (first_square + second_square)
+        degrees = seed_variance**2 / sum_of_fourths
     half_width = _half_width(
         seed_variance,
         degrees,
-        first_parts.row_means - second_parts.row_means,
-        first_parts.answer_variance + second_parts.answer_variance,
+        row_means,
+        answer_variance,
         clusters,
         comparisons,
         added_squares=1.0,  # one row in which either recipe is better, as in `paired_difference`
@@ -348,6 +376,47 @@ def difference_over_seeds(
     if math.isinf(half_width):
         return Difference(mean, None, None)
     return Difference(mean, max(-1.0, mean - half_width), min(1.0, mean + half_width))
+
+
+def ratio_over_seeds(
+    numerators: Floats, denominators: Floats, clusters: Ints | None = None
+) -> Estimate:
+    """Return the ratio of two sums over rows and seeds, such as a precision, with its interval.
+
+    The interval is for other trainings and other rows of this kind. It is that of the mean of the
+    linear part of the ratio, (numerator - ratio * denominator) / mean denominator (Cochran 1977,
+    section 6.3), and contains that of `share_interval` over the rows that count, as
+    `accuracy_over_seeds` does.
+
+    Args:
+        numerators: What each row adds to the numerator, such as 1 for a row that was selected and
+            is right, shape (seeds, rows).
+        denominators: What each row adds to the denominator, such as 1 for a row that was selected,
+            of the same shape. A numerator is from 0 to its denominator.
+        clusters: Index of each row's cluster; None if every row is independent.
+    """
+    if numerators.shape != denominators.shape:
+        raise ValueError(
+            f"the numerators have shape {numerators.shape} and the denominators "
+            f"{denominators.shape}; required are equal shapes (seeds, rows)."
+        )
+    if not denominators.sum() > 0:
+        raise ValueError("the sum of the denominators is not positive, so that there is no ratio.")
+    ratio = float(numerators.sum() / denominators.sum())
+    linear = ratio + (numerators - ratio * denominators) / denominators.mean()
+    estimate = mean_over_seeds(linear, clusters)
+    if estimate.low is None or estimate.high is None:
+        return Estimate(ratio, None, None)
+    row_weights = denominators.sum(axis=0)
+    counts = row_weights > 0
+    shares = numerators.sum(axis=0)[counts] / row_weights[counts]
+    over_rows = share_interval(shares, None if clusters is None else clusters[counts])
+    low = estimate.low
+    high = estimate.high
+    if over_rows.low is not None and over_rows.high is not None:
+        low = min(low, ratio - (over_rows.mean - over_rows.low))
+        high = max(high, ratio + (over_rows.high - over_rows.mean))
+    return Estimate(ratio, max(0.0, low), min(1.0, high))
 
 
 def spread(accuracies: Floats) -> float | None:

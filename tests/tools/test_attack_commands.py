@@ -17,6 +17,7 @@ ENDS_WITH_A_MESSAGE = {
     "ablate",
     "annotate",
     "clean",
+    "clean-planted",
     "compare-rankings",
     "on-policy",
     "picture-faults",

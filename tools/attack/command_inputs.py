@@ -39,6 +39,9 @@ RECIPES = {
     "list.yaml": TRAINING
     + "method: {type: naive}\nvariants: {one: {}, two: {head.layers: 1}}\n"
     + "evaluation: {benchmarks: [{name: vl_rewardbench, location: embedded, limit: 4}]}\n",
+    "planted.yaml": TRAINING
+    + "method: {type: naive}\nvariants: {right: {}, wrong: {data.sources.0.flipped: 0.2}}\n"
+    + "evaluation: {benchmarks: [{name: vl_rewardbench, location: embedded, limit: 4}]}\n",
     "rounds.yaml": TRAINING.replace(
         "rows: 64}", "rows: 64}, {type: project, name: on_policy, path: x}"
     )
@@ -116,6 +119,9 @@ BASE_CALLS = {
     "data": BaseCall({"recipe_or_data": ["mine.yaml"], "plan": []}, ("mine.yaml", "records")),
     "browse": BaseCall({"recipe": ["mine.yaml"], "out": ["out.html"]}, ("mine.yaml", "records")),
     "clean": BaseCall({"recipe": ["rm.yaml"], "steps": ["2"], "launcher": ["false"]}, ("rm.yaml",)),
+    "clean-planted": BaseCall(
+        {"list": ["planted.yaml"], "steps": ["2"], "launcher": ["false"]}, ("planted.yaml",)
+    ),
     "overlap": BaseCall(
         {"recipe": ["mine.yaml"], "output": ["out.txt"], "benchmarks": ["vl_rewardbench=vl"]},
         ("mine.yaml", "records", "vl"),

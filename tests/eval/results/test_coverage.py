@@ -21,10 +21,12 @@ from mmrm.eval.results.correlation import correlation
 from mmrm.eval.results.intervals import (
     accuracy_interval,
     accuracy_over_seeds,
+    contrast_over_seeds,
     difference_over_seeds,
     mean_interval,
     mean_over_seeds,
     paired_difference,
+    ratio_over_seeds,
     share_interval,
     wilson,
 )
@@ -320,6 +322,67 @@ SEEDS = [
     for seeds in (3, 5)
     for rows in (170, ROWS)
     for spreads in ((0.002, 0.002), (0.05, 0.05), (0.005, 0.05))
+]
+
+
+def draw_selections(
+    generator: np.random.Generator, rows: int, precision: float, spread: float
+) -> Draw:
+    """Return which rows three models select and which of these are right, with the true precision.
+
+    A row is right for all models or for none, and wrong rows are selected less often. Models select
+    more or less of the wrong ones.
+    """
+    is_right = np.broadcast_to(generator.random(rows) < 0.3, (3, rows))
+    chance_of_right = 0.8
+    # precision = 0.3 * 0.8 / (0.3 * 0.8 + 0.7 * chance)
+    chance_of_wrong = 0.3 * 0.8 * (1 / precision - 1) / 0.7
+    of_model = np.clip(generator.normal(chance_of_wrong, spread, (3, 1)), 0.0, 1.0)
+    chances = np.where(is_right, chance_of_right, of_model)
+    is_selected = generator.random((3, rows)) < chances
+    is_selected[:, 0] |= ~is_selected.any()  # a precision needs one selected row
+    return ((is_selected & is_right).astype(float), is_selected.astype(float)), precision
+
+
+def ends_of_ratio(numerators: Floats, denominators: Floats) -> Interval:
+    found = ratio_over_seeds(numerators, denominators)
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high
+
+
+def draw_three_recipes(
+    generator: np.random.Generator, rows: int, spreads: tuple[float, float, float]
+) -> Draw:
+    """Return three trainings of each of three recipes, whose contrast is 0."""
+    difficulties = generator.beta(1.2, 0.4, rows)
+    return tuple(draw_trainings(generator, difficulties, 3, spread) for spread in spreads), 0.0
+
+
+def ends_of_contrast(first: Floats, second: Floats, third: Floats) -> Interval:
+    found = contrast_over_seeds([(1.0, first), (-0.5, second), (-0.5, third)])
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high
+
+
+SEEDS += [
+    Cell(
+        f"ratio over 3 seeds, {rows} rows, precision {precision}, spread {spread}",
+        partial(draw_selections, rows=rows, precision=precision, spread=spread),
+        ends_of_ratio,
+    )
+    for rows in (170, 960)
+    for precision in (0.6, 0.9)
+    for spread in (0.0, 0.01)
+] + [
+    Cell(
+        f"contrast of three recipes, {rows} rows, spreads {spreads}",
+        partial(draw_three_recipes, rows=rows, spreads=spreads),
+        ends_of_contrast,
+    )
+    for rows in (170, ROWS)
+    for spreads in ((0.002, 0.002, 0.002), (0.05, 0.05, 0.05), (0.05, 0.002, 0.02))
 ]
 
 

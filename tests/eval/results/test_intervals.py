@@ -15,11 +15,13 @@ from mmrm.eval.results.intervals import (
     accuracy_interval,
     accuracy_over_seeds,
     cluster_codes,
+    contrast_over_seeds,
     difference_over_seeds,
     effective_rows,
     mean_interval,
     mean_over_seeds,
     paired_difference,
+    ratio_over_seeds,
     share_interval,
     spread,
     wilson,
@@ -251,6 +253,70 @@ def test_differences_are_paired_by_row_and_seeds_may_differ_in_number() -> None:
     more = difference_over_seeds(np.tile(rows, (5, 1)).astype(float), second)
     assert more.mean == pytest.approx(found.mean)
     assert difference_over_seeds(first, first).words == "not distinguishable"
+
+
+def test_a_contrast_adds_the_variances_of_its_recipes() -> None:
+    """The formulas of Welch and Satterthwaite by hand, for rows on which all recipes agree."""
+    accuracies = [np.array([0.6, 0.7, 0.8]), np.array([0.2, 0.3, 0.35]), np.array([0.5, 0.5, 0.8])]
+    weights = [1.0, -0.5, -0.5]
+    weighted = []
+    variances = []
+    for weight, by_seed in zip(weights, accuracies, strict=True):
+        weighted.append((weight, np.tile(by_seed[:, None], (1, 400))))
+        variances.append(weight**2 * by_seed.var(ddof=1) / 3)
+    found = contrast_over_seeds(weighted)
+    mean = 0.7 - (np.mean(accuracies[1]) + np.mean(accuracies[2])) / 2
+    degrees = sum(variances) ** 2 / sum(variance**2 / 2 for variance in variances)
+    half_width = stdtrit(degrees, 0.975) * math.sqrt(sum(variances))
+    assert found.mean == pytest.approx(mean)
+    assert found.high == pytest.approx(mean + half_width)
+    assert found.low == pytest.approx(mean - half_width)
+
+
+def test_a_contrast_with_the_weights_of_a_difference_is_the_difference() -> None:
+    generator = np.random.default_rng(5)
+    first, second = (generator.random((seeds, 60)).round() for seeds in (3, 4))
+    contrast = contrast_over_seeds([(1.0, first), (-1.0, second)])
+    assert contrast == difference_over_seeds(first, second)
+    assert contrast.low is not None
+    halves = contrast_over_seeds([(0.5, first), (0.5, first), (-1.0, second)])
+    assert halves.mean == pytest.approx(contrast.mean)
+    two_seeds = contrast_over_seeds([(1.0, first[:2]), (-0.5, second), (-0.5, second)])
+    assert (two_seeds.low, two_seeds.high) == (None, None)
+
+
+def test_a_ratio_whose_denominators_are_one_is_an_accuracy() -> None:
+    credits = (np.random.default_rng(2).random((3, 80)) < 0.7).astype(float)
+    clusters = np.repeat(np.arange(40), 2)
+    found = ratio_over_seeds(credits, np.ones_like(credits), clusters)
+    expected = accuracy_over_seeds(credits, clusters)
+    assert found.mean == pytest.approx(expected.mean)
+    assert found.low == pytest.approx(expected.low)
+    assert found.high == pytest.approx(expected.high)
+
+
+def test_rows_that_are_not_selected_do_not_change_a_ratio() -> None:
+    selected = np.zeros((3, 200))
+    selected[:, :50] = 1.0
+    hits = np.zeros_like(selected)
+    hits[:, :50] = np.random.default_rng(2).random((3, 50)) < 0.8
+    found = ratio_over_seeds(hits, selected)
+    assert found.mean == pytest.approx(hits.sum() / 150)
+    alone = accuracy_over_seeds(hits[:, :50])
+    assert found.low == pytest.approx(alone.low, abs=0.02)
+    assert found.high == pytest.approx(alone.high, abs=0.02)
+    perfect = ratio_over_seeds(selected, selected)
+    assert perfect.low is not None
+    assert 0.85 < perfect.low < perfect.mean == perfect.high == 1.0
+
+
+def test_ratios_without_rows_or_seeds_are_refused_or_have_no_interval() -> None:
+    with pytest.raises(ValueError, match="not positive"):
+        ratio_over_seeds(np.zeros((3, 5)), np.zeros((3, 5)))
+    with pytest.raises(ValueError, match="equal shapes"):
+        ratio_over_seeds(np.zeros((3, 5)), np.ones((2, 5)))
+    two_seeds = ratio_over_seeds(np.ones((2, 5)), np.ones((2, 5)))
+    assert two_seeds == Estimate(1.0, None, None)
 
 
 def test_trainings_are_not_paired_by_their_number() -> None:

@@ -45,12 +45,17 @@ def test_every_variant_of_a_shipped_list_is_a_recipe_with_a_plan(path: Path) -> 
     assert len(set(recipes)) == len(recipes)  # every variant changes something
 
 
+LIST_COMMANDS = (
+    *("ablate", "compare_objectives", "picture_faults", "frame_order", "predictors"),
+    "clean_planted",
+)
+
+
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_a_shipped_list_names_its_command_and_spares_the_disk(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     commands = [
-        f"#   python train/{name}.py recipes/{path.relative_to(FOLDER)}"
-        for name in ("ablate", "compare_objectives", "picture_faults", "frame_order", "predictors")
+        f"#   python train/{name}.py recipes/{path.relative_to(FOLDER)}" for name in LIST_COMMANDS
     ]
     assert any(command in text for command in commands)
     ablation = read_ablation(path)
