@@ -1,8 +1,9 @@
 """Collective operations over ranks. In a single process, each returns its argument."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -86,6 +87,36 @@ def barrier() -> None:
     """Wait until every rank has called this function."""
     if is_distributed():
         distributed.barrier()
+
+
+def on_first_rank(work: Callable[[], None], timeout: timedelta) -> None:
+    """Call a function on the first rank, while the others wait; all ranks must call together.
+
+    The ranks wait in a group of their own, because a collective operation of the default group
+    fails after minutes, in which long work does not end.
+
+    Args:
+        work: The function.
+        timeout: The longest time for which the other ranks wait.
+
+    Raises:
+        UserError: On all ranks, if the function raises it on the first rank.
+    """
+    if not is_distributed():
+        work()
+        return
+    group = distributed.new_group(backend="gloo", timeout=timeout)
+    refusal: UserError | None = None
+    if rank() == 0:
+        try:
+            work()
+        except UserError as error:
+            refusal = error
+    refusals: list[UserError | None] = [None] * world_size()
+    distributed.all_gather_object(refusals, refusal, group=group)
+    distributed.destroy_process_group(group)
+    if refusals[0] is not None:
+        raise refusals[0]
 
 
 @contextmanager

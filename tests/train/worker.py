@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from mmrm.models.distributed import rank, world_size
 from mmrm.models.encoder import Encoder
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.train.checkpoints.rotation import KeepCheckpoints
+from mmrm.train.checkpoints.universal import LATEST_UNIVERSAL
 from mmrm.train.methods.language_model.method import LanguageModelling
 from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import make_objective
@@ -105,6 +107,20 @@ def dying_run(arguments: Sequence[str], step: int, moment: Literal["step", "save
         return original(self, *arguments, **keywords)
 
     setattr(owner, method, deadly)
+    start(arguments, "rm", "")
+
+
+def killed_conversion(arguments: Sequence[str]) -> None:
+    """Start a run on another number of ranks, and kill it when all files of the conversion but the last one are written."""
+    original = subprocess.run
+
+    def deadly(command: Any, **keywords: Any) -> Any:
+        original(command, **keywords)
+        converted = Path(command[command.index("--output_folder") + 1])
+        (converted.parent / LATEST_UNIVERSAL).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    subprocess.run = deadly  # type: ignore[assignment]
     start(arguments, "rm", "")
 
 

@@ -168,8 +168,12 @@ class Method(ABC):
         return None
 
     @abstractmethod
-    def arguments(self) -> TrainingArguments:
+    def arguments(self, *, other_ranks: bool = False) -> TrainingArguments:
         """Return the arguments of the trainer.
+
+        Args:
+            other_ranks: True if the run continues from a checkpoint of another number of ranks,
+                whose states were converted.
 
         Raises:
             UserError: If the records are too few for a step, or the ranks cannot share it equally.
@@ -274,9 +278,9 @@ class SupervisedMethod(Method):
                     totals[name] += value
         return self.objective.mean_loss(totals)
 
-    def arguments(self) -> TrainingArguments:
+    def arguments(self, *, other_ranks: bool = False) -> TrainingArguments:
         """Return the arguments of the trainer for the number of `steps`."""
-        return training_arguments(self.recipe, len(self.steps))
+        return training_arguments(self.recipe, len(self.steps), other_ranks=other_ranks)
 
     def trainer(self, **trainer: Any) -> Trainer:
         """Return the trainer of packed rows; `trainer` are further arguments of FiniteTrainer."""

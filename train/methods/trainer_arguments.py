@@ -22,6 +22,7 @@ def training_arguments(
     steps: int,
     *,
     kind: type[TrainingArguments] = TrainingArguments,
+    other_ranks: bool = False,
     **further_arguments: Any,
 ) -> TrainingArguments:
     """Return the arguments of Trainer for a run of `steps` optimizer steps.
@@ -34,6 +35,8 @@ def training_arguments(
         recipe: The recipe.
         steps: The optimizer steps of the run.
         kind: The class of the returned arguments.
+        other_ranks: True if the run continues from a checkpoint of another number of ranks, whose
+            states were converted.
         further_arguments: Further arguments. They replace those that this function sets.
     """
     optim = recipe.optim
@@ -72,7 +75,9 @@ def training_arguments(
         "metric_for_best_model": recipe.evaluation.best_metric,
         "bf16": recipe.backbone.dtype == "bfloat16",
         "use_cpu": is_on_cpu,
-        "deepspeed": deepspeed_config(recipe.deepspeed, recipe.backbone.dtype, cpu=is_on_cpu),
+        "deepspeed": deepspeed_config(
+            recipe.deepspeed, recipe.backbone.dtype, cpu=is_on_cpu, other_ranks=other_ranks
+        ),
         "dataloader_num_workers": recipe.workers,
         "dataloader_prefetch_factor": prefetched_steps,
         "remove_unused_columns": False,

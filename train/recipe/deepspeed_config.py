@@ -27,7 +27,9 @@ def deepspeed_names() -> list[str]:
     return [NONE, *sorted(file.stem for file in FOLDER.glob("*.json"))]
 
 
-def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | None:
+def deepspeed_config(
+    name: str, dtype: str, *, cpu: bool, other_ranks: bool = False
+) -> dict[str, Any] | None:
     """Return a DeepSpeed configuration for one run, None if `name` is `none`.
 
     Hugging Face's Trainer replaces the values "auto" that are left in it. There is no section
@@ -38,10 +40,14 @@ def deepspeed_config(name: str, dtype: str, *, cpu: bool) -> dict[str, Any] | No
         name: The name of the configuration.
         dtype: The dtype of the backbone, such as "bfloat16".
         cpu: True if the run has no GPU.
+        other_ranks: True if the run continues from a checkpoint of another number of ranks, whose
+            states were converted (train/checkpoints/universal.py).
     """
     if name == NONE:
         return None
     config = _read(name)
+    if other_ranks:
+        config["checkpoint"] = {"load_universal": True}
     config["bf16"]["enabled"] = dtype == "bfloat16"
     if cpu:
         # DeepSpeed would compile an optimizer of its own, which takes half a minute.

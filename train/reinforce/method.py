@@ -56,7 +56,7 @@ class ReinforceMethod(Method):
         place on the device.
         """
 
-    def arguments(self) -> TrainingArguments:
+    def arguments(self, *, other_ranks: bool = False) -> TrainingArguments:
         """Return trl's arguments. Features of trl that this project replaces are switched off.
 
         Raises:
@@ -89,6 +89,7 @@ class ReinforceMethod(Method):
             self.recipe,
             self.recipe.steps(self.mixture.epoch_size),
             kind=GRPOConfig,
+            other_ranks=other_ranks,
             per_device_train_batch_size=2 * texts_per_pass,
             per_device_eval_batch_size=2,
             gradient_accumulation_steps=passes_per_step,

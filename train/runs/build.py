@@ -7,6 +7,8 @@ import os
 import sys
 import time
 from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,9 +22,16 @@ from mmrm.data.display.console import plain_console
 from mmrm.data.errors import NonFiniteError, UserError
 from mmrm.data.storage.output_lock import locked_folder
 from mmrm.models.backbone import load_encoder
-from mmrm.models.distributed import barrier, locked_by_first_rank, rank, world_size
+from mmrm.models.distributed import (
+    barrier,
+    locked_by_first_rank,
+    on_first_rank,
+    rank,
+    world_size,
+)
 from mmrm.models.portable.reward import IncompleteCheckpointError
 from mmrm.train.checkpoints.rotation import find_resume
+from mmrm.train.checkpoints.universal import convert_states, ranks_of_states
 from mmrm.train.methods.method import Method
 from mmrm.train.recipe.parsing import Launch, refuse_finished_folder, refuse_missing_device
 from mmrm.train.runs.callbacks import run_callbacks, summarise
@@ -38,6 +47,8 @@ from mmrm.train.runs.provenance import (
     write_provenance,
 )
 
+LONGEST_CONVERSION = timedelta(hours=6)
+"""Time for which the ranks wait for the first one, which converts the states of other ranks."""
 PATIENCE = 10.0
 """Seconds that other ranks of a node wait, so that the first one can print why no run begins."""
 
@@ -140,8 +151,10 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
     console = plain_console(width=None if sys.stdout.isatty() else 125)
     refuse_missing_device(recipe, cuda=torch.cuda.is_available())
     resume = find_resume(Path(recipe.output.folder), recipe.output.resume, console)
+    has_other_ranks = False
     if resume is not None:
         check_resume_matches(recipe, resume, world_size())
+        has_other_ranks = ranks_of_states(resume) not in (None, world_size())
     encoder = load_encoder(recipe.backbone)
     method: Method = load(recipe.method.implementation)(recipe, encoder, console)
     method.setup()
@@ -149,7 +162,10 @@ def assemble(launch: Launch) -> tuple[Trainer, Path | None, Console]:
         check_data_matches(data_fingerprints(method.mixture), resume)
         method.mixture.set_placement = set_placement_of_run(resume)
         print_note(order_note(recipe, method.mixture), console)
-    arguments = method.arguments()
+    if resume is not None and has_other_ranks:
+        convert = partial(convert_states, resume, world_size(), console)
+        on_first_rank(convert, LONGEST_CONVERSION)
+    arguments = method.arguments(other_ranks=has_other_ranks)
     if resume is not None:
         arguments.eval_on_start = False
         print_note(continuation(recipe.optim, arguments, resume), console)

@@ -28,7 +28,6 @@ from mmrm.data.package import clone
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sampling import SetPlacement
 from mmrm.data.storage.files import read_json, write_json, write_whole
-from mmrm.train.recipe.deepspeed_config import NONE
 from mmrm.train.recipe.parsing import Launch
 from mmrm.train.recipe.recipe import Recipe
 
@@ -258,15 +257,8 @@ def changed_meanings(recipe: Recipe, checkpoint: Path) -> Iterator[str]:
 
 def changed_ranks(recipe: Recipe, before: int, now: int) -> Iterator[str]:
     """Yield a line if the number of ranks has changed and the checkpoint cannot be loaded with it."""
-    if before == now:
-        return
-    if recipe.deepspeed != NONE:
-        state = "DeepSpeed's optimizer states are"
-    elif recipe.method.state_is_per_rank:
-        state = "the rollout buffer is"
-    else:
-        return
-    yield f"  ranks: {before} -> {now} ({state} stored by rank)"
+    if before != now and recipe.method.state_is_per_rank:
+        yield f"  ranks: {before} -> {now} (the rollout buffer is stored by rank)"
 
 
 def check_data_matches(data: DataFingerprints, checkpoint: Path) -> None:

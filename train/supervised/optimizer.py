@@ -9,7 +9,7 @@ changes with every row. Shapes are dynamic, and layers of one kind share a graph
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -150,6 +150,27 @@ def compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+CHANGING = ("params", "lr")
+"""Keys of a group of the optimizer that change during a run."""
+
+
+def restore_groups(optimizer: Any, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Correct what DeepSpeed loads into an optimizer under ZeRO-3 from another number of ranks.
+
+    DeepSpeed 0.19 gives all groups the settings of the first one, and lets all states share one
+    tensor `step`, which AdamW then increments once for each state.
+
+    Args:
+        optimizer: The optimizer.
+        settings: The settings of each group that do not change during a run.
+    """
+    for group, settings_of_group in zip(optimizer.param_groups, settings, strict=True):
+        group.update(settings_of_group)
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), Tensor):
+            state["step"] = state["step"].clone()
+
+
 class FiniteTrainer(Trainer):  # type: ignore[misc]
     """The base of both trainers: optimizer, evaluation, and a check of every step's loss and norm.
 
@@ -184,6 +205,9 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         self.speed_start: float | None = None
         """Start of the time over which speed is measured, without the time of evaluations. None
         before the first step."""
+        self.group_settings: list[dict[str, Any]] = []
+        """The settings of each group of the optimizer when it was created, such as its weight decay.
+        The learning rate is not among them, because the schedule changes it."""
         self.optimizer: torch.optim.Optimizer | None
         # Trainer evaluates only if it has a data set; `evaluate` does not read it.
         super().__init__(eval_dataset=[0] if evaluate else None, **trainer)
@@ -195,6 +219,9 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         """
         if self.optimizer is None:
             self.optimizer = make_optimizer(model or self.model, self.optim)
+            for group in self.optimizer.param_groups:
+                settings = {key: value for key, value in group.items() if key not in CHANGING}
+                self.group_settings.append(settings)
         return self.optimizer
 
     def evaluate(
@@ -302,6 +329,7 @@ class FiniteTrainer(Trainer):  # type: ignore[misc]
         """
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
+            restore_groups(self.optimizer, self.group_settings)
             # Repeat the last step of the schedule, which sets the rate.
             self.lr_scheduler.last_epoch -= 1
             self.lr_scheduler.step()
