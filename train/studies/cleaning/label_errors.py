@@ -7,41 +7,44 @@ wrong label mirrors the margin that the pair would have with the right one,
     p(m | source) = (1 - e) f(m) + e f(-m)
 
 where `e` is the error rate of the source, and `f` is the density of the margins of right labels,
-whose shape all sources share. The size of a margin does not depend on the label. So only the sign
-is informative, given the size:
+which all sources share. It is a mixture of normal densities whose means are not below 0,
 
-    P(m > 0 | |m|, source) = e + (1 - 2 e) sigmoid(g(|m|)),    g(m) = log f(m) / f(-m)
+    f(m) = sum over k of share_k · normal(m; mean_k, deviation_k²),    mean_1 = 0, mean_k >= 0
 
-By its definition `g` is odd, and g(0) = 0. It is modelled as (slope · |m|)^power, with a power from
-0.5 to 2, because a sum of more easy and more difficult pairs is not linear. It is linear (power 1)
-for normally distributed margins. An error rate is what remains of the disagreement if the margins
-are large: a lapse rate.
+Pairs that a model knows nothing about have small margins around 0, and pairs that it knows something
+about have margins around a positive value: no deviation is larger than LEAST_BOUND plus the mean. So
+a group of pairs with large negative margins is one of wrong labels. The parameters are those of the
+largest posterior density, which expectation maximisation finds (Dempster, Laird and Rubin 1977).
 
-The uncertainty is that of a Bayesian bootstrap over clusters of pairs (Rubin 1981). In each of its
-draws, slope, power and error rates have the largest posterior density. The prior density of an
-error rate is proportional to 1 - 2 e, and that of the logarithm of the power is normal around 0.
-They decide if the margins say little: half of the labels could then be wrong, or none. The estimate
-of an error rate is the mean over the draws, and so is the probability that a label is wrong:
+A model that knows nothing may have large margins, too. Then half of the labels seem to be wrong. So
+the margins are also compared with a density that is equal for m and -m, under which they say nothing
+about the labels. If its posterior density is larger, the error rate is not known.
 
-    P(wrong | m, source) = e / (e + (1 - e) exp(g(m)))
+The uncertainty is that of a Bayesian bootstrap over clusters of pairs (Rubin 1981), and SHAPE_ERROR
+for a density of another shape. The prior density of an error rate is proportional to 1 - 2 e. It
+decides if the margins say little: half of the labels could then be wrong, or none. The estimate of
+an error rate is the mean over the draws, and so is the probability that a label is wrong:
+
+    P(wrong | m, source) = e / (e + (1 - e) exp(g(m))),    g(m) = log f(m) / f(-m)
+
+A larger margin is never less certain: `g` is replaced by the largest value of g for smaller sizes
+of the same sign.
 
 Two assumptions decide the result. The simulations in
 tests/train/studies/cleaning/test_label_errors.py show the effects.
 
 - A wrong label is as likely for a difficult pair as for an easy one. If only difficult pairs are
-  mislabelled, the disagreement of large margins is small, and the error rate and the probabilities
-  are too low.
+  mislabelled, the error rate is too low.
 - The model is rarely wrong with a large margin. Pairs about which it is confidently wrong cannot be
   told from wrong labels, so that the error rate is too high.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from mmrm.data.arrays import Floats, Ints
 from mmrm.eval.results.intervals import wilson
@@ -50,21 +53,37 @@ DRAWS = 200
 """Number of draws of the bootstrap."""
 MOST_ERRORS = 0.5
 """The largest error rate. With more errors, the reversed labels would be the better ones."""
-MOST_FITTED = 0.499
-"""The largest error rate of a fit. The prior density of MOST_ERRORS is 0."""
-LOG_SLOPES = (-6.0, 6.0)
-"""Bounds of the logarithm of the slope; margins have a root mean square of 1."""
-LOG_POWERS = (float(np.log(0.5)), float(np.log(2.0)))
-"""Bounds of the logarithm of the power."""
-SPREAD_OF_LOG_POWER = 0.3
-"""Standard deviation of the prior of the logarithm of the power, whose mean is 0."""
-STARTS = ((0.0, 0.0, 0.01), (1.5, 0.0, 0.2))
-"""The values that a fit starts from: logarithms of slope and power, and every error rate.
-
-The density can have two maxima: a model that is often wrong about right labels, and one that is
-rarely wrong about labels that often are."""
-LEAST_PROBABILITY = 1e-12
-"""The smallest probability of a sign, so that its logarithm is finite."""
+COMPONENTS = 3
+"""Number of normal densities. The mean of the first one is 0."""
+BINS = 200
+"""The largest number of sizes of margins. Those of more pairs are rounded to so many quantiles, so
+that the time of a fit does not grow with the number of pairs."""
+FIRST_RATES = (0.02, 0.2, 0.35)
+"""Error rates from which the fits of all pairs start. The density can have several maxima, such as
+a model that is often wrong about right labels, and one that is rarely wrong about labels that often
+are. The fits of the draws start from those of all pairs."""
+STEPS = 300
+"""The most steps of expectation maximisation."""
+SMALLEST_GAIN = 1e-6
+"""The gain of the log-density in a step, relative to the number of pairs, at which a fit ends."""
+LEAST_BOUND = 0.25
+"""The largest standard deviation of the component around 0; margins have a root mean square of 1."""
+SHAPE_ERROR = 0.04
+"""By how much both ends of an interval are moved outwards. It is about the largest error of the mean
+estimate of a rate in simulations with margins of other shapes
+(tests/train/studies/cleaning/test_label_errors.py)."""
+LEAST_DEVIATION = 0.03
+"""The smallest standard deviation of a component. Without a bound, one that explains equal margins
+would become infinitely narrow."""
+PRIOR_PAIRS = 2.0
+"""Number of pairs by which the shares and deviations of the components are drawn to equal shares and
+to PRIOR_DEVIATION."""
+PRIOR_DEVIATION = 0.1
+LEAST_DENSITY = 1e-300
+"""The smallest density, so that its logarithm is finite."""
+LEAST_INFORMATION = 1e-12
+SAME_RATES = 0.01
+"""The largest difference of the error rates of fits that are taken for the same maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +107,87 @@ class LabelErrors:
     """The sources in the order of their first pairs."""
     probabilities: Floats
     """For each pair the probability that its label is wrong, shape (pairs,)."""
-    slope: float
-    power: float
-    """The medians of slope and power over the draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarginModel:
+    """The parameters of the margins."""
+
+    shares: Floats
+    """The share of each component, shape (components,)."""
+    means: Floats
+    """The mean of each component, not below 0, shape (components,). The first one is 0."""
+    deviations: Floats
+    """The standard deviation of each component, shape (components,)."""
+    rates: Floats
+    """The error rate of each source, shape (sources,)."""
+
+    def densities(self, margins: Floats) -> Floats:
+        """Return share_k · normal(margin) of each component, shape (margins, components)."""
+        standardised = (margins[:, None] - self.means) / self.deviations
+        normal = np.exp(-(standardised**2) / 2) / (self.deviations * np.sqrt(2 * np.pi))
+        return np.asarray(self.shares * normal)
+
+    def log_ratios(self, sizes: Floats) -> Floats:
+        """Return g for sizes of margins in ascending order, shape (sizes,).
+
+        No value is below one of a smaller size.
+        """
+        of_right = self.densities(sizes).sum(axis=1)
+        of_wrong = self.densities(-sizes).sum(axis=1)
+        ratios = np.log(of_right + LEAST_DENSITY) - np.log(of_wrong + LEAST_DENSITY)
+        return np.asarray(np.maximum.accumulate(ratios))
+
+
+@dataclass(frozen=True, slots=True)
+class BinnedMargins:
+    """Margins whose sizes are rounded to a limited number of values."""
+
+    sizes: Floats
+    """The size of each bin, ascending, shape (bins,)."""
+    bins: Ints
+    """The bin of each pair, shape (pairs,)."""
+    is_positive: Ints
+    """1 for pairs with a positive margin, 0 for others, shape (pairs,)."""
+    sources: Ints
+    """The number of each pair's source, shape (pairs,)."""
+    num_sources: int
+
+    @classmethod
+    def of(cls, margins: Floats, sources: Ints, num_sources: int) -> BinnedMargins:
+        """Return the margins of pairs, with bins of about equally many pairs.
+
+        Args:
+            margins: The scaled margin of each pair, shape (pairs,).
+            sources: The number of each pair's source, shape (pairs,).
+            num_sources: The number of sources.
+        """
+        num_pairs = len(margins)
+        sizes_of_pairs = np.abs(margins)
+        order = np.argsort(sizes_of_pairs, kind="stable")
+        bins = np.empty(num_pairs, np.int64)
+        num_bins = min(num_pairs, BINS)
+        bins[order] = np.arange(num_pairs) * num_bins // num_pairs
+        sums = np.bincount(bins, sizes_of_pairs, num_bins)
+        sizes = sums / np.bincount(bins, minlength=num_bins)
+        return cls(sizes, bins, (margins > 0).astype(np.int64), sources, num_sources)
+
+    def weights(self, weights: Floats) -> Floats:
+        """Return the sum of the weights of equal pairs, shape (sources, 2, bins).
+
+        The second axis has the negative margins, then the positive ones.
+
+        Args:
+            weights: The weight of each pair, shape (pairs,).
+        """
+        num_bins = len(self.sizes)
+        cells = (self.sources * 2 + self.is_positive) * num_bins + self.bins
+        sums = np.bincount(cells, weights, self.num_sources * 2 * num_bins)
+        return np.asarray(sums, np.float64).reshape(self.num_sources, 2, num_bins)
+
+    def of_pairs(self, values: Floats) -> Floats:
+        """Return the value of each pair, shape (pairs,), from those of shape (sources, 2, bins)."""
+        return np.asarray(values[self.sources, self.is_positive, self.bins])
 
 
 def scaled(margins: Floats, models: Ints) -> Floats:
@@ -126,134 +223,207 @@ def label_errors(
     number_by_name = {name: number for number, name in enumerate(names)}
     codes = np.array([number_by_name[source] for source in sources], dtype=np.int64)
     cluster_numbers, cluster_codes = np.unique(clusters, return_inverse=True)
+    binned = BinnedMargins.of(margins, codes, len(names))
+    weights_of_all = binned.weights(np.ones(len(margins)))
+    starts = maxima(binned, weights_of_all)
     generator = np.random.default_rng(0)
-    probabilities = np.zeros(len(margins))
-    information = np.zeros(len(margins))
-    draws_of_parameters = np.empty((draws, 2 + len(names)))
+    probabilities = np.zeros((len(names), 2, len(binned.sizes)))
+    information = np.zeros(len(binned.sizes))
+    rates_of_draws = np.empty((draws, len(names)))
     for draw in range(draws):
-        weights = generator.exponential(size=len(cluster_numbers))[cluster_codes]
-        parameters = fit(margins, codes, weights, len(names))
-        draws_of_parameters[draw] = parameters
-        probabilities += probability_of_error(margins, codes, parameters) / draws
-        # That of a pair about the error rate, relative to a pair whose right label is known
-        model_is_right = expit(log_ratio(np.abs(margins), parameters))
+        weights_of_clusters = generator.exponential(size=len(cluster_numbers))
+        weights = binned.weights(weights_of_clusters[cluster_codes])
+        fits = [fit(binned.sizes, weights, start) for start in starts]
+        best = max(fits, key=lambda found: found.log_density)
+        if symmetric_log_density(binned.sizes, weights, best.model) > best.log_density:
+            rates_of_draws[draw] = 0.0  # that of the largest prior density
+            continue
+        model = best.model
+        rates_of_draws[draw] = model.rates
+        probabilities += probability_of_error(binned.sizes, model) / draws
+        # What a pair says about the error rate, relative to one whose right label is known
+        model_is_right = 1 / (1 + np.exp(-model.log_ratios(binned.sizes)))
         information += (2 * model_is_right - 1) ** 2 / draws
 
     source_errors = []
     for number, name in enumerate(names):
-        is_of_source = codes == number
-        rates = draws_of_parameters[:, 2 + number]
+        rates = rates_of_draws[:, number]
         rate = float(rates.mean())
         low, high = np.quantile(rates, (0.025, 0.975)).tolist()
         # No interval is narrower than that of as many pairs whose right labels are known. An
         # estimate of 0 is 0 in all draws.
-        num_informative = max(float(information[is_of_source].sum()), LEAST_PROBABILITY)
+        weights_of_source = weights_of_all[number].sum(axis=0)
+        num_informative = max(float((weights_of_source * information).sum()), LEAST_INFORMATION)
         least_low, least_high = wilson(rate * num_informative, num_informative)
-        low = min(low, least_low)
-        high = max(high, least_high)
-        num_pairs = int(is_of_source.sum())
-        source_errors.append(SourceErrors(name, num_pairs, rate, low, min(high, MOST_ERRORS)))
-    slope, power = np.exp(np.median(draws_of_parameters[:, :2], axis=0)).tolist()
-    return LabelErrors(tuple(source_errors), probabilities, slope, power)
+        low = max(min(low, least_low) - SHAPE_ERROR, 0.0)
+        high = min(max(high, least_high) + SHAPE_ERROR, MOST_ERRORS)
+        num_pairs = int(weights_of_source.sum())
+        source_errors.append(SourceErrors(name, num_pairs, rate, low, high))
+    return LabelErrors(tuple(source_errors), binned.of_pairs(probabilities))
 
 
-def log_ratio(margins: Floats, parameters: Floats) -> Floats:
-    """Return g, the logarithm of f(m) / f(-m), for each margin, shape (pairs,).
+def probability_of_error(sizes: Floats, model: MarginModel) -> Floats:
+    """Return the probability that labels are wrong, shape (sources, 2, sizes).
 
-    Args:
-        margins: The margins, shape (pairs,).
-        parameters: Logarithms of slope and power, then the error rates, shape (2 + sources,).
-    """
-    slope, power = np.exp(parameters[:2])
-    return np.asarray(np.sign(margins) * (slope * np.abs(margins)) ** power)
-
-
-def probability_of_error(margins: Floats, sources: Ints, parameters: Floats) -> Floats:
-    """Return the probability that each label is wrong, shape (pairs,).
+    The second axis has the negative margins of these sizes, then the positive ones.
 
     Args:
-        margins: The margins, shape (pairs,).
-        sources: The number of each pair's source, shape (pairs,).
-        parameters: Logarithms of slope and power, then the error rates, shape (2 + sources,).
+        sizes: Sizes of margins, ascending, shape (sizes,).
+        model: The parameters of the margins.
     """
-    rates = parameters[2:][sources]
-    # The likelihoods of the margin under a wrong and a right label, up to a common factor.
-    of_wrong = rates * expit(-log_ratio(margins, parameters))
-    of_right = (1 - rates) * expit(log_ratio(margins, parameters))
+    ratios = model.log_ratios(sizes)
+    signed_ratios = np.stack([-ratios, ratios])
+    rates = model.rates[:, None, None]
+    # Both likelihoods are divided by their sum, which is a common factor.
+    of_wrong = rates / (1 + np.exp(signed_ratios))
+    of_right = (1 - rates) / (1 + np.exp(-signed_ratios))
     return np.asarray(of_wrong / (of_wrong + of_right))
 
 
-def fit(margins: Floats, sources: Ints, weights: Floats, num_sources: int) -> Floats:
-    """Return the parameters of the largest posterior density, shape (2 + sources,).
-
-    They are the logarithms of slope and power, then the error rate of each source. Pairs with a
-    margin of 0 say nothing about them.
+def maxima(binned: BinnedMargins, weights: Floats) -> list[MarginModel]:
+    """Return the parameters at different maxima of the posterior density, at least one.
 
     Args:
-        margins: The margins, shape (pairs,).
-        sources: The number of each pair's source, shape (pairs,).
-        weights: The weight of each pair, shape (pairs,).
-        num_sources: The number of sources.
+        binned: The margins.
+        weights: The weight of equal pairs, shape (sources, 2, bins).
     """
-    is_informative = margins != 0
-    arguments = (
-        np.abs(margins[is_informative]),
-        margins[is_informative] > 0,
-        sources[is_informative],
-        weights[is_informative],
-    )
-    bounds = [LOG_SLOPES, LOG_POWERS, *[(0.0, MOST_FITTED)] * num_sources]
-    results = []
-    for log_slope, log_power, rate in STARTS:
-        start = np.array([log_slope, log_power, *[rate] * num_sources])
-        result = minimize(
-            _loss_and_gradient, start, args=arguments, jac=True, method="L-BFGS-B", bounds=bounds
-        )
-        results.append(result)
-    best: Floats = min(results, key=lambda result: float(result.fun)).x
-    return best
+    models: list[MarginModel] = []
+    for rate in FIRST_RATES:
+        found = fit(binned.sizes, weights, first_model(binned, rate)).model
+        distances = [np.abs(found.rates - model.rates).max() for model in models]
+        if not models or min(distances) > SAME_RATES:
+            models.append(found)
+    return models
 
 
-def _loss_and_gradient(
-    parameters: Floats,
-    sizes: Floats,
-    agrees: npt.NDArray[np.bool_],
-    sources: Ints,
-    weights: Floats,
-) -> tuple[float, Floats]:
-    """Return the negative log-density of the parameters, and its gradient (2 + sources,).
-
-    It is the weighted log-likelihood of the signs plus that of the prior, divided by the number of
-    pairs.
+def first_model(binned: BinnedMargins, rate: float) -> MarginModel:
+    """Return the parameters from which a fit starts.
 
     Args:
-        parameters: Logarithms of slope and power, then the error rates, shape (2 + sources,).
-        sizes: The absolute value of each margin, above 0, shape (pairs,).
-        agrees: Whether each margin is positive, shape (pairs,).
-        sources: The number of each pair's source, shape (pairs,).
-        weights: The weight of each pair, shape (pairs,).
+        binned: The margins.
+        rate: The error rate of all sources.
     """
-    rates = parameters[2:][sources]
-    ratios = log_ratio(sizes, parameters)
-    model_is_right = expit(ratios)  # the probability if the pair's right label were known
-    agreement = rates + (1 - 2 * rates) * model_is_right
-    agreement = np.clip(agreement, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
-    likelihoods = np.where(agrees, agreement, 1 - agreement)
-    log_density = float((weights * np.log(likelihoods)).sum())
-    log_density += float(np.log(1 - 2 * parameters[2:]).sum())
-    log_density -= (float(parameters[1]) / SPREAD_OF_LOG_POWER) ** 2 / 2
-
-    by_agreement = -weights * np.where(agrees, 1 / agreement, -1 / (1 - agreement))
-    by_ratio = by_agreement * (1 - 2 * rates) * model_is_right * (1 - model_is_right)
-    log_slope, log_power = parameters[:2]
-    power = np.exp(log_power)
-    gradient = np.zeros(len(parameters))
-    gradient[0] = float((by_ratio * ratios * power).sum())
-    gradient[1] = float((by_ratio * ratios * power * (log_slope + np.log(sizes))).sum())
-    gradient[2:] = np.bincount(
-        sources, by_agreement * (1 - 2 * model_is_right), len(parameters) - 2
+    levels = np.linspace(0.0, 0.9, COMPONENTS)
+    means = np.quantile(binned.sizes, levels)
+    means[0] = 0.0
+    deviation = max(float(binned.sizes.std()), LEAST_DEVIATION)
+    return MarginModel(
+        shares=np.full(COMPONENTS, 1 / COMPONENTS),
+        means=means,
+        deviations=np.full(COMPONENTS, deviation),
+        rates=np.full(binned.num_sources, rate),
     )
-    gradient[2:] += 2 / (1 - 2 * parameters[2:])
-    gradient[1] += log_power / SPREAD_OF_LOG_POWER**2
-    num_pairs = max(len(sizes), 1)
-    return -log_density / num_pairs, gradient / num_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Parameters of a large posterior density."""
+
+    model: MarginModel
+    log_density: float
+    """The logarithm of the posterior density, up to a constant."""
+
+
+def fit(sizes: Floats, weights: Floats, start: MarginModel) -> Fit:
+    """Return the parameters at which expectation maximisation ends.
+
+    Args:
+        sizes: Sizes of margins, shape (bins,).
+        weights: The weight of the pairs of each source with negative and with positive margins of
+            each size, shape (sources, 2, bins).
+        start: The parameters from which it starts.
+    """
+    model = start
+    before = -np.inf
+    total_weight = float(weights.sum())
+    for _ in range(STEPS):
+        following, log_density = _improved(sizes, weights, model)
+        if log_density - before < SMALLEST_GAIN * total_weight:
+            break
+        before = log_density
+        model = following
+    return Fit(model, log_density)
+
+
+def _improved(sizes: Floats, weights: Floats, model: MarginModel) -> tuple[MarginModel, float]:
+    """Return parameters of a larger posterior density, and the log-density of the given ones."""
+    signed_sizes = np.stack([-sizes, sizes])
+    of_right = np.stack([model.densities(margins) for margins in signed_sizes])
+    of_wrong = of_right[::-1]  # a wrong label mirrors the margin
+    rates = model.rates[:, None, None, None]
+    # Shape (sources, 2, bins, components): the density of each component with a right label, and
+    # with a wrong one
+    joint_right = (1 - rates) * of_right
+    joint_wrong = rates * of_wrong
+    densities = (joint_right + joint_wrong).sum(axis=-1) + LEAST_DENSITY
+    log_density = float((weights * np.log(densities)).sum()) + _log_prior(model)
+
+    # Each pair counts for the components and for both labels by their probabilities.
+    scale = (weights / densities)[..., None]
+    count_right = joint_right * scale
+    count_wrong = joint_wrong * scale
+    count = (count_right + count_wrong).sum(axis=(0, 1, 2))
+    agreeing = (count_right - count_wrong).sum(axis=0)
+    sums = (agreeing * signed_sizes[..., None]).sum(axis=(0, 1))
+    means = np.maximum(sums / (count + LEAST_DENSITY), 0.0)
+    means[0] = 0.0
+    squares_right = (signed_sizes[..., None] - means) ** 2
+    squares_wrong = (signed_sizes[..., None] + means) ** 2
+    squares = (
+        count_right.sum(axis=0) * squares_right + count_wrong.sum(axis=0) * squares_wrong
+    ).sum(axis=(0, 1))
+    variances = (squares + PRIOR_PAIRS * PRIOR_DEVIATION**2) / (count + PRIOR_PAIRS)
+    shares = (count + PRIOR_PAIRS) / (count + PRIOR_PAIRS).sum()
+    rates_now = best_rates(
+        wrong=count_wrong.sum(axis=(1, 2, 3)), right=count_right.sum(axis=(1, 2, 3))
+    )
+    deviations = np.clip(np.sqrt(variances), LEAST_DEVIATION, LEAST_BOUND + means)
+    return MarginModel(shares, means, deviations, rates_now), log_density
+
+
+def symmetric_log_density(sizes: Floats, weights: Floats, model: MarginModel) -> float:
+    """Return the log-density of margins if they say nothing about labels.
+
+    The density of a margin is then that of its size by the model, half for each sign, and the error
+    rates are 0.
+
+    Args:
+        sizes: Sizes of margins, shape (bins,).
+        weights: The weight of equal pairs, shape (sources, 2, bins).
+        model: The parameters of the margins.
+    """
+    densities = (model.densities(sizes) + model.densities(-sizes)).sum(axis=1) / 2
+    weights_of_sizes = weights.sum(axis=(0, 1))
+    log_density = float((weights_of_sizes * np.log(densities + LEAST_DENSITY)).sum())
+    without_errors = replace(model, rates=np.zeros(len(model.rates)))
+    return log_density + _log_prior(without_errors)
+
+
+def _log_prior(model: MarginModel) -> float:
+    """Return the logarithm of the prior density of the parameters, up to a constant.
+
+    The density of a rate is 1 - 2 e. Those of shares and variances are conjugate: they add
+    PRIOR_PAIRS to the pairs of each component.
+    """
+    variances = model.deviations**2
+    of_rates = np.log(1 - 2 * model.rates).sum()
+    of_shares = PRIOR_PAIRS * np.log(model.shares).sum()
+    of_variances = -PRIOR_PAIRS / 2 * (np.log(variances) + PRIOR_DEVIATION**2 / variances).sum()
+    return float(of_rates + of_shares + of_variances)
+
+
+def best_rates(wrong: Floats, right: Floats) -> Floats:
+    """Return the error rate of the largest posterior density for each source, shape (sources,).
+
+    It maximises wrong · log(e) + right · log(1 - e) + log(1 - 2 e), and is a root of a quadratic
+    equation.
+
+    Args:
+        wrong: The expected number of wrong labels of each source, shape (sources,).
+        right: The expected number of right labels of each source, shape (sources,).
+    """
+    # The derivative, multiplied by e (1 - e) (1 - 2 e), is a e² - b e + wrong.
+    a = 2 * (wrong + right + 1)
+    b = 3 * wrong + right + 2
+    root = np.sqrt(b**2 - 4 * a * wrong)
+    return np.asarray(2 * wrong / (b + root))

@@ -267,8 +267,6 @@ def study_result(labels: JudgedLabels, cleaned: CleanedRecipe) -> StudyResult:
             "leave_out": labels.thresholds.leave_out,
             "flip": labels.thresholds.flip,
         },
-        "slope": labels.errors.slope,
-        "power": labels.errors.power,
         "cycles": labels.contradictions.num_components,
         "sources": by_source,
         "planted": planted,

@@ -39,7 +39,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = mixture(folder, [source])
     records = read_records(found)
     probabilities = np.linspace(0.99, 0.01, 12)
-    errors = LabelErrors((), probabilities, slope=1.0, power=1.0)
+    errors = LabelErrors((), probabilities)
     labels = JudgedLabels(
         records,
         margins=np.linspace(-2, 2, 12),
