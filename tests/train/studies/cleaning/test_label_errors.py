@@ -245,8 +245,11 @@ def test_every_step_of_a_fit_raises_the_density() -> None:
     assert densities[-1] > densities[0] + 10
 
 
-@given(st.floats(0, 1000), st.floats(0, 1000))
-def test_the_best_rate_has_the_largest_density(wrong: float, right: float) -> None:
+@given(st.integers(0, 8000), st.integers(0, 8000))
+def test_the_best_rate_has_the_largest_density(eighths_wrong: int, eighths_right: int) -> None:
+    wrong = eighths_wrong / 8
+    right = eighths_right / 8
+
     def density(rate: float) -> float:
         return float(xlogy(wrong, rate) + xlogy(right, 1 - rate) + np.log(1 - 2 * rate))
 
