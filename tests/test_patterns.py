@@ -572,6 +572,7 @@ OWN_TEXTS = {
     "mmrm.train.reinforce.policy.reward_terms.FormatReward.__call__": "the recipe's own pattern: its author's choice",
     "mmrm.train.checkpoints.rotation.NAME": "a folder's name",
     "mmrm.train.checkpoints.integrity.RANK_IN_NAME": "a file's name",
+    "mmrm.train.checkpoints.universal.STATES_OF_RANK": "a file's name",
 }
 """Patterns that meet no such text, with what they do meet."""
 

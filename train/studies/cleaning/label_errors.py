@@ -316,7 +316,7 @@ def first_model(binned: BinnedMargins, rate: float) -> MarginModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MarginFit:
     """Parameters of a large posterior density."""
 
     model: MarginModel
@@ -324,7 +324,7 @@ class Fit:
     """The logarithm of the posterior density, up to a constant."""
 
 
-def fit(sizes: Floats, weights: Floats, start: MarginModel) -> Fit:
+def fit(sizes: Floats, weights: Floats, start: MarginModel) -> MarginFit:
     """Return the parameters at which expectation maximisation ends.
 
     Args:
@@ -342,7 +342,7 @@ def fit(sizes: Floats, weights: Floats, start: MarginModel) -> Fit:
             break
         before = log_density
         model = following
-    return Fit(model, log_density)
+    return MarginFit(model, log_density)
 
 
 def _improved(sizes: Floats, weights: Floats, model: MarginModel) -> tuple[MarginModel, float]:
