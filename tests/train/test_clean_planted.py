@@ -173,7 +173,7 @@ def test_seeds_with_other_records_are_refused() -> None:
 
 
 def test_what_is_lost_and_regained_has_intervals() -> None:
-    """Three seeds and ten times as many rows: 90 % right, 60 % planted, 80 % cleaned."""
+    """Each of three seeds answers 1,000 rows: 90 % right, 60 % after wrong labels, 80 % cleaned."""
     shares = {"right": 0.9, "planted": 0.6, CLEANED: 0.8, LOSS: 0.7, RANDOM: 0.6}
     credits_by_method = {}
     for method, share in shares.items():

@@ -54,7 +54,8 @@ def losses(folder: Path) -> list[float]:
 def test_two_ranks_then_one_then_two(tmp_path: Path, changes: Sequence[str], weights: str) -> None:
     """Each change comes after a kill: the run on one rank also saves states that two ranks load."""
     recipe = worker.prepare(tmp_path)
-    whole, changed = tmp_path / "whole", tmp_path / "changed"
+    whole = tmp_path / "whole"
+    changed = tmp_path / "changed"
     run_ranks(tmp_path / "log-whole", worker.recipe_run, arguments(recipe, whole, changes))
     command = arguments(recipe, changed, changes)
     killed = -signal.SIGKILL

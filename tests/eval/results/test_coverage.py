@@ -328,7 +328,7 @@ SEEDS = [
 def draw_selections(
     generator: np.random.Generator, rows: int, precision: float, spread: float
 ) -> Draw:
-    """Return which rows three models select and which of these are right, with the true precision.
+    """Return the selections of three models, those of them that are right, and the true precision.
 
     A row is right for all models or for none, and wrong rows are selected less often. Models select
     more or less of the wrong ones.

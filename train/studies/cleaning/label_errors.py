@@ -79,9 +79,11 @@ PRIOR_PAIRS = 2.0
 """Number of pairs by which the shares and deviations of the components are drawn to equal shares and
 to PRIOR_DEVIATION."""
 PRIOR_DEVIATION = 0.1
+"""The standard deviation to which those of the components are drawn."""
 LEAST_DENSITY = 1e-300
 """The smallest density, so that its logarithm is finite."""
 LEAST_INFORMATION = 1e-12
+"""The smallest number of pairs whose right labels are as good as known, so that it is not 0."""
 SAME_RATES = 0.01
 """The largest difference of the error rates of fits that are taken for the same maximum."""
 

@@ -64,8 +64,10 @@ FOLDER_BY_METHOD = {CLEANED: "cleaned", LOSS: "loss", RANDOM: "random"}
 """The ways to treat the records, with the folder of the model that is trained on the rest."""
 SEEN_SCORES = "seen_scores.jsonl"
 """The file of the scores that the model of a run gives the records that it was trained on."""
-PLANTED = "planted"
 RIGHT = "right"
+"""The column of models that are trained on right labels."""
+PLANTED = "planted"
+"""The column of models that are trained on the wrong labels of a variant."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -131,11 +133,6 @@ def refuse_unsuited_list(ablation: Ablation) -> None:
             )
 
 
-def cleaned_recipe_of(trained: Run, steps: int) -> CleanedRecipe:
-    """Return the recipe of a complete run, whose labels are looked at."""
-    return read_cleaned_recipe(trained.folder / RECIPE, [], steps)
-
-
 def plan(ablation: Ablation, options: argparse.Namespace) -> Table:
     """Return a table of the trainings of each run, and how many of them are complete.
 
@@ -182,7 +179,8 @@ def planted_run(trained: Run, options: argparse.Namespace, lock: int) -> Planted
     Raises:
         UserError: If a training or scoring fails.
     """
-    cleaned = cleaned_recipe_of(trained, options.steps)
+    recipe_file = trained.folder / RECIPE
+    cleaned = read_cleaned_recipe(recipe_file, [], options.steps)
     options_of_run = argparse.Namespace(**(vars(options) | {"seeds": [trained.seed]}))
     labels, _ = label_study.run(cleaned, options_of_run)
     label_study.write(label_study.study_result(labels, cleaned), labels, cleaned.folder)
@@ -193,7 +191,6 @@ def planted_run(trained: Run, options: argparse.Namespace, lock: int) -> Planted
         LOSS: [losses],
         RANDOM: [drawn],
     }
-    recipe_file = trained.folder / RECIPE
     retrained = {}
     for method, lists in lists_by_method.items():
         paths = [*trained.recipe.data.decisions, *map(str, lists)]
@@ -303,7 +300,7 @@ def write(result: StudyResult, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KnownLabels:
-    """What is known and what was decided about the records of a variant, in the same order."""
+    """The labels of a variant: the truth about each record, and the decisions of all seeds."""
 
     is_wrong: Bools
     """Whether each label is wrong, shape (records,)."""
