@@ -12,18 +12,23 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
 from mmrm.data.errors import UserError
 from mmrm.data.regular_files import read_text
+from mmrm.data.storage.files import write_whole
 
 LATEST = "latest"
 """File of DeepSpeed with the name of the folder of the states by rank."""
 LATEST_UNIVERSAL = "latest_universal"
-"""File of DeepSpeed with the name of the folder of the converted states. The converter writes it
-last, so that it only exists if the conversion is complete."""
+"""File of DeepSpeed with the name of the folder of the converted states. It is written last, so that
+it only exists if the conversion is complete."""
+CONVERTING = "converting-"
+"""Start of the name of the folder into which a conversion writes. Each has a folder of its own: the
+converter of a run that was killed may still be writing."""
 STATES_OF_RANK = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
 """Name of the file with the optimizer states of a rank."""
 WORKERS = 4
@@ -88,19 +93,26 @@ def convert_states(checkpoint: Path, ranks: int, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    converted = states.with_name(f"{states.name}_universal")
-    if converted.exists():
-        shutil.rmtree(converted)  # the conversion was interrupted
+    for interrupted in checkpoint.glob(f"{CONVERTING}*"):
+        shutil.rmtree(interrupted, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=CONVERTING, dir=checkpoint))
+    new_states = folder / f"{states.name}_universal"
     workers = str(WORKERS)
     # Python warns because the package of the converter imports it, too.
     command = [sys.executable, "-W", "ignore::RuntimeWarning:runpy"]
     command += ["-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    command += ["--input_folder", str(states), "--output_folder", str(converted)]
+    command += ["--input_folder", str(states), "--output_folder", str(new_states)]
     command += ["--num_extract_workers", workers, "--num_merge_workers", workers]
     status = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-    if status or not (checkpoint / LATEST_UNIVERSAL).exists():
+    if status or not (folder / LATEST_UNIVERSAL).exists():
         raise UserError(
             f"{checkpoint}: the states of {ranks_before} could not be converted for {ranks}: "
             f"DeepSpeed's ds_to_universal ended with status {status}. What it printed says why. "
             f"The checkpoint is unchanged: start on {ranks_before} to continue from it."
         )
+    converted = checkpoint / new_states.name
+    if converted.exists():
+        shutil.rmtree(converted)  # a run was killed before it wrote LATEST_UNIVERSAL
+    new_states.rename(converted)
+    write_whole(checkpoint / LATEST_UNIVERSAL, converted.name)
+    shutil.rmtree(folder)

@@ -48,13 +48,23 @@ def test_a_conversion_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def convert(command: list[str], **_: Any) -> Any:
         commands.append(command)
-        (checkpoint / LATEST_UNIVERSAL).write_text("global_step4_universal")
+        output = Path(command[command.index("--output_folder") + 1])
+        output.mkdir()
+        (output / "states.pt").write_text("converted")
+        output.with_name(LATEST_UNIVERSAL).write_text(output.name)
         return SimpleNamespace(returncode=0)
 
+    # What killed runs have left, before and after their states were complete.
+    for name in ("converting-old", "global_step4_universal"):
+        (checkpoint / name).mkdir()
+        (checkpoint / name / "states.pt").write_text("half")
     monkeypatch.setattr(subprocess, "run", convert)
     convert_states(checkpoint, 3, CONSOLE)
     convert_states(checkpoint, 3, CONSOLE)
     assert len(commands) == 1
+    assert (checkpoint / LATEST_UNIVERSAL).read_text() == "global_step4_universal"
+    assert (checkpoint / "global_step4_universal" / "states.pt").read_text() == "converted"
+    assert list(checkpoint.glob("converting-*")) == []
 
 
 def test_a_full_disk_and_a_failure_are_named(
