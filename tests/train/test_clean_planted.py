@@ -82,6 +82,11 @@ def test_cleaning_regains_more_than_random_records_left_out(
     assert suspects["precision"]["mean"] > 0.8
     assert suspects["recall"]["mean"] > 0.7
     assert flips["selected"] < suspects["selected"]
+    assert suspects["models_are_right"] > 0.95  # the stub is wrong where its margin is below 0
+    (rates,) = result["rates"]
+    assert rates["true"] == pytest.approx(suspects["wrong"] / 240)
+    estimate = rates["estimates"]["0"]
+    assert estimate["low"] <= rates["true"] <= estimate["high"]
 
     (figures,) = result["accuracies"]
     assert figures["rows"] == 400
@@ -158,6 +163,7 @@ def test_precision_and_recall_are_those_of_all_seeds_together() -> None:
     assert flips["recall"]["mean"] == pytest.approx(2 / 6)
     assert suspects["recall"]["mean"] == pytest.approx(4 / 6)
     assert 0 <= suspects["recall"]["low"] < suspects["recall"]["high"] <= 1
+    assert suspects["models_are_right"] == 0.5  # all margins are 0
     nothing = [planted_run(keys, ["keep"] * 5, seed) for seed in range(3)]
     flips, _ = found_figures("wrong", nothing)
     assert flips["precision"] is None

@@ -342,8 +342,8 @@ def source_table(by_source: Sequence[dict[str, Any]]) -> Table:
                 figures["source"],
                 f"{figures['records']:,}",
                 f"{figures['tied'] + figures['not_judged']:,}",
-                _estimate_in_words(figures["agreement"]),
-                _estimate_in_words(figures["error_rate"]),
+                estimate_in_words(figures["agreement"]),
+                estimate_in_words(figures["error_rate"]),
                 f"{figures['flip']:,}",
                 f"{figures['leave_out']:,}",
                 f"{figures['on_cycle']:,}",
@@ -358,7 +358,7 @@ def source_table(by_source: Sequence[dict[str, Any]]) -> Table:
     return Table("labels by source", columns, tuple(rows), (note,))
 
 
-def _estimate_in_words(estimate: dict[str, float | None] | None) -> str:
+def estimate_in_words(estimate: dict[str, float | None] | None) -> str:
     """Return an estimate as `Estimate.plain` in percent, and a dash for None."""
     if estimate is None or estimate["mean"] is None:
         return MISSING
@@ -472,9 +472,9 @@ def planted_table(planted: Sequence[dict[str, Any]]) -> Table:
                     percent(figures["auc"]),
                     words,
                     f"{selection['selected']:,}",
-                    _estimate_in_words(selection["precision"]),
+                    estimate_in_words(selection["precision"]),
                     percent(selection["expected_precision"]),
-                    _estimate_in_words(selection["recall"]),
+                    estimate_in_words(selection["recall"]),
                 )
             )
     note = (

@@ -31,6 +31,7 @@ from mmrm.data.synthetic.source import ShapesConfig
 from mmrm.eval.contamination.question_overlap import rows_of
 from mmrm.eval.results.intervals import (
     Difference,
+    Estimate,
     accuracy_over_seeds,
     contrast_over_seeds,
     difference_over_seeds,
@@ -52,7 +53,12 @@ from mmrm.train.studies.cleaning.fold_models import (
     margin_of,
     read_cleaned_recipe,
 )
-from mmrm.train.studies.cleaning.label_study import FLIP, LEAVE_OUT, JudgedLabels
+from mmrm.train.studies.cleaning.label_study import (
+    FLIP,
+    LEAVE_OUT,
+    JudgedLabels,
+    estimate_in_words,
+)
 from mmrm.train.studies.predictor_steps import train_list
 
 FOLDER = "planted"
@@ -264,6 +270,7 @@ def study_result(ablation: Ablation, planted_runs: Sequence[PlantedRun]) -> Stud
         planted_runs: The runs with wrong labels, and those after each way to treat the records.
     """
     found = []
+    rates = []
     accuracies = []
     references = [trained for trained in ablation.runs if trained.variant == ablation.reference]
     credits_of_references = [credits_in(trained) for trained in references]
@@ -273,6 +280,7 @@ def study_result(ablation: Ablation, planted_runs: Sequence[PlantedRun]) -> Stud
     num_lines = len(runs_by_variant) * len(credits_of_references[0])
     for variant, runs in runs_by_variant.items():
         found += found_figures(variant, runs)
+        rates += rate_figures(variant, runs)
         credits_by_method = {
             RIGHT: credits_of_references,
             PLANTED: [credits_in(planted.run) for planted in runs],
@@ -281,12 +289,22 @@ def study_result(ablation: Ablation, planted_runs: Sequence[PlantedRun]) -> Stud
             credits_by_method[method] = [credits_in(planted.retrained[method]) for planted in runs]
         for benchmark in credits_of_references[0]:
             accuracies.append(accuracy_figures(variant, benchmark, credits_by_method, num_lines))
-    tables = (found_table(found), accuracy_table(accuracies), change_table(accuracies, num_lines))
+    tables = (
+        rate_table(rates),
+        found_table(found),
+        accuracy_table(accuracies),
+        change_table(accuracies, num_lines),
+    )
     sections = [f"# {ablation.path.stem}"]
     for table in tables:
         sections += [f"## {table.title}", table.markdown(), *table.notes]
     return StudyResult(
-        {"list": str(ablation.path), "found": found, "accuracies": accuracies},
+        {
+            "list": str(ablation.path),
+            "rates": rates,
+            "found": found,
+            "accuracies": accuracies,
+        },
         tables=tables,
         document="\n\n".join(sections) + "\n",
     )
@@ -308,6 +326,8 @@ class KnownLabels:
     """The cluster of each record, shape (records,)."""
     decisions: npt.NDArray[np.str_]
     """The decision about each record by the models of each seed, shape (seeds, records)."""
+    margins: Floats
+    """The margin of each record by the models of each seed, NaN without one, (seeds, records)."""
 
     @classmethod
     def of_runs(cls, runs: Sequence[PlantedRun]) -> KnownLabels:
@@ -317,6 +337,7 @@ class KnownLabels:
             UserError: The seeds have different records.
         """
         decisions = []
+        margins = []
         first = runs[0].labels.records
         for planted in runs:
             if not np.array_equal(planted.labels.records.keys, first.keys):
@@ -326,8 +347,19 @@ class KnownLabels:
                     "not let the sources of the list depend on the seed."
                 )
             decisions.append(planted.labels.decisions)
+            margins.append(planted.labels.margins)
         is_wrong = np.array([bool(record.is_wrong) for record in first.records])
-        return cls(is_wrong, first.clusters, np.array(decisions))
+        return cls(is_wrong, first.clusters, np.array(decisions), np.array(margins))
+
+    @property
+    def accuracy(self) -> float:
+        """The share of records about which a model of the folds agrees with the right label.
+
+        Margins of 0 count half. Records without a margin do not count.
+        """
+        right_margins = np.where(self.is_wrong, -self.margins, self.margins)
+        credits = (np.sign(right_margins) + 1) / 2
+        return float(np.nanmean(credits))
 
 
 def found_figures(variant: str, runs: Sequence[PlantedRun]) -> list[dict[str, Any]]:
@@ -355,12 +387,62 @@ def found_figures(variant: str, runs: Sequence[PlantedRun]) -> list[dict[str, An
                 "seeds": [planted.run.seed for planted in runs],
                 "records": len(labels.is_wrong),
                 "wrong": int(labels.is_wrong.sum()),
+                "models_are_right": labels.accuracy,
                 "selected": float(is_selected.sum(axis=1).mean()),
                 "precision": precision,
                 "recall": recall.plain,
             }
         )
     return figures
+
+
+def rate_figures(variant: str, runs: Sequence[PlantedRun]) -> list[dict[str, Any]]:
+    """Return the true and the estimated error rates of each source, by seed."""
+    records = runs[0].labels.records.records
+    figures = []
+    for source in label_study.sources_of(runs[0].labels):
+        are_wrong = [bool(record.is_wrong) for record in records if record.source == source]
+        estimates = {}
+        for planted in runs:
+            for errors in planted.labels.errors.sources:
+                if errors.source == source:
+                    rate = Estimate(errors.rate, errors.low, errors.high)
+                    estimates[planted.run.seed] = rate.plain
+        figures.append(
+            {
+                "variant": variant,
+                "source": source,
+                "true": float(np.mean(are_wrong)),
+                "estimates": estimates,
+            }
+        )
+    return figures
+
+
+def rate_table(rates: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of the true and the estimated error rates, in percent."""
+    seeds = list(rates[0]["estimates"])
+    columns = (
+        Column("variant"),
+        Column("source"),
+        Column("true %", is_number=True),
+        *(Column(f"seed {seed} % [95 %]", is_number=True) for seed in seeds),
+    )
+    rows = []
+    num_held = 0
+    errors = []
+    for figures in rates:
+        cells = []
+        for estimate in figures["estimates"].values():
+            cells.append(estimate_in_words(estimate))
+            num_held += estimate["low"] <= figures["true"] <= estimate["high"]
+            errors.append(abs(estimate["mean"] - figures["true"]))
+        rows.append((figures["variant"], figures["source"], percent(figures["true"]), *cells))
+    note = (
+        f"{num_held} of {len(errors)} intervals hold the true rate. The largest error of an "
+        f"estimate is {percent(max(errors))} points."
+    )
+    return Table("shares of wrong labels", columns, tuple(rows), (note,))
 
 
 def accuracy_figures(
@@ -420,6 +502,7 @@ def found_table(found: Sequence[Mapping[str, Any]]) -> Table:
     columns = (
         Column("variant"),
         Column("wrong", is_number=True),
+        Column("models right %", is_number=True),
         Column("decision"),
         Column("selected", is_number=True),
         Column("precision % [95 %]", is_number=True),
@@ -427,17 +510,22 @@ def found_table(found: Sequence[Mapping[str, Any]]) -> Table:
     )
     rows = []
     for figures in found:
-        cells = []
-        for name in ("precision", "recall"):
-            estimate = figures[name]
-            cell = MISSING
-            if estimate is not None:
-                cell = interval(estimate["mean"], estimate["low"], estimate["high"])
-            cells.append(cell)
-        num_wrong = f"{figures['wrong']:,} of {figures['records']:,}"
-        selected = f"{figures['selected']:,.1f}"
-        rows.append((figures["variant"], num_wrong, figures["decision"], selected, *cells))
-    note = "Means over the seeds. Intervals are over trainings and records, none below three seeds."
+        rows.append(
+            (
+                figures["variant"],
+                f"{figures['wrong']:,} of {figures['records']:,}",
+                percent(figures["models_are_right"]),
+                figures["decision"],
+                f"{figures['selected']:,.1f}",
+                estimate_in_words(figures["precision"]),
+                estimate_in_words(figures["recall"]),
+            )
+        )
+    note = (
+        "Means over the seeds. Models right: the share of records about which a model of the folds "
+        "agrees with the right label. Intervals are over trainings and records, none below three "
+        "seeds."
+    )
     return Table("wrong labels that are found", columns, tuple(rows), (note,))
 
 
@@ -453,8 +541,7 @@ def accuracy_table(accuracies: Sequence[Mapping[str, Any]]) -> Table:
     for figures in accuracies:
         cells = []
         for method in methods:
-            estimate = figures["accuracy"][method]
-            cells.append(interval(estimate["mean"], estimate["low"], estimate["high"]))
+            cells.append(estimate_in_words(figures["accuracy"][method]))
         rows.append((figures["benchmark"], figures["variant"], *cells))
     note = (
         "Accuracy in percent of models that are trained on right labels, on the planted ones, and "
