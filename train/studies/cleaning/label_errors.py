@@ -69,8 +69,8 @@ SMALLEST_GAIN = 1e-6
 LEAST_BOUND = 0.25
 """The largest standard deviation of the component around 0; margins have a root mean square of 1."""
 SHAPE_ERROR = 0.04
-"""By how much both ends of an interval are moved outwards. It is about the largest error of the mean
-estimate of a rate in simulations with margins of other shapes
+"""The distance by which both ends of an interval are moved outwards. It is about the largest error of
+the mean estimate of a rate in simulations with margins of other shapes
 (tests/train/studies/cleaning/test_label_errors.py)."""
 LEAST_DEVIATION = 0.03
 """The smallest standard deviation of a component. Without a bound, one that explains equal margins
