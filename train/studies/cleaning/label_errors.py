@@ -347,40 +347,76 @@ def fit(sizes: Floats, weights: Floats, start: MarginModel) -> MarginFit:
     return MarginFit(model, log_density)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedCounts:
+    """The expected numbers of pairs of each component with a right and with a wrong label.
+
+    Both are of shape (sources, 2, bins, components). The second axis has the negative margins, then
+    the positive ones.
+    """
+
+    right: Floats
+    wrong: Floats
+    log_density: float
+    """The logarithm of the posterior density of the parameters, up to a constant."""
+
+
 def _improved(sizes: Floats, weights: Floats, model: MarginModel) -> tuple[MarginModel, float]:
     """Return parameters of a larger posterior density, and the log-density of the given ones."""
-    signed_sizes = np.stack([-sizes, sizes])
-    of_right = np.stack([model.densities(margins) for margins in signed_sizes])
+    counts = expected_counts(sizes, weights, model)
+    return most_probable(sizes, counts), counts.log_density
+
+
+def expected_counts(sizes: Floats, weights: Floats, model: MarginModel) -> ExpectedCounts:
+    """Return how many pairs belong to each component and label, by the given parameters.
+
+    Args:
+        sizes: Sizes of margins, shape (bins,).
+        weights: The weight of equal pairs, shape (sources, 2, bins).
+        model: The parameters of the margins.
+    """
+    of_right = np.stack([model.densities(-sizes), model.densities(sizes)])
     of_wrong = of_right[::-1]  # a wrong label mirrors the margin
     rates = model.rates[:, None, None, None]
-    # Shape (sources, 2, bins, components): the density of each component with a right label, and
-    # with a wrong one
     joint_right = (1 - rates) * of_right
     joint_wrong = rates * of_wrong
     densities = (joint_right + joint_wrong).sum(axis=-1) + LEAST_DENSITY
     log_density = float((weights * np.log(densities)).sum()) + _log_prior(model)
-
     # Each pair counts for the components and for both labels by their probabilities.
     scale = (weights / densities)[..., None]
-    count_right = joint_right * scale
-    count_wrong = joint_wrong * scale
-    count = (count_right + count_wrong).sum(axis=(0, 1, 2))
-    agreeing = (count_right - count_wrong).sum(axis=0)
-    sums = (agreeing * signed_sizes[..., None]).sum(axis=(0, 1))
-    means = np.maximum(sums / (count + LEAST_DENSITY), 0.0)
+    return ExpectedCounts(joint_right * scale, joint_wrong * scale, log_density)
+
+
+def most_probable(sizes: Floats, counts: ExpectedCounts) -> MarginModel:
+    """Return the parameters of the largest posterior density if the counts were observed.
+
+    Args:
+        sizes: Sizes of margins, shape (bins,).
+        counts: The numbers of pairs of each component and label.
+    """
+    # A pair counts with the margin that it would have with the right label.
+    right_of_sign = counts.right.sum(axis=0)
+    wrong_of_sign = counts.wrong.sum(axis=0)
+    num_negative = right_of_sign[0] + wrong_of_sign[1]
+    num_positive = right_of_sign[1] + wrong_of_sign[0]
+    num_of_component = (num_negative + num_positive).sum(axis=0)
+    sizes_of_bins = sizes[:, None]
+    sums = ((num_positive - num_negative) * sizes_of_bins).sum(axis=0)
+    means = np.maximum(sums / (num_of_component + LEAST_DENSITY), 0.0)
     means[0] = 0.0
-    squares_right = (signed_sizes[..., None] - means) ** 2
-    squares_wrong = (signed_sizes[..., None] + means) ** 2
-    squares = (
-        count_right.sum(axis=0) * squares_right + count_wrong.sum(axis=0) * squares_wrong
-    ).sum(axis=(0, 1))
-    variances = (squares + PRIOR_PAIRS * PRIOR_DEVIATION**2) / (count + PRIOR_PAIRS)
-    shares = (count + PRIOR_PAIRS) / (count + PRIOR_PAIRS).sum()
-    rates_now = best_rates(
-        wrong=count_wrong.sum(axis=(1, 2, 3)), right=count_right.sum(axis=(1, 2, 3))
+    squares_of_negative = num_negative * (sizes_of_bins + means) ** 2
+    squares_of_positive = num_positive * (sizes_of_bins - means) ** 2
+    squares = (squares_of_negative + squares_of_positive).sum(axis=0)
+    variances = (squares + PRIOR_PAIRS * PRIOR_DEVIATION**2) / (num_of_component + PRIOR_PAIRS)
+    num_with_prior = num_of_component + PRIOR_PAIRS
+    return MarginModel(
+        shares=num_with_prior / num_with_prior.sum(),
+        means=means,
+        deviations=np.clip(np.sqrt(variances), LEAST_DEVIATION, LEAST_BOUND + means),
+        rates=best_rates(
+            wrong=counts.wrong.sum(axis=(1, 2, 3)), right=counts.right.sum(axis=(1, 2, 3))
+        ),
     )
-    deviations = np.clip(np.sqrt(variances), LEAST_DEVIATION, LEAST_BOUND + means)
-    return MarginModel(shares, means, deviations, rates_now), log_density
 
 
 def symmetric_log_density(sizes: Floats, weights: Floats, model: MarginModel) -> float:
