@@ -29,9 +29,13 @@ def run_callbacks(method: Method) -> list[TrainerCallback]:
 
 
 class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
-    """A progress bar and a line of figures at every logging step, on the first rank.
+    """A progress bar, and lines of figures and of saves, on the first rank.
 
     A log file has no progress bar. There, the remaining steps and time are in each line.
+
+    Trainer logs, evaluates and saves after a step, in this order. So a save begins when the last
+    one of the other events has ended, and training waits for it until all callbacks that are before
+    this one have ended, too.
     """
 
     def __init__(self, console: Console, columns: Mapping[str, str]) -> None:
@@ -60,8 +64,24 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
     ) -> None:
         """Move the progress bar to the current step."""
+        self.save_began = time.monotonic()
         if state.is_world_process_zero:
             self.progress.update(self.task, completed=state.global_step)
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
+        """Note the end of an evaluation, after which a checkpoint is saved."""
+        self.save_began = time.monotonic()
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any
+    ) -> None:
+        """Print how long training waited for the checkpoint."""
+        if state.is_world_process_zero:
+            seconds = time.monotonic() - self.save_began
+            line = f"step {state.global_step:>6}  saved in {seconds:.1f} s"
+            self.progress.console.print(line, highlight=False)
 
     def on_log(
         self,
@@ -72,6 +92,7 @@ class ConsoleProgress(TrainerCallback):  # type: ignore[misc]
         **rest: Any,
     ) -> None:
         """Print the columns that this line holds, and how many records were dropped."""
+        self.save_began = time.monotonic()
         cells = [
             f"{name} {form.format(logs[name])}"
             for name, form in self.columns.items()

@@ -31,6 +31,8 @@ def printed(*, first: bool, logs: dict[str, float]) -> str:
     callback.on_train_begin(args, state(first=first), control)
     callback.on_log(args, state(first=first), control, logs)
     callback.on_step_end(args, state(4, first=first), control)
+    if not first:
+        callback.on_save(args, state(4, first=first), control)
     callback.on_train_end(args, state(first=first), control)
     return text.getvalue()
 
@@ -67,6 +69,28 @@ def test_what_was_dropped_is_always_shown() -> None:
 def test_other_ranks_and_other_lines_print_nothing() -> None:
     assert printed(first=False, logs={"loss": 0.25}) == ""
     assert "step " not in printed(first=True, logs={"eval_vl_rewardbench/accuracy": 0.5})
+
+
+@pytest.mark.parametrize("last_event", ["step", "log", "evaluation"])
+def test_the_wait_for_a_save_begins_after_the_events_before_it(
+    last_event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 100.0
+    monkeypatch.setattr("mmrm.train.runs.callbacks.time.monotonic", lambda: seconds)
+    text = io.StringIO()
+    callback = ConsoleProgress(Console(file=text, width=200), Method.columns)
+    callback.on_train_begin(None, state(), TrainerControl())
+    callback.on_step_end(None, state(), TrainerControl())
+    if last_event != "step":
+        seconds += 5.0
+        callback.on_log(None, state(), TrainerControl(), {"loss": 0.25})
+    if last_event == "evaluation":
+        seconds += 50.0
+        callback.on_evaluate(None, state(), TrainerControl())
+    seconds += 2.25
+    callback.on_save(None, state(), TrainerControl())
+    callback.on_train_end(None, state(), TrainerControl())
+    assert "step      3  saved in 2.2 s" in text.getvalue()
 
 
 def test_the_last_step_is_logged_whatever_the_interval_is() -> None:
