@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from mmrm.models.config import CheckpointingMode
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.models.portable.reward import ScalarRewardModel
 from mmrm.train.runs.environment import silence
@@ -29,6 +30,13 @@ from mmrm.train.supervised.objectives import pair_loss
 from tests.models.shapes_only import Shapes, shapes_of
 
 GIB = 2**30
+LINES: tuple[tuple[str, CheckpointingMode], ...] = (
+    ("inference", "none"),
+    ("training", "none"),
+    ("training", "linear"),
+    ("training", "attention"),
+    ("training", "full"),
+)
 
 
 def peak(
@@ -45,7 +53,7 @@ def peak(
     return kernels.peak / GIB
 
 
-def patch_cost(shape: str, checkpointing: bool) -> float:
+def patch_cost(shape: str, checkpointing: CheckpointingMode) -> float:
     """Return the memory that a vision patch adds to the peak of training, in tokens of text."""
     small, longer, larger = (
         PairSize(60, width, question, (200, 200))
@@ -77,7 +85,7 @@ def main() -> None:
     for name in ("shape", "", "not shared", "shared", "with AdamW", "a patch, in tokens"):
         table.add_column(name, justify="left" if name in ("shape", "") else "right")
     for shape in ("3b", "7b"):
-        for what, checkpointing in (("inference", False), ("training", False), ("training", True)):
+        for what, checkpointing in LINES:
             found = []
             for shared in (False, True):
                 shapes = shapes_of(ScalarRewardModel, shape, checkpointing=checkpointing)
@@ -89,7 +97,11 @@ def main() -> None:
             cells = [f"{one:.1f}" for one in found]
             if what == "training":
                 cells += [f"{found[-1] + moments:.1f}", f"{patch_cost(shape, checkpointing):.2f}"]
-            table.add_row(shape, what + (", checkpointing" if checkpointing else ""), *cells)
+            table.add_row(
+                shape,
+                what if what == "inference" else f"{what}, checkpointing {checkpointing}",
+                *cells,
+            )
     Console(width=None if sys.stdout.isatty() else 125).print(table)
 
 

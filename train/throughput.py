@@ -10,7 +10,8 @@ The variants are padded batches with stock transformers, packed rows, and packed
 prompts and images. All variants run the same random weights and the same pairs of responses
 (train/studies/speed/workload.py). MFU is the share of the rate of large matrix products that a
 variant reaches. It counts every token and image patch once, so that computing one of them twice
-lowers it.
+lowers it. "MFU with copies" counts the prompt and the images of a pair for each of its responses,
+as frameworks that copy them count.
 """
 
 import argparse

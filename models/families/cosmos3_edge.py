@@ -155,6 +155,13 @@ class Cosmos3EdgeShape(Shape):
         return layer, block
 
     @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block."""
+        return self.count_linear_outputs(
+            mlp=self.intermediate_size, vision_mlp=self.vision_config.intermediate_size
+        )
+
+    @property
     def gradients_of_layer(self) -> int:
         """Numbers for each token that a layer's backward pass takes for gradients of its parts."""
         return 3 * self.intermediate_size

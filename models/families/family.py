@@ -150,6 +150,20 @@ class Shape(ABC):
         """
 
     @property
+    @abstractmethod
+    def linear_outputs(self) -> tuple[int, int]:
+        """The counts of numbers that linear layers compute.
+
+        The first is for a token in a layer of the language model, the second for a patch in a block
+        of the vision tower. Most families return `count_linear_outputs`.
+        """
+
+    @property
+    def attention_outputs(self) -> tuple[int, int]:
+        """The counts of numbers that attention computes, for the same as `linear_outputs`."""
+        return self.num_attention_heads * self.head_size, self.vision_config.width
+
+    @property
     def gradients_of_layer(self) -> int:
         """Numbers for each token that a layer's backward pass takes for gradients of its parts.
 
@@ -192,6 +206,22 @@ class Shape(ABC):
         """Number of patches that become one token."""
         merge_size, _ = self.images.sizes(self.vision_config)
         return merge_size**2
+
+    def count_linear_outputs(self, *, mlp: int, vision_mlp: int) -> tuple[int, int]:
+        """Return the `linear_outputs` of layers with attention and an MLP.
+
+        Args:
+            mlp: The numbers that the MLP of a layer computes for a token before its last linear
+                layer: `2 * intermediate_size` with a gate.
+            vision_mlp: The same of a block of the vision tower, for a patch.
+        """
+        query = self.num_attention_heads * self.head_size
+        key = self.num_key_value_heads * self.head_size
+        layer = query + 2 * key + self.hidden_size + mlp + self.hidden_size
+        # Queries, keys and values are computed at once.
+        block = 3 * self.vision_config.width
+        block += self.vision_config.width + vision_mlp + self.vision_config.width
+        return layer, block
 
     def count_language_model(
         self,

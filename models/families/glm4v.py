@@ -118,6 +118,13 @@ class Glm4vShape(Shape):
         block = 4 * self.vision_config.out_hidden_size + 14 * self.vision_config.width
         return layer, block
 
+    @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block."""
+        return self.count_linear_outputs(
+            mlp=2 * self.intermediate_size, vision_mlp=2 * self.vision_config.out_hidden_size
+        )
+
     def config(self) -> Any:
         """Return a configuration of transformers from which a model of this shape can be created.
 

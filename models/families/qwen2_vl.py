@@ -82,6 +82,12 @@ class Qwen2VLShape(Shape):
         block = (3 * self.vision_config.mlp_ratio + 10) * self.vision_config.width
         return layer, block
 
+    @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block."""
+        vision_mlp = self.vision_config.mlp_ratio * self.vision_config.width
+        return self.count_linear_outputs(mlp=2 * self.intermediate_size, vision_mlp=vision_mlp)
+
     def config(self) -> Any:
         """Return a configuration of transformers from which a model of this shape can be created.
 

@@ -145,6 +145,31 @@ class Qwen3_5Shape(Shape):
         return layers // self.num_hidden_layers, self.vision_config.kept_for_backward
 
     @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block.
+
+        The layer is the mean of the two kinds.
+        """
+        query = self.num_attention_heads * self.head_dim
+        key = self.num_key_value_heads * self.head_dim
+        attention = 2 * query + 2 * key
+        recurrence = self.convolution_size + self.value_size + 2 * self.linear_num_value_heads
+        num_attention = self.num_attention_layers
+        num_recurrent = self.num_hidden_layers - num_attention
+        of_mixers = num_attention * attention + num_recurrent * recurrence
+        # The output of the mixer, and the MLP.
+        of_others = 2 * self.hidden_size + 2 * self.intermediate_size
+        block = 5 * self.vision_config.width + self.vision_config.intermediate_size
+        return of_mixers // self.num_hidden_layers + of_others, block
+
+    @property
+    def attention_outputs(self) -> tuple[int, int]:
+        """Numbers that attention computes; recurrent layers have none."""
+        of_layer = self.num_attention_heads * self.head_dim
+        mean = self.num_attention_layers * of_layer // self.num_hidden_layers
+        return mean, self.vision_config.width
+
+    @property
     def recomputed_for_backward(self) -> int:
         """Numbers that the largest layer keeps for a token, once it has been computed again."""
         return max(self._kept_by_attention, self._kept_by_recurrence)

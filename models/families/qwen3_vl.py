@@ -143,6 +143,13 @@ class Qwen3VLShape(Shape):
         layer = 4 * self.intermediate_size + 7 * self.hidden_size + heads * self.head_size
         return layer, self.vision_config.kept_for_backward
 
+    @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block."""
+        return self.count_linear_outputs(
+            mlp=2 * self.intermediate_size, vision_mlp=self.vision_config.intermediate_size
+        )
+
     def config(self) -> Any:
         """Return a configuration of transformers from which a model of this shape can be created.
 

@@ -117,6 +117,14 @@ class Qwen3VLMoeShape(Shape):
         return layer, self.vision_config.kept_for_backward
 
     @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block."""
+        of_experts = self.num_experts_per_tok * (2 * self.moe_intermediate_size + self.hidden_size)
+        # The router's outputs, and those of the experts in place of the last layer of an MLP.
+        mlp = self.num_experts + of_experts - self.hidden_size
+        return self.count_linear_outputs(mlp=mlp, vision_mlp=self.vision_config.intermediate_size)
+
+    @property
     def gradients_of_layer(self) -> int:
         """Numbers for each token that a layer's backward pass takes for gradients of its parts."""
         of_expert = 2 * self.moe_intermediate_size + 2 * self.hidden_size

@@ -87,6 +87,13 @@ class VideoLlama3Shape(Shape):
         block = 2 * self.vision_config.intermediate_size + 10 * self.vision_config.width
         return layer, block
 
+    @property
+    def linear_outputs(self) -> tuple[int, int]:
+        """Numbers that linear layers compute: per token and layer, per patch and block."""
+        return self.count_linear_outputs(
+            mlp=2 * self.intermediate_size, vision_mlp=self.vision_config.intermediate_size
+        )
+
     def config(self) -> Any:
         """Return a configuration of transformers from which a model of this shape can be created.
 

@@ -21,7 +21,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.compatibility import check_transformers
+from mmrm.models.config import CheckpointingMode
 from mmrm.models.packing import attention
 from mmrm.models.packing.packed_batch import PackedBatch, pack
 from mmrm.models.packing.segments import SegmentTree
@@ -143,7 +145,11 @@ class Shapes:
 
 
 def shapes_of(
-    kind: type[nn.Module], name: str, *, checkpointing: bool = False, device: torch.device = CPU
+    kind: type[nn.Module],
+    name: str,
+    *,
+    checkpointing: CheckpointingMode = "none",
+    device: torch.device = CPU,
 ) -> Shapes:
     """Return a model of the class `kind` at the shape `3b` or `7b`, in bf16, ready to be trained.
 
@@ -153,6 +159,5 @@ def shapes_of(
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
         model = build(kind, name, device, torch.bfloat16)
-    if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    set_checkpointing(model, checkpointing)
     return Shapes(model.train(), mode)

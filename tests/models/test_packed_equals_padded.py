@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmrm.data.preference import Message, text
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.backbone import load_scalar
-from mmrm.models.config import BackboneConfig, StoredRead
+from mmrm.models.config import BackboneConfig, CheckpointingMode, StoredRead
 from mmrm.models.encoder import Span
 from mmrm.models.families.registry import FAMILIES
 from mmrm.models.heads.score_head import ScoreHeadConfig
@@ -225,16 +226,19 @@ def test_a_row_of_filler_reaches_every_parameter_with_gradient_zero(model: Scala
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-def test_checkpointing_gives_the_same_gradients(model: ScalarReward) -> None:
+@pytest.mark.parametrize("mode", ["linear", "attention", "full"])
+def test_checkpointing_gives_the_same_gradients(
+    model: ScalarReward, mode: CheckpointingMode
+) -> None:
     packed_scores(model, CASES["mixed"])
     model.zero_grad()
     torch.autograd.backward(weigh(packed_scores(model, CASES["mixed"])))
     gradients = stock.gradients(model)
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    set_checkpointing(model, mode)
     model.train()
     model.zero_grad()
     torch.autograd.backward(weigh(packed_scores(model, CASES["mixed"])))
-    model.gradient_checkpointing_disable()
+    set_checkpointing(model, "none")
     model.eval()
     assert_exact(stock.gradients(model), gradients)
 

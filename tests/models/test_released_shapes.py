@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
+from mmrm.models.config import CheckpointingMode
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.models.portable.critic import CriticRewardModel
 from mmrm.models.portable.language_model import LanguageModel
@@ -42,14 +44,14 @@ def backward(shapes: Shapes, trees: Sequence[SegmentTree]) -> Kernels:
     return kernels
 
 
-@pytest.mark.parametrize(("name", "checkpointing"), [("3b", False), ("7b", True)])
+@pytest.mark.parametrize(("name", "checkpointing"), [("3b", "none"), ("7b", "full")])
 def test_every_layer_takes_the_varlen_kernel_and_every_weight_gets_a_gradient(
-    name: str, checkpointing: bool
+    name: str, checkpointing: CheckpointingMode
 ) -> None:
     shapes = shapes_of(ScalarRewardModel, name, checkpointing=checkpointing)
     kernels = backward(shapes, shapes.pairs(2))
     layers = len(shapes.model.model.language_model.layers) + len(shapes.model.model.visual.blocks)
-    assert kernels.counts[VARLEN] == layers * (1 + checkpointing)
+    assert kernels.counts[VARLEN] == layers * (2 if checkpointing == "full" else 1)
     assert not [kernel for kernel in kernels.counts if "scaled_dot_product" in kernel]
     for weight, parameter in shapes.model.named_parameters():
         assert parameter.grad is not None, weight
@@ -65,8 +67,8 @@ def test_the_device_is_asked_once_a_row(pairs: int) -> None:
     assert backward(shapes, shapes.pairs(pairs)).counts[ASKED] == 1
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_sharing_takes_no_more_memory_than_not_sharing(checkpointing: bool) -> None:
+@pytest.mark.parametrize("checkpointing", get_args(CheckpointingMode))
+def test_sharing_takes_no_more_memory_than_not_sharing(checkpointing: CheckpointingMode) -> None:
     shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=checkpointing)
     pairs = shapes.pairs(2)
     shared = backward(shapes, pairs).peak
@@ -77,7 +79,7 @@ def test_sharing_takes_no_more_memory_than_not_sharing(checkpointing: bool) -> N
 @pytest.mark.parametrize("kind", [LanguageModel, CriticRewardModel])
 def test_no_tensor_holds_a_vocabulary_for_every_token(kind: type[nn.Module]) -> None:
     """The largest one is that of the embeddings; logits exist for a chunk of labels."""
-    shapes = shapes_of(kind, "7b", checkpointing=True)
+    shapes = shapes_of(kind, "7b", checkpointing="full")
     vision = vision_tokens(shapes.model.config)
     sizes = enumerate(pair_sizes(2, 0, FULL))
     row = shapes.row([judgements_tree(size, vision, seed, 8) for seed, size in sizes])
@@ -100,7 +102,7 @@ def test_without_gradients_memory_is_that_of_a_layer() -> None:
 
 def test_a_full_fine_tune_of_7b_fits_into_one_large_device() -> None:
     """Weights, gradients and both moments in bf16, eight pairs in a row with activation checkpointing: 139 GiB are there."""
-    shapes = shapes_of(ScalarRewardModel, "7b", checkpointing=True)
+    shapes = shapes_of(ScalarRewardModel, "7b", checkpointing="full")
     optimizer = make_optimizer(
         shapes.model, OptimConfig(learning_rate=1e-6, records_per_step=8, max_steps=1)
     )

@@ -175,10 +175,10 @@ def test_the_released_shapes_have_the_parameters_of_the_released_checkpoints(nam
 
 def test_ratios_compare_the_same_task() -> None:
     results = [
-        SpeedResult("training", STOCK, False, 1.0, 0.1, 1.0),
-        SpeedResult("training", UNSHARED, False, None, None, None),
-        SpeedResult("training", SHARED, False, 3.0, 0.3, 1.0),
-        SpeedResult("training", SHARED, True, 2.0, 0.2, 1.0),
+        SpeedResult("training", STOCK, "none", 1.0, 0.1, 0.2, 1.0),
+        SpeedResult("training", UNSHARED, "none", None, None, None, None),
+        SpeedResult("training", SHARED, "none", 3.0, 0.3, 0.6, 1.0),
+        SpeedResult("training", SHARED, "full", 2.0, 0.2, 0.4, 1.0),
     ]
     found = with_ratios(results)
     assert [(one.times_stock, one.times_unshared) for one in found] == [
@@ -247,7 +247,13 @@ def test_a_run_writes_its_figures(
     )
     said = capsys.readouterr().out
     assert "packed, shared" in said
-    assert '"times_stock"' in (tmp_path / "found.json").read_text()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {"device", "commit", "torch", "shape"} <= found["about"].keys()
+    trained = [one for one in found["results"] if one["what"] == TRAINING]
+    modes = {one["checkpointing"] for one in trained if one["variant"] == SHARED}
+    assert modes == {"none", "linear", "attention", "full"}
+    for one in found["results"]:
+        assert one["mfu_with_copies"] > one["mfu"] > 0
     assert parse([]).pairs == 8
 
 

@@ -386,6 +386,9 @@ def descend_on(
         f"deepspeed={deepspeed}",
         f"output.folder={folder}",
     ]
+    if deepspeed != NONE:
+        # Sharded weights are gathered again for what is computed again.
+        changes.append("optim.activation_checkpointing=linear")
     recipe = read_recipe(recipe_path, changes)
     model: Any = make_model(recipe)
     family = model.config.model_type

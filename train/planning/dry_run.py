@@ -467,13 +467,12 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
         balancing.append("load-balancing loss times the router_aux_loss_coef of config.json")
     elif optim.router_aux_loss_coef:
         balancing.append(f"load-balancing loss times {optim.router_aux_loss_coef:g}")
-    checkpointing = "on" if optim.activation_checkpointing else "off"
     return [
         f"{optim.optimizer}: {rates}",
         f"schedule {optim.schedule}, warm-up over {optim.warmup_ratio:.0%} of the steps",
         f"betas {optim.betas[0]:g} and {optim.betas[1]:g}, weight decay {optim.weight_decay:g}",
         f"gradient norm clipped to {optim.max_grad_norm:g}",
-        f"activation checkpointing {checkpointing}",
+        f"activation checkpointing {optim.activation_checkpointing}",
         *balancing,
     ]
 

@@ -121,12 +121,14 @@ def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> MachineFit:
 def possible_changes(recipe: Recipe, num_gpus: int) -> list[dict[str, Any]]:
     """Return sets of keys and values that save memory, the least change first."""
     checkpointing: dict[str, Any] = {}
-    if not recipe.optim.activation_checkpointing:
-        checkpointing["optim.activation_checkpointing"] = True
+    if recipe.optim.activation_checkpointing != "full":
+        checkpointing["optim.activation_checkpointing"] = "full"
     quantised = recipe.optim.lora is not None and recipe.optim.lora.quantise == "nf4"
     sharded = ["zero2", "zero3"] if num_gpus > 1 and not quantised else []
 
     changes: list[dict[str, Any]] = []
+    if recipe.optim.activation_checkpointing == "none" and recipe.optim.compile == "none":
+        changes.append({"optim.activation_checkpointing": "linear"})
     if checkpointing:
         changes.append(checkpointing)
     changes += [checkpointing | {"deepspeed": name} for name in sharded]
@@ -144,7 +146,8 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """Return a recipe with some keys of `possible_changes` set."""
     optim = recipe.optim
     if "optim.activation_checkpointing" in changes:
-        optim = optim.model_copy(update={"activation_checkpointing": True})
+        mode = changes["optim.activation_checkpointing"]
+        optim = optim.model_copy(update={"activation_checkpointing": mode})
     if "optim.lora.rank" in changes:
         quantise = changes.get("optim.lora.quantise", "none")
         lora = optim.lora or LoraConfig(rank=changes["optim.lora.rank"])

@@ -7,7 +7,7 @@ buffers and what the allocator keeps in reserve come on top.
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mmrm.models.config import HeadConfig
+from mmrm.models.config import CheckpointingMode, HeadConfig
 from mmrm.models.families.family import Shape
 from mmrm.models.portable.head_columns import hidden_widths
 from mmrm.train.recipe.deepspeed_config import (
@@ -71,10 +71,10 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     A layer or vision block keeps `shape.kept_for_backward` numbers. They were counted kernel by
     kernel on the released models, with tensors without values.
     `tests/train/planning/test_memory.py` checks that the estimate is within 5 %. Under activation
-    checkpointing only the input of a layer is kept, and one layer at a time is computed again, with
-    the gradients of its parts. A frozen vision tower keeps nothing. Adapted experts keep the sums of
-    their weights and adapters. The logits of an LM head, the workspace of libraries and the rounding
-    of the allocator come on top.
+    checkpointing only the input of a layer is kept, with the results that the mode keeps, and one
+    layer at a time is computed again, with the gradients of its parts. A frozen vision tower keeps
+    nothing. Adapted experts keep the sums of their weights and adapters. The logits of an LM head,
+    the workspace of libraries and the rounding of the allocator come on top.
 
     Args:
         recipe: The recipe.
@@ -82,26 +82,44 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
         tokens: The tokens of the row.
         patches: The vision patches of the row.
     """
-    per_layer, per_block = shape.kept_for_backward
+    mode = recipe.optim.activation_checkpointing
+    num_layers = shape.num_hidden_layers
     num_blocks = shape.vision_config.depth
     patch_width = shape.vision_config.width
-    if recipe.optim.activation_checkpointing:
-        recomputed = shape.recomputed_for_backward + shape.gradients_of_layer
-        per_token = shape.num_hidden_layers * shape.hidden_size + recomputed
-        per_patch = num_blocks * patch_width
-    else:
-        per_token = shape.num_hidden_layers * per_layer
+    if mode == "none":
+        per_layer, per_block = shape.kept_for_backward
+        per_token = num_layers * per_layer
         per_patch = num_blocks * per_block
+    else:
+        of_layer, of_block = kept_results(shape, mode)
+        computed_again = shape.recomputed_for_backward - of_layer + shape.gradients_of_layer
+        per_token = num_layers * (shape.hidden_size + of_layer) + computed_again
+        per_patch = num_blocks * (patch_width + of_block)
     per_patch += 7 * patch_width
     if "vision_tower" in recipe.backbone.freeze or recipe.optim.lora is not None:
         per_patch = 0
     adapted_weights = 0
     if recipe.optim.lora is not None and recipe.optim.lora.experts:
         adapted_weights = shape.count().experts
-        if recipe.optim.activation_checkpointing:
+        if mode != "none":
             adapted_weights //= shape.num_hidden_layers
     numbers = tokens * per_token + patches * per_patch + adapted_weights
     return numbers * bytes_per_weight(recipe)
+
+
+def kept_results(shape: Shape, mode: CheckpointingMode) -> tuple[int, int]:
+    """Return the counts of numbers that activation checkpointing keeps besides inputs of layers.
+
+    The first is for a token in a layer of the language model, the second for a patch in a block of
+    the vision tower. Two numbers for each head of attention are left out.
+    """
+    if mode == "full":
+        return 0, 0
+    of_attention = shape.attention_outputs
+    if mode == "attention":
+        return of_attention
+    of_linear_layers = shape.linear_outputs
+    return of_attention[0] + of_linear_layers[0], of_attention[1] + of_linear_layers[1]
 
 
 def trained(recipe: Recipe, shape: Shape) -> tuple[int, int]:

@@ -162,6 +162,12 @@ def optim_rules(recipe: Recipe) -> Iterator[Broken]:
             "remove it"
         )
         yield Broken(message, ("optim.head_learning_rate", "method.type"))
+    if optim.activation_checkpointing == "linear" and optim.compile == "layers":
+        message = (
+            "the results of linear layers cannot be kept inside of compiled MLPs; set "
+            "optim.compile=none, or optim.activation_checkpointing to attention, full or none"
+        )
+        yield Broken(message, ("optim.activation_checkpointing", "optim.compile"))
     yield from _frozen_part_rules(recipe)
 
     names = deepspeed_names()

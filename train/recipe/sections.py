@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mmrm.data.config.section import Count, Rate, Ratio, Section, Share
 from mmrm.data.errors import UserError
@@ -26,7 +26,7 @@ from mmrm.eval.benchmarks.registry import BenchmarkConfig
 from mmrm.eval.judges.judging_config import JudgingConfig
 from mmrm.eval.protocol import ProtocolConfig
 from mmrm.eval.results.run_folder import HELD_OUT
-from mmrm.models.config import BackboneConfig, CritiqueConfig
+from mmrm.models.config import BackboneConfig, CheckpointingMode, CritiqueConfig
 from mmrm.models.heads.registry import AnyHead
 from mmrm.models.heads.score_head import ScoreHeadConfig
 
@@ -132,8 +132,12 @@ class OptimConfig(Section):
     tokens. On CUDA, `auto` measures the memory from the second step on to find the size that fits.
     On a CPU it takes 4096. Under ZeRO-3 a number is approached in the same way. The value does not
     change what the model learns."""
-    activation_checkpointing: bool = True
-    """Recompute the layers in the backward pass instead of keeping their activations."""
+    activation_checkpointing: CheckpointingMode = "full"
+    """What is computed again in the backward pass instead of being kept in memory: `none` nothing;
+    `linear` all but the results of linear layers and of attention, which takes about half of the
+    memory and little time; `attention` all but the results of attention, which suits long prompts;
+    `full` whole layers. The gradients are the same. True and false, as recipes had it before, mean
+    `full` and `none`."""
     compile: Literal["none", "layers"] = "none"
     """`layers` compiles the MLPs and norms of the language model and the vision tower with
     torch.compile. Compiling takes minutes at the start. It makes steps faster on CUDA."""
@@ -143,6 +147,14 @@ class OptimConfig(Section):
     backbone's config.json (0.001 if it has none), as TRL's other trainers do by default."""
     lora: LoraConfig | None = None
     """Train low-rank adapters. Null trains all weights that `backbone.freeze` does not freeze."""
+
+    @field_validator("activation_checkpointing", mode="before")
+    @classmethod
+    def _accept_boolean(cls, value: object) -> object:
+        """Turn the true and false of older recipes, which run folders also contain, into modes."""
+        if isinstance(value, bool):
+            return "full" if value else "none"
+        return value
 
     def warmup_steps(self, steps: int) -> int:
         """Return the number of steps of warm-up in a run of `steps` optimizer steps."""

@@ -7,6 +7,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from mmrm.data.errors import UserError
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.backbone import (
     compute_in_half,
     load_critic,
@@ -40,8 +41,7 @@ def make_model(recipe: Recipe) -> nn.Module:
     model = load_model(recipe, backbone, nf4=is_4_bit)
     if not has_master_weights and recipe.backbone.dtype == "bfloat16":
         compute_in_half(model, device())
-    if recipe.optim.activation_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    set_checkpointing(model, recipe.optim.activation_checkpointing)
     if recipe.optim.compile == "layers":
         compile_layers(model.model)
     if lora is None:

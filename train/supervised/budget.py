@@ -193,7 +193,7 @@ def single_record_message(cost: int) -> str:
     """
     return (
         f"Out of memory in a packed row of a single record, {cost:,} tokens (a vision patch counts "
-        f"as {PATCH_COST}). Set optim.activation_checkpointing=true, lower backbone.max_pixels, "
+        f"as {PATCH_COST}). Set optim.activation_checkpointing=full, lower backbone.max_pixels, "
         "use a deepspeed configuration that shards or offloads more, or train adapters "
         "(optim.lora)."
     )

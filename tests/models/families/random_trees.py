@@ -460,8 +460,8 @@ class Errors:
 LOW_PRECISIONS = ("float32", "bfloat16")
 
 
-def compare_rows(family: str, seeds: Sequence[int], folder: Path) -> dict[str, Errors]:
-    """Compare random rows of a family, and return the errors by precision.
+def compare_rows(family: str, seeds: Sequence[int], folder: Path) -> Iterator[dict[str, Errors]]:
+    """Compare random rows of a family, and yield the errors by precision after each row.
 
     In float64 our model and the stock model must agree in every row; see `assert_equal`. Their
     errors in lower precisions are only summed up; see `Errors.assert_no_worse`.
@@ -480,16 +480,16 @@ def compare_rows(family: str, seeds: Sequence[int], folder: Path) -> dict[str, E
         assert_equal(ours, exact)
         for dtype, errors in errors_by_precision.items():
             errors.add(*models[dtype].compare(seed), exact)
-    return errors_by_precision
+        yield errors_by_precision
 
 
 def main(count: int, families: Sequence[str]) -> None:
     """Compare `count` random rows of families, and print our errors as multiples of the stock's."""
     for family in families:
         with tempfile.TemporaryDirectory() as folder:
-            errors_by_precision = compare_rows(family, range(count), Path(folder))
+            errors_after_rows = list(compare_rows(family, range(count), Path(folder)))
         print(f"{family}: {count} rows are equal in float64")
-        for dtype, errors in errors_by_precision.items():
+        for dtype, errors in errors_after_rows[-1].items():
             errors.assert_no_worse()
             ratios = errors.ratios()
             gradient_ratios = errors.gradient_ratios()

@@ -14,8 +14,9 @@ from torch import nn
 from mmrm.data.errors import CheckpointError, RecordError
 from mmrm.data.preference import text
 from mmrm.models import compatibility
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.backbone import load_critic, load_language_model, load_scalar
-from mmrm.models.config import BackboneConfig, SamplingConfig
+from mmrm.models.config import BackboneConfig, CheckpointingMode, SamplingConfig
 from mmrm.models.encoder import Encoder, Span
 from mmrm.models.families import qwen3_5
 from mmrm.models.families.qwen3_5_layers import PackedGatedDeltaNet
@@ -210,12 +211,15 @@ def scored(model: Any, encoder: Encoder) -> tuple[torch.Tensor, dict[str, torch.
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-def test_activation_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["linear", "attention", "full"])
+def test_activation_checkpointing_changes_no_gradient(
+    tmp_path: Path, mode: CheckpointingMode
+) -> None:
     encoder = tiny.encoder(FAMILY)
     model = reward_model(tmp_path, FAMILY).train()
     scores, expected = scored(model, encoder)
 
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    set_checkpointing(model, mode)
 
     scores_again, found = scored(model, encoder)
     assert_exact(scores_again, scores)

@@ -71,13 +71,15 @@ def test_larger_errors_are_excesses() -> None:
 def test_errors_in_fp32_and_bf16_are_no_larger_than_the_stock_models(
     tmp_path: Path, family: str
 ) -> None:
-    errors_by_precision = compare_rows(family, range(2000, 2000 + NUM_ROWS), tmp_path / "few")
-    if any(errors.excesses() for errors in errors_by_precision.values()):
-        # One row can have a larger error than all others together: on an AMD EPYC with AVX2, single
-        # rows of Qwen3.5 had 0.25 to 9.2 times the stock model's. More rows then decide, by a
-        # stricter rule.
-        rows = range(2000, 2000 + ENOUGH_ROWS)
-        errors_by_precision = compare_rows(family, rows, tmp_path / "enough")
+    # One row can have a larger error than all others together: on an AMD EPYC with AVX2, single rows
+    # of Qwen3.5 had 0.25 to 9.2 times the stock model's. More rows then decide, in the end by a
+    # stricter rule.
+    rows = range(2000, 2000 + ENOUGH_ROWS)
+    errors_by_precision: dict[str, Errors] = {}
+    for num_rows, errors_by_precision in enumerate(compare_rows(family, rows, tmp_path), start=1):
+        is_checked = num_rows % NUM_ROWS == 0
+        if is_checked and not any(errors.excesses() for errors in errors_by_precision.values()):
+            break
     for errors in errors_by_precision.values():
         errors.assert_no_worse()
 

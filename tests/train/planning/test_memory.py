@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeTextModel
 
+from mmrm.models.config import CheckpointingMode
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
 from mmrm.models.families.registry import FAMILIES, PUBLISHED
@@ -189,22 +191,36 @@ def test_fp32_adapters_and_reference_models(tmp_path: Path) -> None:
     assert memory[1] - memory[0] == pytest.approx(2 * trained(without, shape)[0])
 
 
-COUNTED = [
-    ("3b", False),
-    ("7b", True),
-    ("Qwen/Qwen2-VL-2B-Instruct", False),
-    ("Qwen/Qwen3-VL-2B-Instruct", False),
+COUNTED: list[tuple[str, CheckpointingMode]] = [
+    ("3b", "none"),
+    ("3b", "linear"),
+    ("7b", "attention"),
+    ("7b", "full"),
+    ("Qwen/Qwen2-VL-2B-Instruct", "none"),
+    ("Qwen/Qwen2-VL-2B-Instruct", "linear"),
+    ("Qwen/Qwen3-VL-2B-Instruct", "none"),
+    ("Qwen/Qwen3-VL-2B-Instruct", "linear"),
+    ("Qwen/Qwen3-VL-2B-Instruct", "attention"),
+    ("Qwen/Qwen3-VL-30B-A3B-Instruct", "full"),
+    ("Qwen/Qwen3-VL-30B-A3B-Instruct", "linear"),
+    ("Qwen/Qwen3-VL-235B-A22B-Instruct", "none"),
+    ("OpenGVLab/InternVL3-2B-hf", "none"),
+    ("OpenGVLab/InternVL3-2B-hf", "linear"),
+    ("OpenGVLab/InternVL3_5-8B-HF", "full"),
+    ("lkhl/VideoLLaMA3-2B-Image-HF", "none"),
+    ("lkhl/VideoLLaMA3-2B-Image-HF", "linear"),
+    ("zai-org/GLM-4.1V-9B-Thinking", "none"),
+    ("zai-org/GLM-4.1V-9B-Thinking", "linear"),
+    ("nvidia/Cosmos3-Edge", "none"),
+    ("nvidia/Cosmos3-Edge", "linear"),
+    ("nvidia/Cosmos3-Edge", "full"),
 ]
-COUNTED += [("Qwen/Qwen3-VL-30B-A3B-Instruct", True), ("Qwen/Qwen3-VL-235B-A22B-Instruct", False)]
-COUNTED += [("OpenGVLab/InternVL3-2B-hf", False), ("OpenGVLab/InternVL3_5-8B-HF", True)]
-COUNTED += [("lkhl/VideoLLaMA3-2B-Image-HF", False), ("zai-org/GLM-4.1V-9B-Thinking", False)]
-COUNTED += [("nvidia/Cosmos3-Edge", False), ("nvidia/Cosmos3-Edge", True)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "checkpointing"), COUNTED)
 def test_activations_are_those_of_the_kernels(
-    size: str, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+    size: str, checkpointing: CheckpointingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forward and backward run on tensors without values, and what is alive at the peak is counted.
 
@@ -216,9 +232,7 @@ def test_activations_are_those_of_the_kernels(
         )
     shape = (SHAPES | PUBLISHED)[size]
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
-    recipe = read_recipe(
-        BASEREWARD, [f"optim.activation_checkpointing={str(checkpointing).lower()}"]
-    )
+    recipe = read_recipe(BASEREWARD, [f"optim.activation_checkpointing={checkpointing}"])
     shapes = shapes_of(family.parts().scalar, size, checkpointing=checkpointing)
     sizes = (
         ((40, 40, 8), (4, 1000, 8))
@@ -276,17 +290,15 @@ def test_adapters_of_experts_are_counted_and_keep_sums() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", get_args(CheckpointingMode))
 def test_activations_of_recurrent_layers_are_those_of_long_segments(
-    checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+    checkpointing: CheckpointingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As above, with eight layers and 10 % of tolerance: padding depends on the lengths of segments."""
     shape = replace(PUBLISHED["Qwen/Qwen3.5-0.8B"], num_hidden_layers=8)
     monkeypatch.setitem(PUBLISHED, "eight layers", shape)
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
-    recipe = read_recipe(
-        BASEREWARD, [f"optim.activation_checkpointing={str(checkpointing).lower()}"]
-    )
+    recipe = read_recipe(BASEREWARD, [f"optim.activation_checkpointing={checkpointing}"])
     shapes = shapes_of(family.parts().scalar, "eight layers", checkpointing=checkpointing)
     vision = vision_tokens(shapes.model.config)
     trees = [pair_tree(PairSize(64, 64, 1000, (200, 200)), vision, seed) for seed in range(4)]

@@ -115,6 +115,14 @@ def test_the_message_holds_place_key_value_and_advice(tmp_path: Path) -> None:
     assert "did you mean epochs?" in str(caught.value)
 
 
+@pytest.mark.parametrize(("written", "mode"), [("true", "full"), ("false", "none")])
+def test_older_recipes_switch_activation_checkpointing_on_and_off(
+    tmp_path: Path, written: str, mode: str
+) -> None:
+    recipe = read_recipe(write(tmp_path), [f"optim.activation_checkpointing={written}"])
+    assert recipe.optim.activation_checkpointing == mode
+
+
 def test_a_right_recipe_is_read(tmp_path: Path) -> None:
     recipe = read_recipe(
         write(tmp_path),

@@ -46,6 +46,11 @@ CASES = {
         ["backbone.attention=varlen"],
         ["backbone.dtype=bfloat16"],
     ),
+    "kept_inside_of_compiled_layers": (
+        "optim.activation_checkpointing",
+        ["optim.activation_checkpointing=linear", "optim.compile=layers"],
+        ["optim.activation_checkpointing=attention"],
+    ),
     "something_to_train": (
         "backbone.freeze",
         [JUDGE, ALL_FROZEN],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func
 
 from mmrm.data.errors import UserError
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.backbone import load_scalar
-from mmrm.models.config import BackboneConfig
+from mmrm.models.config import BackboneConfig, CheckpointingMode
 from mmrm.models.heads.score_head import ScoreHeadConfig
 from mmrm.models.packing.segments import Output, Segment, SegmentTree
 from mmrm.models.portable.reward import ScalarReward
@@ -64,14 +65,13 @@ def stock_loss(model: ScalarReward, seed: int) -> tuple[Tensor, dict[str, Tensor
 
 @pytest.mark.numerics
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", get_args(CheckpointingMode))
 def test_the_loss_of_a_row_and_its_gradients_are_the_stock_models(
-    tmp_path: Path, checkpointing: bool
+    tmp_path: Path, checkpointing: CheckpointingMode
 ) -> None:
     model = reward_model(tmp_path, NAME)
-    if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()
+    set_checkpointing(model, checkpointing)
+    model.train()
     watch = RouterWatch(model, 1.0)
     assert watch.num_layers == 2
     for seed in range(5):

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmrm.data.preference import Preference, text_responses
+from mmrm.models.activations import set_checkpointing
 from mmrm.models.backbone import embed_patches, set_attention
 from mmrm.models.build_embedded import train_tokenizer
-from mmrm.models.config import BackboneConfig
+from mmrm.models.config import BackboneConfig, CheckpointingMode
 from mmrm.models.encoder import Encoder
 from mmrm.models.families.registry import family_of
 from mmrm.models.packing.packed_batch import pack
@@ -160,11 +161,14 @@ class SpeedResult:
     """The task, such as TRAINING."""
     variant: str
     """The way in which the pairs are computed, such as SHARED."""
-    checkpointing: bool
-    """With activation checkpointing."""
+    checkpointing: CheckpointingMode
+    """The mode of activation checkpointing."""
     pairs_per_second: float | None
     mfu: float | None
     """`unique_work` per second, as a share of `matrix_rate`."""
+    mfu_with_copies: float | None
+    """The same, with prompts and images counted for each response, as frameworks that copy them
+    count. It can exceed 1 where they are computed once."""
     peak_gib: float | None
     rows: int = 1
     """Rows, or batches of the stock variant, into which the pairs were cut to fit into memory."""
@@ -186,17 +190,20 @@ class Bench:
     """Measured calls, of which the median counts."""
     pairs_per_tree: int = 1
 
-    def measure_variant(self, task: str, variant: str, checkpointing: bool = False) -> SpeedResult:
+    def measure_variant(
+        self, task: str, variant: str, checkpointing: CheckpointingMode = "none"
+    ) -> SpeedResult:
         """Measure one variant of a task, in as few rows as fit into memory.
 
         Args:
             task: TRAINING, INFERENCE, LOG_PROBABILITIES or TWO_PAIRS.
             variant: STOCK, UNSHARED, SHARED, COMPILED or APART.
-            checkpointing: Use activation checkpointing.
+            checkpointing: The mode of activation checkpointing.
         """
         # A backward pass computes twice as much as the forward pass.
         num_passes = 1 if task in (INFERENCE, LOG_PROBABILITIES) else 3
         work = num_passes * unique_work(self.model, self.trees)
+        work_with_copies = num_passes * unique_work(self.model, unshared(self.trees))
         num_pairs = self.pairs_per_tree * len(self.trees)
         for power in range(len(self.trees).bit_length()):
             num_rows = 2**power
@@ -212,30 +219,34 @@ class Bench:
                 checkpointing,
                 pairs_per_second=num_pairs / seconds_a_call,
                 mfu=work / self.rate / seconds_a_call,
+                mfu_with_copies=work_with_copies / self.rate / seconds_a_call,
                 peak_gib=peak_gib,
                 rows=num_rows,
             )
         return SpeedResult(
-            task, variant, checkpointing, pairs_per_second=None, mfu=None, peak_gib=None
+            task,
+            variant,
+            checkpointing,
+            pairs_per_second=None,
+            mfu=None,
+            mfu_with_copies=None,
+            peak_gib=None,
         )
 
     def _measure_rows(
-        self, task: str, variant: str, num_rows: int, checkpointing: bool
+        self, task: str, variant: str, num_rows: int, checkpointing: CheckpointingMode
     ) -> tuple[float, float]:
         """Return median seconds and peak GiB of a variant whose pairs are cut into `num_rows` rows.
 
         The changes that the variant makes to the model are undone.
         """
         try:
-            if checkpointing:
-                self.model.gradient_checkpointing_enable(
-                    gradient_checkpointing_kwargs={"use_reentrant": False}
-                )
+            set_checkpointing(self.model, checkpointing)
             call = self.measured_call(task, variant, num_rows)
             return measure(call, self.model.device, self.repeats)
         finally:
             self.model.zero_grad(set_to_none=True)
-            self.model.gradient_checkpointing_disable()
+            set_checkpointing(self.model, "none")
             restore_layers(self.model.model)
 
     def measured_call(self, task: str, variant: str, num_rows: int = 1) -> Callable[[], None]:

@@ -13,9 +13,13 @@ from rich.console import Console
 
 from mmrm.data.display.study_result import StudyResult
 from mmrm.data.display.table import Column, Table
+from mmrm.data.package import clone
 from mmrm.data.storage.files import write_json
+from mmrm.models.activations import set_checkpointing
+from mmrm.models.config import CheckpointingMode
 from mmrm.models.portable.critic import CriticRewardModel
 from mmrm.models.portable.reward import ScalarRewardModel
+from mmrm.train.runs.provenance import commit
 from mmrm.train.studies.speed.measure import (
     APART,
     COMPILED,
@@ -83,9 +87,10 @@ def write(result: StudyResult, file: Path) -> None:
 
 def measurement_context(options: argparse.Namespace) -> dict[str, str]:
     """Return the machine, the versions and the settings that a speed depends on."""
-    device = f"CPU with {torch.get_num_threads()} thread(s)"
+    device = f"{processor_name()}, {torch.get_num_threads()} thread(s)"
     if options.device.type != "cpu":
         device = torch.cuda.get_device_name(options.device)
+    state = commit(clone())
     return {
         "date": date.today().isoformat(),
         "device": device,
@@ -96,7 +101,18 @@ def measurement_context(options: argparse.Namespace) -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
+        "commit": f"{state['commit']}{' with changes' if state['dirty'] else ''}",
     }
+
+
+def processor_name() -> str:
+    """Return the name of the processor, or of its architecture where Linux does not tell the name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def sizes_of(options: argparse.Namespace, count: int) -> list[PairSize]:
@@ -126,7 +142,7 @@ def measure_step(options: argparse.Namespace) -> StudyResult:
         ScalarRewardModel, options.shape, options.device, options.dtype
     )
     if options.device.type == "cuda":
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        set_checkpointing(model, "full")
     num_steps = options.repeats + 1  # the first one warms up
     sizes = sizes_of(options, options.pairs * num_steps)
     speed = step_speed(model, sizes, options.pairs, options.workers)
@@ -165,7 +181,7 @@ def measure_variants(
     for bench, task, variant, checkpointing in measurements(options, sizes, model, rate):
         result = bench.measure_variant(task, variant, checkpointing)
         speed = figure_text(result.pairs_per_second, "{:.2f} pairs/s", "does not fit")
-        description = f"{task}, checkpointing" if checkpointing else task
+        description = task if checkpointing == "none" else f"{task}, checkpointing {checkpointing}"
         console.print(f"{description}, {variant}: {speed}", style="dim")
         results.append(result)
     results = with_ratios(results)
@@ -182,11 +198,12 @@ def measure_variants(
 
 def measurements(
     options: argparse.Namespace, sizes: Sequence[PairSize], model: CriticRewardModel, rate: float
-) -> list[tuple[Bench, str, str, bool]]:
+) -> list[tuple[Bench, str, str, CheckpointingMode]]:
     """Return the measurements of the study, in their order.
 
-    A measurement consists of a bench with the model and the pairs, a task, a variant of it, and
-    True if activation checkpointing is used.
+    A measurement consists of a bench with the model and the pairs, a task, a variant of it, and the
+    mode of activation checkpointing. The modes that keep a part of the results are measured on
+    packed rows that share prompts and images.
 
     Compiled variants are the last ones, because a compiler may be missing.
 
@@ -205,15 +222,21 @@ def measurements(
     judgements = replace(pairs, trees=judgement_trees)
     double_pairs = replace(pairs, trees=two_pairs(pair_trees), pairs_per_tree=2)
 
-    tasks = [(TRAINING, False), (TRAINING, True), (INFERENCE, False)]
-    planned = []
+    tasks: list[tuple[str, CheckpointingMode]] = [
+        (TRAINING, "none"),
+        (TRAINING, "full"),
+        (INFERENCE, "none"),
+    ]
+    planned: list[tuple[Bench, str, str, CheckpointingMode]] = []
     for task, checkpointing in tasks:
         for variant in (STOCK, UNSHARED, SHARED):
             planned.append((pairs, task, variant, checkpointing))
+    planned.append((pairs, TRAINING, SHARED, "linear"))
+    planned.append((pairs, TRAINING, SHARED, "attention"))
     for variant in (APART, SHARED):
-        planned.append((double_pairs, TWO_PAIRS, variant, False))
+        planned.append((double_pairs, TWO_PAIRS, variant, "none"))
     for variant in (UNSHARED, SHARED):
-        planned.append((judgements, LOG_PROBABILITIES, variant, False))
+        planned.append((judgements, LOG_PROBABILITIES, variant, "none"))
     if options.compile:
         for task, checkpointing in tasks:
             planned.append((pairs, task, COMPILED, checkpointing))
@@ -261,7 +284,16 @@ def results_table(results: Sequence[SpeedResult], title: str, has_cuda: bool) ->
         has_cuda: True if the memory is that of a CUDA device, not of the process so far.
     """
     memory = "peak GiB" if has_cuda else "RSS GiB so far"
-    heads = ("checkpointing", "rows", "pairs/s", "MFU", memory, "x stock", "x unshared")
+    heads = (
+        "checkpointing",
+        "rows",
+        "pairs/s",
+        "MFU",
+        "MFU with copies",
+        memory,
+        "x stock",
+        "x unshared",
+    )
     columns = (Column(""), Column("variant"), *(Column(head, is_number=True) for head in heads))
     rows = []
     for result in results:
@@ -269,10 +301,11 @@ def results_table(results: Sequence[SpeedResult], title: str, has_cuda: bool) ->
             (
                 result.what,
                 result.variant,
-                "on" if result.checkpointing else "off",
+                result.checkpointing,
                 str(result.rows),
                 figure_text(result.pairs_per_second, absent="does not fit"),
                 figure_text(result.mfu, "{:.1%}"),
+                figure_text(result.mfu_with_copies, "{:.1%}"),
                 figure_text(result.peak_gib),
                 figure_text(result.times_stock),
                 figure_text(result.times_unshared),
