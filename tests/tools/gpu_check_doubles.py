@@ -6,12 +6,29 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tools.gpu_check.lines import Found, SkippedError
 
 
 def right() -> Found:
     return Found(True, "as | it should be", {"figure": 1.0})
+
+
+def right_again() -> Found:
+    return right()
+
+
+def machine(file: str) -> Found:
+    """Say that the machine is the one whose name is in a file."""
+    return Found(True, Path(file).read_text())
+
+
+def counted(file: str, least: str) -> Found:
+    """Count the calls in a file, and pass from call `least` on."""
+    with Path(file).open("a") as calls:
+        calls.write("x")
+    return Found(len(Path(file).read_text()) >= int(least), "as it should be")
 
 
 def wrong() -> Found:

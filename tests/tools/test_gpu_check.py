@@ -6,10 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from mmrm.models.config import CheckpointingMode
+from mmrm.train.studies.speed import tree_speed
+from mmrm.train.studies.speed.tree_cases import CASES, SMALL_IMAGE
+from mmrm.train.studies.speed.workload import EMBEDDED
+from tests.train.test_throughput import TINY
+from tools.gpu_check import memory_and_speed, steps
 from tools.gpu_check.lines import Check
 from tools.gpu_check.run import CHECKS, CLONE, PARADIGMS, SURROUNDINGS, last_words, main
 
@@ -50,16 +58,22 @@ def checks(*names: str, seconds: float = 0.1) -> list[Check]:
     return [Check(name, f"{HERE}:{name}", seconds) for name in names]
 
 
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = json.loads((folder / "gpu_check.json").read_text())["lines"]
+    return lines
+
+
 def results(folder: Path) -> list[list[str]]:
-    lines = json.loads((folder / "gpu_check.json").read_text())["lines"]
-    return [[line["result"], line["said"]] for line in lines]
+    return [[line["result"], line["said"]] for line in lines_of(folder)]
 
 
 @pytest.mark.slow
 def test_what_goes_wrong_stays_in_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = checks("right", "without_a_package", "wrong", "refused", "not_here", "crash", "right")
+    made = checks(
+        "right", "without_a_package", "wrong", "refused", "not_here", "crash", "right_again"
+    )
     assert main(["--output", str(tmp_path)], made) == 1
     assert results(tmp_path) == [
         ["PASS", "as | it should be"],
@@ -79,7 +93,7 @@ def test_what_goes_wrong_stays_in_its_line(
 
 @pytest.mark.slow
 def test_the_budget_ends_what_runs_and_what_does_not_fit_is_not_begun(tmp_path: Path) -> None:
-    made = [*checks("right", "endless"), *checks("right", seconds=50)]
+    made = [*checks("right", "endless"), *checks("right_again", seconds=50)]
     assert main(["--output", str(tmp_path), "--minutes", "0.1"], made) == 1
     _, cut, late = results(tmp_path)
     assert cut[0] == "FAIL"
@@ -100,6 +114,32 @@ def test_single_lines_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["--only", "wrnog"], made)
     assert "no line is called wrnog; lines are: right; wrong" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_it_continues_where_the_last_start_ended(tmp_path: Path) -> None:
+    """What has passed is not made again, unless its name, --restart or another machine demands it."""
+    made = [
+        Check("machine", f"{HERE}:machine", 0.1),
+        Check("counted", f"{HERE}:counted", 0.1, (str(tmp_path / "count"), "3")),
+        Check("counted too", f"{HERE}:counted", 0.1, (str(tmp_path / "second"), "1")),
+    ]
+
+    def start(*options: str, machine: str = "one") -> tuple[int, list[int]]:
+        (tmp_path / "machine").write_text(machine)
+        checks = [replace(made[0], arguments=(str(tmp_path / "machine"),)), *made[1:]]
+        status = main(["--output", str(tmp_path / "out"), *options], checks)
+        names = [line["check"] for line in lines_of(tmp_path / "out")]
+        assert names == [check.name for check in made]
+        return status, [len((tmp_path / name).read_text()) for name in ("count", "second")]
+
+    # The first check passes at its third call.
+    assert start() == (1, [1, 1])
+    assert start() == (1, [2, 1])
+    assert start() == (0, [3, 1])
+    assert start() == (0, [3, 1])
+    assert start("--restart") == (0, [4, 2])
+    assert start(machine="another") == (0, [5, 3])
 
 
 def test_the_last_error_is_the_reason_whatever_follows_it() -> None:
@@ -126,3 +166,37 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*SURROUNDINGS, "GPU_CHECK_SCRATCH"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.slow
+def test_modes_and_trees_are_measured_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU measures at 7B, at the embedded shape on a CPU."""
+    monkeypatch.setitem(memory_and_speed.SIZES, EMBEDDED, TINY)
+    monkeypatch.setattr(memory_and_speed, "matrix_rate", lambda *_: 1e9)
+    monkeypatch.setattr(tree_speed, "LARGE_IMAGE", SMALL_IMAGE)
+
+    modes = memory_and_speed.checkpointing_modes()
+    trees = memory_and_speed.trees()
+
+    assert modes.right
+    for mode in get_args(CheckpointingMode):
+        assert modes.values[f"{mode}: pairs_per_second"] > 0
+        assert f"{mode}: " in modes.said
+    assert len(trees.values) == len(CASES) + 2
+    assert trees.right
+
+
+@pytest.mark.slow
+def test_a_whole_training_is_held_to_an_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_CHECK_SCRATCH", str(tmp_path))
+    few = ("data.sources.0.rows=128", "evaluation.benchmarks.0.limit=8")
+    monkeypatch.setattr(steps, "WHOLE", (*few, "evaluation.benchmarks.1.limit=8"))
+
+    found = steps.whole_training("2", "0", "none")
+
+    assert found.right
+    assert found.values.keys() == {"seconds", "vl_rewardbench", "multimodal_rewardbench"}
+    best = max(found.values["vl_rewardbench"], found.values["multimodal_rewardbench"])
+    assert not steps.whole_training("2", str(best + 1), "none").right

@@ -1,5 +1,6 @@
 """Where it runs: nothing of the project is imported, so that this line stands where others fail for a missing package."""
 
+import hashlib
 import platform
 import re
 import subprocess
@@ -45,8 +46,18 @@ def machine() -> Found:
         text=True,
         check=False,
     ).stdout
-    said = f"{named}; {known}, Python {platform.python_version()}; commit {commit.strip() or 'unknown'}"
+    said = f"{named}; {known}, Python {platform.python_version()}; commit {commit.strip() or 'unknown'}, code {code_digest()}"
     return Found(True, said + (f"; not installed: {absent}" if absent else ""), {"gpus": gpus})
+
+
+def code_digest() -> str:
+    """Return eight characters that change with any Python file of this clone, committed or not."""
+    digest = hashlib.sha256()
+    for folder in ("data", "models", "eval", "train", "tools", "tests"):
+        for path in sorted((CLONE / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(CLONE)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def installed(package: str) -> str | None:

@@ -1,9 +1,14 @@
 """How fast the machine is, and whether a row takes the memory that the plan says."""
 
+import argparse
+import statistics
 from collections.abc import Mapping
 
 import torch
+from rich.console import Console
 
+from mmrm.models.activations import set_checkpointing
+from mmrm.models.config import CheckpointingMode
 from mmrm.models.packing.packed_batch import pack
 from mmrm.models.packing.segments import SegmentTree
 from mmrm.models.portable.critic import CriticRewardModel
@@ -11,6 +16,7 @@ from mmrm.models.portable.reward import ScalarRewardModel
 from mmrm.train.planning.memory import GIB, activations
 from mmrm.train.recipe.parsing import read_recipe
 from mmrm.train.studies.speed.measure import (
+    COMPILED,
     INFERENCE,
     SHARED,
     STOCK,
@@ -20,6 +26,7 @@ from mmrm.train.studies.speed.measure import (
     measure,
 )
 from mmrm.train.studies.speed.throughput import with_ratios
+from mmrm.train.studies.speed.tree_speed import measure_trees
 from mmrm.train.studies.speed.workload import (
     EMBEDDED,
     FULL,
@@ -62,17 +69,17 @@ def throughput() -> Found:
     rate = matrix_rate(device(), dtype)
     model: CriticRewardModel = build(CriticRewardModel, shape, device(), dtype)
     bench = Bench(model, pairs(model, SIZES[shape], PAIRS if cuda else 2), rate, repeats=1)
-    tasks = ((TRAINING, True), (INFERENCE, False))
+    tasks: tuple[tuple[str, CheckpointingMode], ...] = ((TRAINING, "full"), (INFERENCE, "none"))
     found = with_ratios(
         [
-            bench.measure_variant(what, variant, on)
-            for what, on in tasks
+            bench.measure_variant(what, variant, mode)
+            for what, mode in tasks
             for variant in (STOCK, SHARED)
         ]
     )
     said, values = [], {"tflops": 2 * rate / 1e12}
     for one in found[1::2]:
-        name = f"{one.what}, checkpointing" if one.checkpointing else one.what
+        name = one.what if one.checkpointing == "none" else f"{one.what}, checkpointing"
         if one.pairs_per_second is None or one.mfu is None or one.peak_gib is None:
             said.append(f"{name}: does not fit")
             continue
@@ -98,6 +105,74 @@ def throughput() -> Found:
     )
 
 
+def checkpointing_modes() -> Found:
+    """Measure training on shared rows in each mode of activation checkpointing, and compiled where a mode allows it.
+
+    On a GPU, keeping more results must not be slower, and must take more memory.
+    """
+    shape = shape_that_fits({"7b": 60, "3b": 30})
+    is_cuda = torch.cuda.is_available()
+    dtype = torch.bfloat16 if is_cuda else torch.float32
+    leave_to_libraries(device())
+    rate = matrix_rate(device(), dtype)
+    model: CriticRewardModel = build(CriticRewardModel, shape, device(), dtype)
+    bench = Bench(model, pairs(model, SIZES[shape], PAIRS if is_cuda else 2), rate, repeats=1)
+    modes: tuple[CheckpointingMode, ...] = ("full", "attention", "linear", "none")
+    results = [bench.measure_variant(TRAINING, SHARED, mode) for mode in modes]
+    if is_cuda:
+        compiled: tuple[CheckpointingMode, ...] = ("full", "attention", "none")
+        results += [bench.measure_variant(TRAINING, COMPILED, mode) for mode in compiled]
+    texts: list[str] = []
+    values: dict[str, float] = {}
+    for result in results:
+        name = (
+            f"{result.checkpointing}, compiled"
+            if result.variant == COMPILED
+            else result.checkpointing
+        )
+        if result.pairs_per_second is None or result.mfu is None or result.peak_gib is None:
+            texts.append(f"{name}: does not fit")
+            continue
+        texts.append(
+            f"{name}: {result.pairs_per_second:.2f} pairs/s in {result.rows} row(s), "
+            f"MFU {result.mfu:.0%}, peak {result.peak_gib:.1f} GiB"
+        )
+        values[f"{name}: pairs_per_second"] = result.pairs_per_second
+        values[f"{name}: peak_gib"] = result.peak_gib
+        values[f"{name}: mfu"] = result.mfu
+    full, attention, linear = results[:3]
+    is_right = full.pairs_per_second is not None
+    if is_cuda and full.pairs_per_second and attention.pairs_per_second and linear.pairs_per_second:
+        fastest = max(full.pairs_per_second, attention.pairs_per_second)
+        is_right = linear.pairs_per_second > fastest
+    return Found(is_right, f"{shape}, training: {'; '.join(texts)}", values)
+
+
+def trees() -> Found:
+    """Measure conversations that begin alike as one tree, as `train/throughput.py --trees` does."""
+    is_cuda = torch.cuda.is_available()
+    options = argparse.Namespace(
+        shape=shape_that_fits({"7b": 60, "3b": 30}),
+        device=device(),
+        dtype=torch.bfloat16 if is_cuda else torch.float32,
+        repeats=1,
+        seed=0,
+    )
+    leave_to_libraries(device())
+    figures = measure_trees(options, Console()).figures["trees"]
+    texts: list[str] = []
+    values: dict[str, float] = {}
+    for line in figures:
+        name = f"{line['case']}, {line['what']}, images of {line['image_tokens']} tokens"
+        times_faster = statistics.median(line["ratios"])
+        texts.append(f"{name}: {times_faster:.2f} x")
+        values[name] = times_faster
+    is_faster = statistics.median(values.values()) > 1
+    return Found(
+        is_faster, f"{options.shape}, one tree against one a prompt: {'; '.join(texts)}", values
+    )
+
+
 def pairs(model: ScalarRewardModel, size: Workload, count: int) -> list[SegmentTree]:
     """Return pairs of the workload."""
     vision = vision_tokens(model.config)
@@ -118,7 +193,7 @@ def plan(shape: str = "3b") -> Found:
 
 def counted_and_planned(shape: str) -> tuple[float, float]:
     """Return the GiB at the peak of a row that finds gradients, as every row of a step but the first does."""
-    shapes = shapes_of(ScalarRewardModel, shape, checkpointing=True)
+    shapes = shapes_of(ScalarRewardModel, shape, checkpointing="full")
     trees, recipe = shapes.pairs(PAIRS), read_recipe(FOLDER / "basereward.yaml")
     held = 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
     tokens, patches = sum(tree.tokens for tree in trees), sum(tree.patches for tree in trees)
@@ -132,7 +207,7 @@ def peak_memory() -> Found:
     counted, planned = counted_and_planned(shape)
     leave_to_libraries(device())
     model: ScalarRewardModel = build(ScalarRewardModel, shape, device(), torch.bfloat16)
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    set_checkpointing(model, "full")
     batch = pack(pairs(model.train(), SIZES[shape], PAIRS), vision_tokens(model.config)).to(
         device()
     )

@@ -6,6 +6,9 @@
 Prints a Markdown table with PASS, FAIL or SKIPPED and the figures, and writes it with gpu_check.json and everything that was
 printed (log.txt) into the output folder. Exit status 1 if a line failed. Nothing is downloaded. On a GPU each line has a process
 of its own, so that what one breaks or keeps is not the next one's. Without a GPU it checks what a CPU can, in one process.
+
+The command continues: lines that have passed on the same machine with the same code and packages are not measured again, if
+the output folder has them. So a GPU that is lent for minutes at a time gives the whole table in the end. --restart forgets them.
 """
 
 import argparse
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -36,6 +39,9 @@ CHECKS = (
     Check("attention, bf16: varlen", f"{HERE}.agreement:attention_bf16", 20, gib=2),
     Check("scores, fp32 and bf16", f"{HERE}.agreement:scores", 60),
     Check("throughput", f"{HERE}.memory_and_speed:throughput", 120),
+    Check("checkpointing modes", f"{HERE}.memory_and_speed:checkpointing_modes", 240, gib=26),
+    Check("a whole training", f"{HERE}.steps:whole_training", 180, ("200", "80"), gib=2),
+    Check("rollouts by vLLM", f"{HERE}.steps:vllm_rollouts", 120, gib=8),
     *(Check(f"a step: {name}", f"{HERE}.steps:small", 40, (name,)) for name in PARADIGMS),
     Check("a step: naive, ZeRO-2", f"{HERE}.steps:small", 40, ("naive", "zero2"), gib=2),
     Check("a step: critic, ZeRO-3", f"{HERE}.steps:small", 40, ("critic", "zero3"), gib=2),
@@ -46,7 +52,9 @@ CHECKS = (
         Check(f"a step at 3B, LoRA: {name}", f"{HERE}.steps:large", 60, (name,), gib=20)
         for name in PARADIGMS
     ),
-    Check("rollouts by vLLM", f"{HERE}.steps:vllm_rollouts", 120, gib=8),
+    Check("LoRA at 7B within 24 GB", f"{HERE}.steps:adapters", 150, ("7b", "none", "22"), gib=24),
+    Check("QLoRA at 7B within 24 GB", f"{HERE}.steps:adapters", 150, ("7b", "nf4", "22"), gib=24),
+    Check("trees", f"{HERE}.memory_and_speed:trees", 200, gib=26),
 )
 """The lines, in the order in which a short lease should have them."""
 SURROUNDINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -73,6 +81,9 @@ def main(argv: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
         default=9.5,
         help="what does not fit into them is left out (default: 9.5)",
     )
+    parser.add_argument(
+        "--restart", action="store_true", help="make the lines that have passed before, too"
+    )
     parser.add_argument("--output", type=Path, default=CLONE / ".cache" / "gpu_check")
     options = parser.parse_args(argv)
     names = [check.name for check in checks]
@@ -83,6 +94,9 @@ def main(argv: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
     todo = [
         check for check in checks if not options.only or check.name in ("machine", *options.only)
     ]
+    earlier: list[Line] = []
+    if not options.restart:
+        earlier = read_lines(options.output)
     deadline, lines = time.time() + 60 * options.minutes, list[Line]()
     options.output.mkdir(parents=True, exist_ok=True)
     with (
@@ -96,14 +110,48 @@ def main(argv: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
                 found = [Line(todo[0].name, "SKIPPED", reason)]
             else:
                 found = run_process(todo if no_gpu else todo[:1], deadline, log)
+            is_first = not lines
             todo = todo[len(found) :]
             lines += found
             for line in found:
                 print(f"{line.result:<8}{line.check}: {line.said}", flush=True)
+            if is_first:
+                kept = passed_here(earlier, lines[0], [*options.only, lines[0].check])
+                todo = [check for check in todo if check.name not in kept]
+                for line in kept.values():
+                    print(f"{line.result:<8}{line.check}: {line.said} (measured before)")
+                lines += kept.values()
+            lines.sort(key=lambda line: names.index(line.check))
             write(options.output, lines)
     print("\n" + markdown(lines))
     print(f"written: {options.output}")
     return int(any(line.result == "FAIL" for line in lines))
+
+
+def read_lines(folder: Path) -> list[Line]:
+    """Return the lines that an earlier start wrote into `folder`; an empty list if there are none."""
+    file = folder / "gpu_check.json"
+    if not file.exists():
+        return []
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return [Line(**line) for line in content["lines"]]
+
+
+def passed_here(earlier: Sequence[Line], machine: Line, left_out: Sequence[str]) -> dict[str, Line]:
+    """Return the lines of an earlier start that need not be made again, by their names.
+
+    They are those that passed on the same machine, which has the same code and packages.
+
+    Args:
+        earlier: The lines of the earlier start; the first one is that of its machine.
+        machine: The line of this machine.
+        left_out: Names of lines that are made again.
+    """
+    if not earlier or earlier[0] != replace(machine, seconds=earlier[0].seconds):
+        return {}
+    return {
+        line.check: line for line in earlier if line.result == "PASS" and line.check not in left_out
+    }
 
 
 def run_process(checks: Sequence[Check], deadline: float, log: TextIO) -> list[Line]:

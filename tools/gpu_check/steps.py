@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
@@ -38,7 +39,7 @@ SHORT = (
     "output.resume=never",
     "workers=0",
 )
-LARGE = ("backbone.dtype=bfloat16", "optim.lora={rank: 64}", "optim.activation_checkpointing=true")
+LARGE = ("backbone.dtype=bfloat16", "optim.lora={rank: 64}", "optim.activation_checkpointing=full")
 ROLLOUTS = (
     "num_generations=4",
     "pairs_per_pass=4",
@@ -46,6 +47,8 @@ ROLLOUTS = (
     "max_new_tokens=16",
     "temperature=2",
 )
+WHOLE: tuple[str, ...] = ()
+"""What a whole training changes besides its length; tests make it shorter."""
 PARADIGMS: dict[str, tuple[Script, str, tuple[str, ...]]] = {
     "naive": ("rm", "naive", ()),
     "critic": ("rm", "critic", ("method.critique_max_tokens=16",)),
@@ -68,6 +71,56 @@ def large(paradigm: str) -> Found:
     """Train adapters on random weights of the 3B shape for a step."""
     backbone = random_backbone(Path(os.environ["GPU_CHECK_SCRATCH"], "3b"))
     return step(paradigm, f"backbone.path={backbone}", "deepspeed=none", *LARGE)
+
+
+def adapters(shape: str, quantise: str, gib: str) -> Found:
+    """Train adapters on random weights of a shape for a step, whose peak must not exceed `gib` GiB."""
+    if quantise == "nf4" and find_spec("bitsandbytes") is None:
+        raise SkippedError("bitsandbytes is not installed")
+    backbone = random_backbone(Path(os.environ["GPU_CHECK_SCRATCH"], shape), shape)
+    found = step(
+        "naive",
+        f"backbone.path={backbone}",
+        "deepspeed=none",
+        *LARGE,
+        f"optim.lora.quantise={quantise}",
+        "optim.token_budget=2048",
+    )
+    limit = float(gib)
+    is_within = found.values["peak_gib"] <= limit
+    return Found(found.right and is_within, f"{found.said} (limit {limit:g} GiB)", found.values)
+
+
+def whole_training(steps: str, least: str, deepspeed: str = "zero2") -> Found:
+    """Train the embedded world's reward model, and hold its accuracy on both benchmarks to `least` percent."""
+    folder = Path(os.environ["GPU_CHECK_SCRATCH"], "whole")
+    shutil.rmtree(folder, ignore_errors=True)
+    arguments = [
+        str(FOLDER / "shapes" / "naive.yaml"),
+        f"output.folder={folder}",
+        f"output.save_every_steps={steps}",
+        "output.resume=never",
+        "optim.epochs=null",
+        f"optim.max_steps={steps}",
+        f"deepspeed={deepspeed}",
+        *WHOLE,
+    ]
+    began = time.monotonic()
+    start(arguments, "rm", "")
+    seconds = time.monotonic() - began
+    AcceleratorState._reset_state(reset_partial_state=True)
+    log = read_json(folder / f"checkpoint-{steps}" / "trainer_state.json")["log_history"]
+    values: dict[str, float] = {"seconds": seconds}
+    for line in log:
+        for name in ("vl_rewardbench", "multimodal_rewardbench"):
+            if f"eval_{name}/accuracy" in line:
+                values[name] = 100 * line[f"eval_{name}/accuracy"]
+    backend = "no process group"
+    if torch.distributed.is_initialized():
+        backend = torch.distributed.get_backend()
+    said = ", ".join(f"{name} {value:.1f}" for name, value in values.items())
+    right = min(values["vl_rewardbench"], values["multimodal_rewardbench"]) >= float(least)
+    return Found(right, f"{steps} steps, {deepspeed}, {backend}: {said} (limit {least} %)", values)
 
 
 def step(paradigm: str, *changes: str) -> Found:
@@ -104,14 +157,15 @@ def step(paradigm: str, *changes: str) -> Found:
     return Found(right, said, values)
 
 
-def random_backbone(folder: Path) -> Path:
-    """Write random weights of the 3B shape, and the embedded backbone's tokenizer and processor, unless they are there."""
+def random_backbone(folder: Path, shape: str = "3b") -> Path:
+    """Write random weights of a shape, and the embedded backbone's tokenizer and processor, unless they are there."""
     if not folder.exists():
-        if (free := shutil.disk_usage(folder.parent).free / GIB) < 10:
+        needed = 2 * SHAPES[shape].count().backbone / GIB + 3
+        if (free := shutil.disk_usage(folder.parent).free / GIB) < needed:
             raise SkippedError(
-                f"needs 10 GiB of disk for random weights, and {folder.parent} has {free:.1f}"
+                f"needs {needed:.0f} GiB of disk for random weights, and {folder.parent} has {free:.1f}"
             )
-        config, embedded = SHAPES["3b"].config(), FAMILY.config.from_pretrained(EMBEDDED)
+        config, embedded = SHAPES[shape].config(), FAMILY.config.from_pretrained(EMBEDDED)
         for name in (
             "image_token_id",
             "video_token_id",
