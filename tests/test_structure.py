@@ -49,7 +49,16 @@ LAYERS = {
         *("sources", "preparation", "synthetic"),
     ],
     "models": [
-        *("cancellation", "config", "distributed", "packing", "portable", "heads", "families"),
+        *(
+            "cancellation",
+            "config",
+            "activations",
+            "distributed",
+            "packing",
+            "portable",
+            "heads",
+            "families",
+        ),
         *(
             "compatibility",
             "patch_cache",

@@ -91,6 +91,7 @@ def measurement_context(options: argparse.Namespace) -> dict[str, str]:
     if options.device.type != "cpu":
         device = torch.cuda.get_device_name(options.device)
     state = commit(clone())
+    changes = " with changes" if state["dirty"] else ""
     return {
         "date": date.today().isoformat(),
         "device": device,
@@ -101,7 +102,7 @@ def measurement_context(options: argparse.Namespace) -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
-        "commit": f"{state['commit']}{' with changes' if state['dirty'] else ''}",
+        "commit": f"{state['commit']}{changes}",
     }
 
 
