@@ -1,7 +1,7 @@
 """Write docs/evidence.md, the page of all measurements that are kept as JSON files in docs/evidence/.
 
     python train/throughput.py --json docs/evidence/h100_7b.json      # a measurement of speed and memory
-    make gpu-check && cp .cache/gpu_check/gpu_check.json docs/evidence/h100_check.json
+    make gpu-check; cp .cache/gpu_check/gpu_check.json docs/evidence/h100_check.json
     python -m tools.evidence
 
 A file stays as it was written. The page states for each one the machine, the commit and the versions.
@@ -28,9 +28,11 @@ named. To add a measurement of your machine:
 
 ```sh
 python train/throughput.py --json docs/evidence/NAME.json
-make gpu-check && cp .cache/gpu_check/gpu_check.json docs/evidence/NAME.json
 python -m tools.evidence
 ```
+
+`make gpu-check` writes `gpu_check.json` into `.cache/gpu_check/`: copy it to `docs/evidence/` under a
+name of its own.
 
 - **MFU**: the work of the step, in which every token and image patch counts once, as a share of
   what the machine computes in the same time in large matrix products, measured in the same process.
