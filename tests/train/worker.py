@@ -35,7 +35,7 @@ from mmrm.train.methods.naive.config import NaiveConfig
 from mmrm.train.methods.naive.objective import make_objective
 from mmrm.train.methods.trainer_arguments import training_arguments
 from mmrm.train.objectives.bradley_terry.objective import BradleyTerry
-from mmrm.train.recipe.deepspeed_config import NONE
+from mmrm.train.recipe.deepspeed_config import NONE, stage
 from mmrm.train.recipe.parsing import parse_arguments, read_recipe
 from mmrm.train.recipe.sections import Script
 from mmrm.train.runs import build
@@ -387,8 +387,9 @@ def descend_on(
         f"output.folder={folder}",
     ]
     if deepspeed != NONE:
-        # Sharded weights are gathered again for what is computed again.
-        changes.append("optim.activation_checkpointing=linear")
+        # ZeRO-3 refuses `linear`, and gathers weights again for what is computed again.
+        mode = "attention" if stage(deepspeed) == 3 else "linear"
+        changes.append(f"optim.activation_checkpointing={mode}")
     recipe = read_recipe(recipe_path, changes)
     model: Any = make_model(recipe)
     family = model.config.model_type

@@ -127,7 +127,8 @@ def possible_changes(recipe: Recipe, num_gpus: int) -> list[dict[str, Any]]:
     sharded = ["zero2", "zero3"] if num_gpus > 1 and not quantised else []
 
     changes: list[dict[str, Any]] = []
-    if recipe.optim.activation_checkpointing == "none" and recipe.optim.compile == "none":
+    is_linear_possible = recipe.optim.compile == "none" and stage(recipe.deepspeed) < 3
+    if recipe.optim.activation_checkpointing == "none" and is_linear_possible:
         changes.append({"optim.activation_checkpointing": "linear"})
     if checkpointing:
         changes.append(checkpointing)

@@ -178,6 +178,13 @@ def optim_rules(recipe: Recipe) -> Iterator[Broken]:
         )
         yield Broken(message, ("deepspeed",))
         return
+    if optim.activation_checkpointing == "linear" and stage(recipe.deepspeed) == 3:
+        message = (
+            "the linear layers of DeepSpeed's ZeRO-3 add the bias to the kept result in place, so "
+            "that gradients would be wrong; set optim.activation_checkpointing to attention, full or "
+            "none, or deepspeed=zero2"
+        )
+        yield Broken(message, ("optim.activation_checkpointing", "deepspeed"))
     if optim.lora is not None and optim.lora.quantise != "none" and stage(recipe.deepspeed) == 3:
         message = (
             "ZeRO-3 does not partition 4-bit weights; set deepspeed=zero2 (or none), or "

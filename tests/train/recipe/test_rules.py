@@ -51,6 +51,11 @@ CASES = {
         ["optim.activation_checkpointing=linear", "optim.compile=layers"],
         ["optim.activation_checkpointing=attention"],
     ),
+    "kept_results_are_not_changed_in_place": (
+        "optim.activation_checkpointing",
+        ["optim.activation_checkpointing=linear", "deepspeed=zero3"],
+        ["deepspeed=zero2"],
+    ),
     "something_to_train": (
         "backbone.freeze",
         [JUDGE, ALL_FROZEN],
