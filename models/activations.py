@@ -9,6 +9,8 @@ that computed them.
 import functools
 from typing import Any
 
+import torch
+from torch.nn import functional
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
@@ -43,7 +45,17 @@ def set_checkpointing(model: Any, mode: CheckpointingMode) -> None:
     Args:
         model: A model of transformers, whose layers support activation checkpointing.
         mode: What is kept.
+
+    Raises:
+        RuntimeError: The mode is `linear`, and a library has replaced `torch.nn.functional.linear` in
+            this process. ZeRO-3 does so, and does not take it back.
     """
+    if mode == "linear" and functional.linear is not torch._C._nn.linear:
+        raise RuntimeError(
+            f"torch.nn.functional.linear is {functional.linear}, which may change the results that "
+            "optim.activation_checkpointing=linear keeps. Required is PyTorch's own function. Set "
+            "optim.activation_checkpointing to attention, full or none."
+        )
     if mode == "none":
         model.gradient_checkpointing_disable()
         return

@@ -102,3 +102,13 @@ def test_an_operation_is_kept_by_its_name() -> None:
     assert saved == CheckpointPolicy.MUST_SAVE
     computed_again = keep_results(kept, context, torch.ops.aten.silu.default)
     assert computed_again == CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def test_linear_refuses_a_function_that_may_change_what_is_kept(
+    model: ScalarReward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.nn.functional.linear", lambda *inputs: None)
+    with pytest.raises(RuntimeError, match="activation_checkpointing=linear keeps"):
+        set_checkpointing(model, "linear")
+    set_checkpointing(model, "attention")
+    set_checkpointing(model, "none")

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
+from torch.nn import functional
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from mmrm.data.encoded_video import Video, video_of
@@ -387,8 +388,10 @@ def descend_on(
         f"output.folder={folder}",
     ]
     if deepspeed != NONE:
-        # ZeRO-3 refuses `linear`, and gathers weights again for what is computed again.
-        mode = "attention" if stage(deepspeed) == 3 else "linear"
+        # ZeRO-3 replaces the function of linear layers for the rest of the process, which `linear`
+        # refuses. It gathers weights again for what is computed again.
+        is_replaced = stage(deepspeed) == 3 or functional.linear is not torch._C._nn.linear
+        mode = "attention" if is_replaced else "linear"
         changes.append(f"optim.activation_checkpointing={mode}")
     recipe = read_recipe(recipe_path, changes)
     model: Any = make_model(recipe)
