@@ -37,10 +37,11 @@ def set_checkpointing(model: Any, mode: CheckpointingMode) -> None:
     """Set which results the layers of both towers keep for the backward pass.
 
     Gradients are the same in every mode, because the same operations are computed again on the
-    same inputs. Recipes refuse `linear` in two cases. PyTorch does not look inside compiled modules,
-    so no results of linear layers would be kept there. Under ZeRO-3, the linear layers of DeepSpeed
-    (LinearFunctionForZeroStage3 in version 0.19) add a bias in place to the result that is kept,
-    which PyTorch does not notice, so that it would be added twice.
+    same inputs. Recipes refuse two combinations. PyTorch does not look inside compiled modules, so
+    `linear` would keep no results of linear layers there. Under ZeRO-3, `linear` and `attention`
+    cannot be used: weights are gathered at other times when a layer is computed again, which
+    PyTorch ends with an error, and the linear layers of DeepSpeed (LinearFunctionForZeroStage3 in
+    version 0.19) add a bias in place to the result that is kept, so that it would be added twice.
 
     Args:
         model: A model of transformers, whose layers support activation checkpointing.

@@ -72,3 +72,15 @@ def small_3b(paradigm: str) -> Found:
         512, 2, 4, 2, 96, 2000, tie_word_embeddings=True, vision_config=tower
     )
     return steps.large(paradigm)
+
+
+def short_training(least: str) -> Found:
+    """Train for two steps, and evaluate a few rows."""
+    from tools.gpu_check import steps
+
+    steps.WHOLE = (
+        "data.sources.0.rows=128",
+        "evaluation.benchmarks.0.limit=8",
+        "evaluation.benchmarks.1.limit=8",
+    )
+    return steps.whole_training("2", least, "none")

@@ -17,7 +17,7 @@ from mmrm.train.studies.speed import tree_speed
 from mmrm.train.studies.speed.tree_cases import CASES, SMALL_IMAGE
 from mmrm.train.studies.speed.workload import EMBEDDED
 from tests.train.test_throughput import TINY
-from tools.gpu_check import memory_and_speed, steps
+from tools.gpu_check import memory_and_speed
 from tools.gpu_check.lines import Check
 from tools.gpu_check.run import CHECKS, CLONE, PARADIGMS, SURROUNDINGS, last_words, main
 
@@ -187,16 +187,9 @@ def test_modes_and_trees_are_measured_at_any_size(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_whole_training_is_held_to_an_accuracy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_CHECK_SCRATCH", str(tmp_path))
-    few = ("data.sources.0.rows=128", "evaluation.benchmarks.0.limit=8")
-    monkeypatch.setattr(steps, "WHOLE", (*few, "evaluation.benchmarks.1.limit=8"))
-
-    found = steps.whole_training("2", "0", "none")
-
-    assert found.right
-    assert found.values.keys() == {"seconds", "vl_rewardbench", "multimodal_rewardbench"}
-    best = max(found.values["vl_rewardbench"], found.values["multimodal_rewardbench"])
-    assert not steps.whole_training("2", str(best + 1), "none").right
+def test_a_whole_training_is_held_to_an_accuracy(tmp_path: Path) -> None:
+    made = [Check(least, f"{HERE}:short_training", 1, (least,)) for least in ("0", "101")]
+    assert main(["--output", str(tmp_path)], made) == 1, (tmp_path / "log.txt").read_text()
+    low, high = lines_of(tmp_path)
+    assert (low["result"], high["result"]) == ("PASS", "FAIL")
+    assert low["values"].keys() == {"seconds", "vl_rewardbench", "multimodal_rewardbench"}

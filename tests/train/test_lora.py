@@ -33,7 +33,7 @@ from tests.train.worker import best_of, difference, ended, lines
 LORA = [
     "optim.lora={rank: 4, alpha: 8, dropout: 0.2}",
     "backbone.system_prompt=be it",
-    "optim.activation_checkpointing=attention",
+    "optim.activation_checkpointing=full",
 ]
 """With dropout, so that a resume also needs the state of the generators."""
 ADAPTERS = "adapter_model.safetensors"

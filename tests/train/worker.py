@@ -388,10 +388,12 @@ def descend_on(
         f"output.folder={folder}",
     ]
     if deepspeed != NONE:
-        # ZeRO-3 replaces the function of linear layers for the rest of the process, which `linear`
-        # refuses. It gathers weights again for what is computed again.
-        is_replaced = stage(deepspeed) == 3 or functional.linear is not torch._C._nn.linear
-        mode = "attention" if is_replaced else "linear"
+        mode = "linear"
+        if stage(deepspeed) == 3:
+            mode = "full"
+        elif functional.linear is not torch._C._nn.linear:
+            # ZeRO-3 replaced it for the rest of the process, which `linear` refuses.
+            mode = "attention"
         changes.append(f"optim.activation_checkpointing={mode}")
     recipe = read_recipe(recipe_path, changes)
     model: Any = make_model(recipe)

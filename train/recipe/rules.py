@@ -178,11 +178,12 @@ def optim_rules(recipe: Recipe) -> Iterator[Broken]:
         )
         yield Broken(message, ("deepspeed",))
         return
-    if optim.activation_checkpointing == "linear" and stage(recipe.deepspeed) == 3:
+    is_selective = optim.activation_checkpointing in ("linear", "attention")
+    if is_selective and stage(recipe.deepspeed) == 3:
         message = (
-            "the linear layers of DeepSpeed's ZeRO-3 add the bias to the kept result in place, so "
-            "that gradients would be wrong; set optim.activation_checkpointing to attention, full or "
-            "none, or deepspeed=zero2"
+            "ZeRO-3 gathers weights and changes results in place, so that a part of a layer cannot "
+            "be computed again; set optim.activation_checkpointing to full or none, or "
+            "deepspeed=zero2"
         )
         yield Broken(message, ("optim.activation_checkpointing", "deepspeed"))
     if optim.lora is not None and optim.lora.quantise != "none" and stage(recipe.deepspeed) == 3:

@@ -56,6 +56,11 @@ CASES = {
         ["optim.activation_checkpointing=linear", "deepspeed=zero3"],
         ["deepspeed=zero2"],
     ),
+    "selective_checkpointing_without_zero3": (
+        "optim.activation_checkpointing",
+        ["optim.activation_checkpointing=attention", "deepspeed=zero3"],
+        ["optim.activation_checkpointing=full"],
+    ),
     "something_to_train": (
         "backbone.freeze",
         [JUDGE, ALL_FROZEN],
