@@ -118,7 +118,7 @@ def test_single_lines_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 def test_it_continues_where_the_last_start_ended(tmp_path: Path) -> None:
-    """What has passed is not made again, unless its name, --restart or another machine demands it."""
+    """A line that has passed is kept, unless --restart is given or the machine is another one."""
     made = [
         Check("machine", f"{HERE}:machine", 0.1),
         Check("counted", f"{HERE}:counted", 0.1, (str(tmp_path / "count"), "3")),
@@ -170,7 +170,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_modes_and_trees_are_measured_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU measures at 7B, at the embedded shape on a CPU."""
+    """A CPU measures at the embedded shape what a GPU measures at 7B."""
     monkeypatch.setitem(memory_and_speed.SIZES, EMBEDDED, TINY)
     monkeypatch.setattr(memory_and_speed, "matrix_rate", lambda *_: 1e9)
     monkeypatch.setattr(tree_speed, "LARGE_IMAGE", SMALL_IMAGE)

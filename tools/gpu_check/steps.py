@@ -161,11 +161,13 @@ def random_backbone(folder: Path, shape: str = "3b") -> Path:
     """Write random weights of a shape, and the embedded backbone's tokenizer and processor, unless they are there."""
     if not folder.exists():
         needed = 2 * SHAPES[shape].count().backbone / GIB + 3
-        if (free := shutil.disk_usage(folder.parent).free / GIB) < needed:
+        free = shutil.disk_usage(folder.parent).free / GIB
+        if free < needed:
             raise SkippedError(
                 f"needs {needed:.0f} GiB of disk for random weights, and {folder.parent} has {free:.1f}"
             )
-        config, embedded = SHAPES[shape].config(), FAMILY.config.from_pretrained(EMBEDDED)
+        config = SHAPES[shape].config()
+        embedded = FAMILY.config.from_pretrained(EMBEDDED)
         for name in (
             "image_token_id",
             "video_token_id",
