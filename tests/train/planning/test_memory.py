@@ -237,7 +237,9 @@ def test_activations_are_those_of_the_kernels(
     shape = replace(whole_shape, num_hidden_layers=num_layers)
     monkeypatch.setitem(PUBLISHED, "fewer layers", shape)
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
-    recipe = read_recipe(BASEREWARD, [f"optim.activation_checkpointing={checkpointing}"])
+    recipe = read_recipe(
+        BASEREWARD, ["deepspeed=zero2", f"optim.activation_checkpointing={checkpointing}"]
+    )
     shapes = shapes_of(family.parts().scalar, "fewer layers", checkpointing=checkpointing)
     sizes = (
         ((40, 40, 8), (4, 1000, 8))
@@ -303,7 +305,9 @@ def test_activations_of_recurrent_layers_are_those_of_long_segments(
     shape = replace(PUBLISHED["Qwen/Qwen3.5-0.8B"], num_hidden_layers=8)
     monkeypatch.setitem(PUBLISHED, "eight layers", shape)
     family = next(row for row in FAMILIES.values() if isinstance(shape, row.shape))
-    recipe = read_recipe(BASEREWARD, [f"optim.activation_checkpointing={checkpointing}"])
+    recipe = read_recipe(
+        BASEREWARD, ["deepspeed=zero2", f"optim.activation_checkpointing={checkpointing}"]
+    )
     shapes = shapes_of(family.parts().scalar, "eight layers", checkpointing=checkpointing)
     vision = vision_tokens(shapes.model.config)
     trees = [pair_tree(PairSize(64, 64, 1000, (200, 200)), vision, seed) for seed in range(4)]
