@@ -23,6 +23,7 @@ from rich.table import Table
 
 from mmrm.models.config import CheckpointingMode
 from mmrm.models.packing.segments import SegmentTree
+from mmrm.models.packing.sequence_group import SequenceGroup
 from mmrm.models.portable.reward import ScalarRewardModel
 from mmrm.train.runs.environment import silence
 from mmrm.train.studies.speed.workload import PairSize, pair_tree, unshared, vision_tokens
@@ -40,10 +41,18 @@ LINES: tuple[tuple[str, CheckpointingMode], ...] = (
 
 
 def peak(
-    shapes: Shapes, trees: Sequence[SegmentTree], *, training: bool, later: bool = False
+    shapes: Shapes,
+    trees: Sequence[SegmentTree],
+    *,
+    training: bool,
+    later: bool = False,
+    group: SequenceGroup | None = None,
 ) -> float:
-    """Return the peak in GiB of a row: of a forward, or of forward and backward, which in a `later` row finds gradients there."""
-    row = shapes.row(trees)
+    """Return the peak in GiB of a row: of a forward, or of forward and backward.
+
+    A `later` row finds gradients there. With a group, its ranks compute the row together.
+    """
+    row = shapes.row(trees, group)
     with torch.set_grad_enabled(training), shapes.run() as kernels:
         for parameter in shapes.model.parameters() if later else ():
             parameter.grad = torch.empty_like(parameter)

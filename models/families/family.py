@@ -190,6 +190,21 @@ class Shape(ABC):
         """Size of an attention head of the language model."""
         return self.hidden_size // self.num_attention_heads
 
+    def divides_over(self, ranks: int) -> bool:
+        """Return True if so many ranks can compute a packed row together.
+
+        Each computes as many heads of attention as the others.
+        """
+        return self.num_attention_heads % ranks == 0
+
+    @property
+    def exchanged_by_layer(self) -> int:
+        """Numbers for each token that ranks which compute a row together exchange in a layer.
+
+        They are queries, keys, values and the output of attention.
+        """
+        return 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_size
+
     def image_tokens(self, limits: BackboneConfig) -> ImageTokens:
         """Return the object that computes how many tokens an image becomes.
 

@@ -76,6 +76,10 @@ class Qwen3_5Shape(Shape):
         """Size of all values of a recurrent layer together."""
         return self.linear_num_value_heads * self.linear_value_head_dim
 
+    def divides_over(self, ranks: int) -> bool:
+        """Return True for one rank: recurrent layers need all tokens before a token."""
+        return ranks == 1
+
     def count(self) -> Parameters:
         """Return the number of parameters of each part."""
         vision_tower, projector = self.vision_config.count(self.hidden_size)

@@ -26,6 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mmrm.models.packing.decode_attention import DecodePlan, decode
 from mmrm.models.packing.recurrent import RecurrentPlan
+from mmrm.models.packing.sequence_group import SequenceGroup
 from mmrm.models.packing.vision import PatchRuns, SdpaCall, SdpaCalls, VisionPlan, cumulative
 
 if TYPE_CHECKING:
@@ -138,6 +139,25 @@ class AttentionPlan:
         return self._recurrent[kernel_size]
 
 
+@dataclass(frozen=True)
+class DividedPlan:
+    """The plan of a packed row that the ranks of a group compute together.
+
+    Like an `AttentionPlan`, it is given in place of a mask. It changes the work of a model that
+    `mmrm.models.packing.sequence_parallel.divide_sequences` has prepared.
+    """
+
+    plan: AttentionPlan
+    """The plan of the whole row."""
+    group: SequenceGroup
+    ndim: ClassVar[int] = 1
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of tokens in the row. Transformers reads the shape of every mask."""
+        return self.plan.shape
+
+
 def _padded_calls(plan: AttentionPlan, dtype: torch.dtype) -> SdpaCalls:
     """Return SDPA calls for a row, each of which pads segments of similar lengths to one length.
 
@@ -215,7 +235,7 @@ def shared_prefix(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: AttentionPlan | DecodePlan | Tensor | None,
+    attention_mask: AttentionPlan | DividedPlan | DecodePlan | Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     *,
@@ -224,7 +244,8 @@ def shared_prefix(
 ) -> tuple[Tensor, None]:
     """Compute attention in a layer of the language model; transformers calls this function.
 
-    With an `AttentionPlan` as mask, it is that of a packed row. With a `DecodePlan`, it is that of
+    With an `AttentionPlan` as mask, it is that of a packed row. With a `DividedPlan`, several ranks
+    compute a packed row, and T is the length of a rank's stretch. With a `DecodePlan`, it is that of
     one step of generation (see `decode`). With a stock mask or None it is stock `sdpa`, for padded
     batches and stock `generate`.
 
@@ -246,6 +267,20 @@ def shared_prefix(
     if isinstance(attention_mask, DecodePlan):
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         return decode(query, key, value, attention_mask, layer, scaling), None
+    if isinstance(attention_mask, DividedPlan):
+        group = attention_mask.group
+        (num_tokens,) = attention_mask.shape
+        attended, _ = shared_prefix(
+            module,
+            group.tokens_to_heads(query, num_tokens),
+            group.tokens_to_heads(key, num_tokens),
+            group.tokens_to_heads(value, num_tokens),
+            attention_mask.plan,
+            dropout,
+            scaling,
+            kernel=kernel,
+        )
+        return group.heads_to_tokens(attended), None
     if not isinstance(attention_mask, AttentionPlan):
         stock: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -494,7 +529,7 @@ def plan_or_mask(*, attention_mask: Any = None, **rest: Any) -> Any:
 
     Without the stock mask, a padded call would silently attend to its padding.
     """
-    if isinstance(attention_mask, AttentionPlan | DecodePlan):
+    if isinstance(attention_mask, AttentionPlan | DividedPlan | DecodePlan):
         return attention_mask
     return sdpa_mask(attention_mask=attention_mask, **rest)
 

@@ -3,7 +3,8 @@
 Transformers expects features of an image for every place where an image stands. `place_images`
 changes a backbone of transformers so that it takes the distinct images of a row and
 `image_places`, which says which of them stands at each place. The features of each image are then
-computed once and put at all of its places.
+computed once and put at all of its places. If several ranks compute a row together, the backbone
+takes the images of this rank and `image_shares`, and gathers the features of the other images.
 
 Transformers 5.23 has an argument for features that are computed beforehand, which 5.17 takes for an
 unknown one and ignores, so that images would silently be left out. This module therefore wraps
@@ -20,6 +21,8 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+
+from mmrm.models.packing.sequence_group import ImageShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +51,39 @@ class FeaturePlacement:
         self.places: ImagePlaces | None = None
         """The places of the forward pass that has begun; None if every image stands at one place,
         or if the features have been placed."""
+        self.shares: ImageShares | None = None
+        """The shares of the ranks in the images of the forward pass that has begun; None if this
+        rank computes all images, or if the features have been gathered."""
 
     def begin(
         self, backbone: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Take `image_places` from the arguments of the backbone, which does not know it."""
+        """Take `image_places` and `image_shares` from the arguments; the backbone knows neither."""
         self.places = kwargs.pop("image_places", None)
+        self.shares = kwargs.pop("image_shares", None)
         return args, kwargs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the features of the stock method, at all places of the images."""
         features = self.stock_features(*args, **kwargs)
-        if self.places is None:
-            return features
-        _place(features, self.places)
-        self.places = None
+        if self.shares is not None:
+            self.shares.complete(features)
+            self.shares = None
+        if self.places is not None:
+            _place(features, self.places)
+            self.places = None
         return features
 
     def end(self, backbone: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Raise RuntimeError if the forward pass has not placed the features of its images."""
-        if self.places is not None:
+        if self.places is not None or self.shares is not None:
             self.places = None
+            self.shares = None
             raise RuntimeError(
                 f"transformers {transformers.__version__}: the forward pass of "
                 f"{type(backbone).__name__} no longer calls `get_image_features` of the model, so "
-                "an image of a packed row cannot stand at several places. Install a version that "
-                "this project is tested with: 5.17 to 5.23."
+                "an image of a packed row can neither stand at several places nor be computed by "
+                "another rank. Install a version that this project is tested with: 5.17 to 5.23."
             )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrm.models.packing.attention import AttentionPlan
+from mmrm.models.packing.attention import AttentionPlan, DividedPlan
 from mmrm.models.packing.bins import cost
 from mmrm.models.packing.image_places import ImagePlaces
 from mmrm.models.packing.positions import without_single_axis
@@ -27,6 +27,7 @@ from mmrm.models.packing.segments import (
     SegmentTree,
     distinct_images,
 )
+from mmrm.models.packing.sequence_group import ImageShares, SequenceGroup, owners_of_images
 from mmrm.models.packing.vision import VisionPlan, VisionTokens, map_tensors
 
 
@@ -84,6 +85,9 @@ class PackedBatch:
     """(L,) int64: the output of each label."""
     trees: tuple[SegmentTree, ...]
     """The packed trees without patches, and without the filler that `pack` may have added."""
+    image_shares: ImageShares | None = None
+    """If several ranks compute the row together, the images that each of them computes. The fields
+    above about patches and grids are then those of this rank's images. None if it computes all."""
 
     @property
     def output_counts(self) -> tuple[int, ...]:
@@ -153,14 +157,19 @@ class PackedBatch:
         `image_places` is among them only if some image stands at several places of the row. The
         backbone then has to be one of `mmrm.models.backbone`, which computes the image once.
         """
-        places = {}
-        if len(self.image_places) > len(self.image_grid_thw):
-            tiles = tuple(self.image_grid_thw[:, 0].tolist())
+        plan: AttentionPlan | DividedPlan = self.plan
+        places: dict[str, Any] = {}
+        tiles = tuple(self.image_grid_thw[:, 0].tolist())
+        if self.image_shares is not None:
+            plan = DividedPlan(self.plan, self.image_shares.group)
+            places["image_shares"] = self.image_shares
+            tiles = self.image_shares.tiles
+        if len(self.image_places) > len(tiles):
             places["image_places"] = ImagePlaces(self.image_places, tiles)
         return {
             "input_ids": self.input_ids,
             "position_ids": without_single_axis(self.position_ids),
-            "attention_mask": self.plan,
+            "attention_mask": plan,
             "use_cache": False,
             **places,
             **self.vision.model_inputs(self.pixel_values, self.image_grid_thw),
@@ -295,6 +304,41 @@ def pack(trees: Sequence[SegmentTree], vision: VisionTokens) -> PackedBatch:
         labels=torch.tensor(labels, dtype=torch.int64),
         label_owners=torch.tensor(label_owners, dtype=torch.int64),
         trees=tuple(_without_patches(tree) for tree in trees),
+    )
+
+
+def divide(batch: PackedBatch, group: SequenceGroup, vision: VisionTokens) -> PackedBatch:
+    """Return the row as one rank of a group computes it: with the patches of some of its images.
+
+    The model has to be prepared by `divide_sequences`. A rank that gets no image computes a blank
+    one, so that the vision tower runs on every rank.
+
+    Args:
+        batch: The row, which the other ranks of the group have as well.
+        group: The ranks that compute it together.
+        vision: The properties of the family's images.
+    """
+    num_patches = [prod(grid) for grid in batch.image_grid_thw.tolist()]
+    owners = owners_of_images(num_patches, group.size)
+    shares = ImageShares(
+        group=group,
+        owners=owners,
+        num_tokens=tuple(patches // vision.merge_size**2 for patches in num_patches),
+        tiles=tuple(batch.image_grid_thw[:, 0].tolist()),
+        smallest=prod(vision.smallest) // vision.merge_size**2,
+    )
+    patches_of_images = torch.split(batch.pixel_values, num_patches)
+    own_patches = [patches_of_images[image] for image in shares.own_images]
+    own_grids = batch.image_grid_thw[shares.own_images]
+    if not own_patches:
+        own_patches = [batch.pixel_values.new_zeros(prod(vision.smallest), vision.patch_size)]
+        own_grids = torch.tensor([vision.smallest])
+    return replace(
+        batch,
+        pixel_values=torch.cat(own_patches),
+        image_grid_thw=own_grids,
+        vision=vision.tower_plan(own_grids),
+        image_shares=shares,
     )
 
 

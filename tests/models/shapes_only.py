@@ -25,8 +25,9 @@ from mmrm.models.activations import set_checkpointing
 from mmrm.models.compatibility import check_transformers
 from mmrm.models.config import CheckpointingMode
 from mmrm.models.packing import attention
-from mmrm.models.packing.packed_batch import PackedBatch, pack
+from mmrm.models.packing.packed_batch import PackedBatch, divide, pack
 from mmrm.models.packing.segments import SegmentTree
+from mmrm.models.packing.sequence_group import SequenceGroup
 from mmrm.train.studies.speed.workload import (
     FULL,
     build,
@@ -112,9 +113,12 @@ class Shapes:
     model: Any
     mode: FakeTensorMode
 
-    def row(self, trees: Sequence[SegmentTree]) -> PackedBatch:
-        """Pack `trees`, and leave the shapes of the row."""
-        batch = pack(trees, vision_tokens(self.model.config))
+    def row(self, trees: Sequence[SegmentTree], group: SequenceGroup | None = None) -> PackedBatch:
+        """Pack `trees`, and leave the shapes of the row, as this rank of a group computes it."""
+        vision = vision_tokens(self.model.config)
+        batch = pack(trees, vision)
+        if group is not None:
+            batch = divide(batch, group, vision)
         device = self.model.device
         with self.mode:
             fake = batch._map(

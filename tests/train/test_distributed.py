@@ -135,6 +135,55 @@ def test_steps_of_every_family_equal_those_of_one_process(
     assert_steps_are_those_of_one_process(other_families / family, stage, FEWER)
 
 
+TOGETHER = "tiit" + "tttt" + "iiii" + "tdte"
+"""Four steps for ranks that compute rows together: with pictures, without, and with pictures in responses."""
+DIVIDED = (tiny.FAMILY, "qwen3_vl_moe")
+"""Families whose rows two ranks compute together; the second has routers. Rows of all families are compared in
+tests/models/packing/test_sequence_parallel.py."""
+
+
+@pytest.fixture(scope="module")
+def divided_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train families on one rank, and on two and four ranks of which two compute a row together."""
+    folder = tmp_path_factory.mktemp("divided")
+    alone, on_two_ranks, on_four_ranks = [], [], []
+    for family in DIVIDED:
+        with float64():
+            recipe = worker.prepare(folder / family, family)
+        alone.append((recipe, [(str(folder / family / "alone"), "none", 10**6)]))
+        cases = [(str(folder / family / stage), stage, BUDGET) for stage in STAGES]
+        on_two_ranks.append((recipe, cases))
+        if family == tiny.FAMILY:
+            cases = [(str(folder / family / f"four-{stage}"), stage, BUDGET) for stage in STAGES]
+            on_four_ranks.append((recipe, cases))
+    run_ranks(folder / "one", worker.descend_all, alone, TOGETHER, ranks=1, in_float64=True)
+    run_ranks(folder / "two", worker.descend_together, on_two_ranks, TOGETHER, in_float64=True)
+    run_ranks(
+        folder / "four", worker.descend_together, on_four_ranks, TOGETHER, ranks=4, in_float64=True
+    )
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.numerics
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("family", DIVIDED)
+def test_steps_of_divided_rows_equal_those_of_one_process(
+    divided_rows: Path, family: str, stage: str
+) -> None:
+    assert_steps_are_those_of_one_process(divided_rows / family, stage, TOGETHER)
+
+
+@pytest.mark.slow
+@pytest.mark.numerics
+@pytest.mark.parametrize("stage", STAGES)
+def test_steps_of_two_groups_of_ranks_equal_those_of_one_process(
+    divided_rows: Path, stage: str
+) -> None:
+    folder = divided_rows / tiny.FAMILY
+    assert_steps_are_those_of_one_process(folder, f"four-{stage}", TOGETHER)
+
+
 FILMS = "tvvt" + "vtvt" + "tttt" + "wtvd" + "vwiv"
 """Five steps: videos on either rank beside texts on the other, none, and videos in prompts and in responses on both."""
 WITH_FILMS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")

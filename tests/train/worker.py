@@ -359,12 +359,24 @@ def _descend(recipe_path: Path, kinds: str, folder: str, deepspeed: str, budget:
     descend_on(recipe_path, partial(Written, kinds), folder, deepspeed, budget)
 
 
+def descend_together(recipes: Sequence[tuple[Path, Sequence[Case]]], kinds: str) -> None:
+    """Do what `descend_all` does, with DeepSpeed, on ranks of which two at a time compute a row together."""
+    with run_environment(seed=0, deterministic=False, deepspeed=True):
+        for recipe_path, cases in recipes:
+            for folder, name, budget in cases:
+                os.environ["ACCELERATE_USE_DEEPSPEED"] = str(name != NONE).lower()
+                records_of = partial(Written, kinds)
+                descend_on(recipe_path, records_of, folder, name, budget, ranks_of_row=2)
+                unset_hf_deepspeed_config()
+
+
 def descend_on(
     recipe_path: Path,
     records_of: Callable[[str], EncodedRecords],
     folder: str,
     deepspeed: str,
     budget: int,
+    ranks_of_row: int = 1,
 ) -> None:
     """Train by plain gradient descent on some records, four a step, and save.
 
@@ -374,8 +386,10 @@ def descend_on(
         folder: Where the model and the figures of its steps are saved.
         deepspeed: DeepSpeed's name.
         budget: Largest cost of a row in tokens.
+        ranks_of_row: The number of ranks that compute a row together.
     """
     changes = [
+        f"optim.sequence_parallel={ranks_of_row}",
         "optim.learning_rate=0.01",
         "evaluation.benchmarks=[]",
         "evaluation.best_metric=null",
@@ -409,12 +423,13 @@ def descend_on(
             records_per_step=4,
             steps=steps,
             token_budget=budget,
-            rank=rank(),
-            world_size=world_size(),
+            rank=rank() // ranks_of_row,
+            world_size=world_size() // ranks_of_row,
         ),
         optim=recipe.optim,
         model=model,
         args=arguments,
+        processing_class=tiny.encoder(family),
     )
     trainer.train()
     assert trainer.is_deepspeed_enabled == (deepspeed != NONE)

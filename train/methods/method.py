@@ -206,15 +206,19 @@ class SupervisedMethod(Method):
 
     @cached_property
     def steps(self) -> StepDataset:
-        """The run's optimizer steps for this rank."""
+        """The run's optimizer steps for this rank.
+
+        With `optim.sequence_parallel`, the ranks that compute rows together have the same steps.
+        """
+        ranks_of_row = self.recipe.optim.sequence_parallel
         return StepDataset(
             self.records,
             self.encoder.pack,
             records_per_step=self.recipe.optim.records_per_step,
             steps=self.recipe.steps(len(self.records)),
             token_budget=self.token_budget(),
-            rank=rank(),
-            world_size=world_size(),
+            rank=rank() // ranks_of_row,
+            world_size=world_size() // ranks_of_row,
             costs=self.costs,
             prepare=self.prepare_step,
         )
@@ -223,7 +227,8 @@ class SupervisedMethod(Method):
         """Return the largest cost of a packed row, in tokens, with which training begins.
 
         A budget of `auto` begins small and rises when memory has been measured. So does every
-        budget on a CUDA device under ZeRO-3, which cannot repeat a step that ran out of memory.
+        budget on a CUDA device under ZeRO-3 or with `optim.sequence_parallel`, where a step that ran
+        out of memory cannot be repeated.
         """
         requested = self.recipe.optim.token_budget
         largest = ceiling(requested, self.folder)
@@ -234,7 +239,8 @@ class SupervisedMethod(Method):
                 f"token budget at most {lowered_to:,}: an earlier start ran out of memory ({file}; "
                 "remove it to forget)"
             )
-        cannot_repeat = stage(self.recipe.deepspeed) == 3 and device().type == "cuda"
+        is_exchanging = stage(self.recipe.deepspeed) == 3 or self.recipe.optim.sequence_parallel > 1
+        cannot_repeat = is_exchanging and device().type == "cuda"
         if requested == "auto" or cannot_repeat:
             return min(largest, FIRST_BUDGET)
         return largest

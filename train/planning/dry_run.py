@@ -298,7 +298,7 @@ def plan_lines(recipe: Recipe) -> dict[str, list[str]]:
         "method": method,
         "data": data,
         "steps": step_lines(recipe, num_records),
-        "optimisation": optimisation_lines(recipe),
+        "optimisation": optimisation_lines(recipe, shape),
         "deepspeed": deepspeed,
         "evaluation": evaluation_lines(recipe),
         "output": output_lines(recipe, shape),
@@ -449,7 +449,7 @@ def step_lines(recipe: Recipe, num_records: int | None) -> list[str]:
     ]
 
 
-def optimisation_lines(recipe: Recipe) -> list[str]:
+def optimisation_lines(recipe: Recipe, shape: Shape | None) -> list[str]:
     """Return the lines on learning rates, schedule and the other numbers of the optimizer."""
     optim = recipe.optim
     rates = f"learning rate {optim.learning_rate:g}"
@@ -462,6 +462,16 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
             f". A rate of {optim.learning_rate:g} suits the training of all weights; LoRA usually "
             "needs about ten times as much (arXiv 2405.09673): 1e-4 is a start"
         )
+    divided = []
+    ranks_of_row = optim.sequence_parallel
+    if shape is not None and not shape.divides_over(ranks_of_row):
+        divided.append(
+            f"optim.sequence_parallel={ranks_of_row} cannot be used: the backbone has "
+            f"{shape.num_attention_heads} attention heads, which have to be divisible, and may have "
+            "no recurrent layers"
+        )
+    elif ranks_of_row > 1:
+        divided.append(f"{ranks_of_row} ranks compute a row together, each a part of its tokens")
     balancing = []
     if optim.router_aux_loss_coef is None:
         balancing.append("load-balancing loss times the router_aux_loss_coef of config.json")
@@ -473,6 +483,7 @@ def optimisation_lines(recipe: Recipe) -> list[str]:
         f"betas {optim.betas[0]:g} and {optim.betas[1]:g}, weight decay {optim.weight_decay:g}",
         f"gradient norm clipped to {optim.max_grad_norm:g}",
         f"activation checkpointing {optim.activation_checkpointing}",
+        *divided,
         *balancing,
     ]
 

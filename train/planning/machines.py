@@ -62,6 +62,8 @@ GPUS = (
 for an H200, and 22 and 44 GiB for GPUs of 24 and 48 GB, some of which lose memory to error
 correction."""
 
+DIVISORS = (2, 4, 8)
+"""Numbers of ranks over which a row may be divided so that a recipe fits, which are in one node."""
 MACHINES = (1, 2, 4, 8)
 """Numbers of GPUs of the machines among which the smallest is chosen."""
 
@@ -85,6 +87,9 @@ def need(recipe: Recipe, shape: Shape, num_gpus: int) -> Need:
     `optim.token_budget: auto`, rows grow into the memory that is left. The logits of an LM head, and
     the keys and values of texts that the model writes, come on top.
     """
+    if num_gpus < recipe.optim.sequence_parallel:
+        # A run cannot start there. The row is planned as that of a GPU that computes it alone.
+        recipe = changed(recipe, {"optim.sequence_parallel": 1})
     memory = per_rank(recipe, shape, recipe.deepspeed, num_gpus)
     image_tokens, text_tokens = record_tokens(recipe, shape)
     patches = image_tokens * shape.patches_per_token
@@ -111,14 +116,14 @@ def fit(recipe: Recipe, shape: Shape, gpu: Gpu, num_gpus: int) -> MachineFit:
     as_it_is = need(recipe, shape, num_gpus)
     if gpu.holds(as_it_is):
         return MachineFit(as_it_is, (), fits=True)
-    for changes in possible_changes(recipe, num_gpus):
+    for changes in possible_changes(recipe, shape, num_gpus):
         changed_need = need(changed(recipe, changes), shape, num_gpus)
         if gpu.holds(changed_need):
             return MachineFit(changed_need, tuple(as_overrides(changes)), fits=True)
     return MachineFit(as_it_is, (), fits=False)
 
 
-def possible_changes(recipe: Recipe, num_gpus: int) -> list[dict[str, Any]]:
+def possible_changes(recipe: Recipe, shape: Shape, num_gpus: int) -> list[dict[str, Any]]:
     """Return sets of keys and values that save memory, the least change first."""
     checkpointing: dict[str, Any] = {}
     if recipe.optim.activation_checkpointing != "full":
@@ -133,6 +138,12 @@ def possible_changes(recipe: Recipe, num_gpus: int) -> list[dict[str, Any]]:
     if checkpointing:
         changes.append(checkpointing)
     changes += [checkpointing | {"deepspeed": name} for name in sharded]
+    if recipe.method.divides_rows:
+        for ranks_of_row in DIVISORS:
+            is_larger = recipe.optim.sequence_parallel < ranks_of_row <= num_gpus
+            if is_larger and num_gpus % ranks_of_row == 0 and shape.divides_over(ranks_of_row):
+                divided = checkpointing | {"optim.sequence_parallel": ranks_of_row}
+                changes += [divided, *(divided | {"deepspeed": name} for name in sharded)]
     if recipe.optim.lora is None:
         for name in (NONE, *sharded):
             changes.append(checkpointing | {"deepspeed": name, "optim.lora.rank": 64})
@@ -149,6 +160,9 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     if "optim.activation_checkpointing" in changes:
         mode = changes["optim.activation_checkpointing"]
         optim = optim.model_copy(update={"activation_checkpointing": mode})
+    if "optim.sequence_parallel" in changes:
+        ranks_of_row = changes["optim.sequence_parallel"]
+        optim = optim.model_copy(update={"sequence_parallel": ranks_of_row})
     if "optim.lora.rank" in changes:
         quantise = changes.get("optim.lora.quantise", "none")
         lora = optim.lora or LoraConfig(rank=changes["optim.lora.rank"])

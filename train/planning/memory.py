@@ -74,7 +74,9 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
     checkpointing only the input of a layer is kept, with the results that the mode keeps, and one
     layer at a time is computed again, with the gradients of its parts. A frozen vision tower keeps
     nothing. Adapted experts keep the sums of their weights and adapters. The logits of an LM head,
-    the workspace of libraries and the rounding of the allocator come on top.
+    the workspace of libraries and the rounding of the allocator come on top. If several ranks
+    compute the row together, each has its share, and the last hidden states of all tokens and the
+    embeddings of all images.
 
     Args:
         recipe: The recipe.
@@ -103,7 +105,11 @@ def activations(recipe: Recipe, shape: Shape, tokens: int, patches: int) -> floa
         adapted_weights = shape.count().experts
         if mode != "none":
             adapted_weights //= shape.num_hidden_layers
-    numbers = tokens * per_token + patches * per_patch + adapted_weights
+    ranks_of_row = recipe.optim.sequence_parallel
+    numbers = (tokens * per_token + patches * per_patch) / ranks_of_row + adapted_weights
+    if ranks_of_row > 1:
+        num_gathered = tokens + patches // shape.patches_per_token
+        numbers += num_gathered * shape.hidden_size
     return numbers * bytes_per_weight(recipe)
 
 

@@ -116,7 +116,8 @@ class StepCost:
     compute: float
     """The seconds of computation."""
     received: dict[str, float]
-    """The bytes that a rank receives, by the name of a DeepSpeed configuration."""
+    """The bytes that a rank receives, by the name of a DeepSpeed configuration. With
+    `optim.sequence_parallel`, those that the ranks of a row exchange are among them."""
     waiting: dict[str, float]
     """The seconds that the transfers take, by the name of a DeepSpeed configuration."""
 
@@ -147,9 +148,13 @@ def record_tokens(recipe: Recipe, shape: Shape) -> tuple[int, int]:
 def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
     """Return the cost of a step on `ranks` GPUs under each ZeRO stage.
 
-    The cost of writing texts and of evaluations is not included.
+    The cost of writing texts and of evaluations is not included. On fewer GPUs than
+    `optim.sequence_parallel`, where a run cannot start, a GPU is assumed to compute rows alone.
     """
-    records = recipe.optim.records_per_step / ranks
+    ranks_of_row = min(recipe.optim.sequence_parallel, ranks)
+    records = recipe.optim.records_per_step * ranks_of_row / ranks
+    exchanged = exchanged_bytes(recipe, shape, ranks_of_row, max(records, 1))
+    exchange_rate = INSIDE if ranks_of_row <= NODE else BETWEEN
     rows = ceil(records / full_row(recipe, shape).records)
     num_parameters, num_trained = trained(recipe, shape)
     width = bytes_per_weight(recipe)
@@ -163,10 +168,30 @@ def step_cost(recipe: Recipe, shape: Shape, ranks: int) -> StepCost:
             num_trained * width,
             hpz=copies_within(name) > 0 and ranks > NODE,
         )
-        received[name] = moved.received(ranks)
-        waiting[name] = moved.seconds(ranks)
-    compute = max(records, 1) * record_flop(recipe, shape) / (PEAK * MFU)
+        received[name] = moved.received(ranks) + exchanged
+        waiting[name] = moved.seconds(ranks) + exchanged / exchange_rate
+    flop = max(records, 1) * record_flop(recipe, shape) / ranks_of_row
+    compute = flop / (PEAK * MFU)
     return StepCost(rows, compute, received, waiting)
+
+
+def exchanged_bytes(recipe: Recipe, shape: Shape, ranks_of_row: int, records: float) -> float:
+    """Return the bytes that a rank receives in a step from the ranks that compute rows with it.
+
+    In every layer, each of them sends its stretch of all heads and receives all tokens of its heads,
+    forward, backward, and once more where the layer is computed again.
+
+    Args:
+        recipe: The recipe.
+        shape: The shape of its backbone.
+        ranks_of_row: The number of ranks that compute a row together.
+        records: The records of a step whose rows they compute.
+    """
+    image_tokens, text_tokens = record_tokens(recipe, shape)
+    tokens_of_rank = records * (image_tokens + text_tokens) / ranks_of_row
+    num_passes = 2 if recipe.optim.activation_checkpointing == "none" else 3
+    numbers = tokens_of_rank * shape.num_hidden_layers * shape.exchanged_by_layer * num_passes
+    return numbers * bytes_per_weight(recipe) * (ranks_of_row - 1) / ranks_of_row
 
 
 def record_flop(recipe: Recipe, shape: Shape) -> float:

@@ -46,7 +46,7 @@ def check(
         response_rules(recipe),
         optim_rules(recipe),
         evaluation_rules(recipe),
-        start_rules(recipe, script, world_size),
+        start_rules(recipe, script, world_size, start=start),
     )
     if script is not None:
         broken_rules = chain(broken_rules, length_rules(recipe), input_rules(recipe, start=start))
@@ -168,6 +168,12 @@ def optim_rules(recipe: Recipe) -> Iterator[Broken]:
             "optim.compile=none, or optim.activation_checkpointing to attention, full or none"
         )
         yield Broken(message, ("optim.activation_checkpointing", "optim.compile"))
+    if optim.sequence_parallel > 1 and not recipe.method.divides_rows:
+        message = (
+            f"the method {recipe.method.type} trains on texts that each rank writes itself, so that "
+            "no row can be divided over ranks; remove it"
+        )
+        yield Broken(message, ("optim.sequence_parallel", "method.type"))
     yield from _frozen_part_rules(recipe)
 
     names = deepspeed_names()
@@ -315,10 +321,13 @@ def _best_metric_rules(recipe: Recipe, benchmarks: list[str]) -> Iterator[Broken
     yield Broken(message, ("evaluation.best_metric", "evaluation.benchmarks", "data.validation"))
 
 
-def start_rules(recipe: Recipe, script: Script | None, world_size: int) -> Iterator[Broken]:
+def start_rules(
+    recipe: Recipe, script: Script | None, world_size: int, *, start: bool
+) -> Iterator[Broken]:
     """Check the recipe against the number of ranks, and against the script that runs it.
 
-    The script is None if the recipe is only read.
+    The script is None if the recipe is only read. `start` is True if the run starts now. A recipe
+    that is only read may be that of a run on more ranks.
     """
     own_script = recipe.method.script
     if script is not None and script != own_script:
@@ -327,12 +336,23 @@ def start_rules(recipe: Recipe, script: Script | None, world_size: int) -> Itera
             f"recipe with train/{own_script}.py"
         )
         yield Broken(message, ("method.type",))
-    records_per_step = recipe.optim.records_per_step
-    if records_per_step % world_size:
-        divisible = max(records_per_step // world_size, 1) * world_size
+    ranks_of_row = recipe.optim.sequence_parallel
+    if start and world_size % ranks_of_row:
         message = (
-            f"{records_per_step} records a step do not divide over {world_size} ranks, and every "
-            f"rank must take as many as the others; set optim.records_per_step={divisible}, or "
+            f"{ranks_of_row} ranks compute a row together, and {world_size} ranks cannot be divided "
+            f"into such groups; start a multiple of {ranks_of_row}, or set "
+            "optim.sequence_parallel to a divisor of the number of ranks"
+        )
+        yield Broken(message, ("optim.sequence_parallel",))
+        return
+    records_per_step = recipe.optim.records_per_step
+    num_groups = max(1, world_size // ranks_of_row)
+    if records_per_step % num_groups:
+        divisible = max(records_per_step // num_groups, 1) * num_groups
+        takers = "ranks" if ranks_of_row == 1 else f"groups of {ranks_of_row} ranks"
+        message = (
+            f"{records_per_step} records a step do not divide over {num_groups} {takers}, and each "
+            f"must take as many as the others; set optim.records_per_step={divisible}, or "
             f"start a number of ranks that divides {records_per_step}"
         )
         yield Broken(message, ("optim.records_per_step",))

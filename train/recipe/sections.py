@@ -141,6 +141,11 @@ class OptimConfig(Section):
     compile: Literal["none", "layers"] = "none"
     """`layers` compiles the MLPs and norms of the language model and the vision tower with
     torch.compile. Compiling takes minutes at the start. It makes steps faster on CUDA."""
+    sequence_parallel: Count = 1
+    """The number of ranks that compute a packed row together, each a part of its tokens and images.
+    It divides the number of ranks. Take more than 1 only for records that are too long for one GPU,
+    because the ranks of a group wait for each other in every layer. The value does not change what
+    the model learns."""
     router_aux_loss_coef: Annotated[float, Field(ge=0.0, le=10.0)] | None = 0.0
     """Weight of the load-balancing loss of a backbone with experts, which is added to the loss. With
     0 it is only logged, as TRL's RewardTrainer trains. Null takes the value of this name in the
@@ -227,6 +232,8 @@ backbone's family; vLLM serves it."""
     """The part of the model card that says how a checkpoint is loaded, in Markdown."""
     evaluated_on: ClassVar[Literal["benchmarks", "questions"]] = "benchmarks"
     """`benchmarks` if the model judges pairs, `questions` if it answers questions itself."""
+    divides_rows: ClassVar[bool] = True
+    """True if several ranks can compute a packed row together, by `optim.sequence_parallel`."""
     state_is_per_rank: ClassVar[bool] = False
     """True if a checkpoint holds a state of every rank, so that the run can only be resumed on the
     same number of ranks."""

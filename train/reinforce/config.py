@@ -49,6 +49,7 @@ class RolloutConfig(MethodConfig):
 
     script = "rl"
     model = "language_model"
+    divides_rows = False
     state_is_per_rank = True
 
     epsilon: Fraction = 0.2

@@ -17,6 +17,7 @@ from mmrm.models.backbone import (
 )
 from mmrm.models.config import BackboneConfig
 from mmrm.models.families.registry import family_of
+from mmrm.models.packing.sequence_parallel import divide_sequences
 from mmrm.train.recipe.deepspeed_config import NONE
 from mmrm.train.recipe.recipe import Recipe
 from mmrm.train.recipe.sections import LoraConfig as LoraSection
@@ -44,6 +45,8 @@ def make_model(recipe: Recipe) -> nn.Module:
     set_checkpointing(model, recipe.optim.activation_checkpointing)
     if recipe.optim.compile == "layers":
         compile_layers(model.model)
+    if recipe.optim.sequence_parallel > 1:
+        divide_sequences(model, recipe.optim.sequence_parallel)
     if lora is None:
         return model  # type: ignore[no-any-return]
     return add_adapters(

@@ -138,6 +138,12 @@ class RouterWatch:
         )
         if not logits:
             return 0.0, {}
+        shares = row.batch.image_shares
+        if shares is not None:
+            # Several ranks compute the row, and this one has the logits of its stretch.
+            logits = [
+                shares.group.gather_stretches(stretch, row.batch.tokens) for stretch in logits
+            ]
         load = router_load(logits, self.num_chosen, row.batch.conversation_counts)
         num_records_of_step = totals[0]
         loss = self.coefficient * row.records / num_records_of_step * load.loss

@@ -21,6 +21,8 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from mmrm.data.errors import UserError
 from mmrm.models.distributed import gather, max_over_ranks, sum_over_ranks
+from mmrm.models.packing.packed_batch import divide
+from mmrm.models.packing.sequence_group import SequenceGroup, make_group
 from mmrm.models.portable.reward import refuse_incomplete
 from mmrm.train.supervised.budget import (
     RowBudget,
@@ -69,6 +71,8 @@ class PackedTrainer(FiniteTrainer):
         self.objective = objective
         self.steps = steps
         self.folder = Path(self.args.output_dir)
+        self.group: SequenceGroup | None = make_group(self.optim.sequence_parallel)
+        """The ranks that compute rows together with this one; None if it computes rows alone."""
         self.routers = RouterWatch(self.model, self.optim.router_aux_loss_coef)
         largest_budget = ceiling(self.optim.token_budget, self.folder)
         self.budget = RowBudget(steps, self.args.device, largest_budget)
@@ -123,7 +127,8 @@ class PackedTrainer(FiniteTrainer):
         smaller rows. It can be repeated only until gradients are exchanged. DDP exchanges them with
         the last row, so that row must be a size that fitted before, or a filler. DeepSpeed
         exchanges them in every backward pass, so the largest row is tried once before the step
-        begins.
+        begins. Ranks that compute a row together exchange tensors in every layer, so their steps
+        are never repeated.
 
         Args:
             model: The model in its wrappers.
@@ -154,7 +159,7 @@ class PackedTrainer(FiniteTrainer):
                     loss += self._run_row(model, row, totals, is_last=is_last)
             except torch.OutOfMemoryError as error:
                 is_exchanged = self.is_deepspeed_enabled or (is_last and self.args.world_size > 1)
-                if is_exchanged:
+                if is_exchanged or self.group is not None:
                     write_lowered_budget(row, self.folder)
                     raise UserError(out_of_memory_message(row, self.folder)) from error
                 out_of_memory = True
@@ -192,16 +197,17 @@ class PackedTrainer(FiniteTrainer):
         exchanges gradients in hooks that are called when gradients are accumulated.
         `torch.autograd.grad` does not accumulate, so no gradient is exchanged or kept.
 
-        Under ZeRO-3 no row is tried, because ranks exchange weights during the forward pass. There,
-        rows stay within the budget that measured memory allows (`token_budget` in
-        train/methods/method.py).
+        Under ZeRO-3 no row is tried, because ranks exchange weights during the forward pass, and
+        none is tried if ranks compute rows together. There, rows stay within the budget that
+        measured memory allows (`token_budget` in train/methods/method.py).
 
         Args:
             row: The largest row of the step on this rank.
             totals: The result of `_totals_over_ranks`.
         """
         fits = True
-        if self.budget.may_run_out(row) and not is_deepspeed_zero3_enabled():
+        computes_alone = self.group is None and not is_deepspeed_zero3_enabled()
+        if self.budget.may_run_out(row) and computes_alone:
             try:
                 # These tensors keep the memory that the gradients will take.
                 held_memory = self._gradients_to_come()
@@ -274,13 +280,18 @@ class PackedTrainer(FiniteTrainer):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the share of a row in the step's loss, a scalar, and sums for the log.
 
-        It is the loss of the objective, and that of load balancing if the recipe asks for it.
+        It is the loss of the objective, and that of load balancing if the recipe asks for it. Ranks
+        that compute a row together have the same loss, and the totals count the row as often, so
+        that gradients have the right size when they are added up over all ranks.
 
         Args:
             model: The model in its wrappers, or without them.
             row: The row.
             totals: The result of `_totals_over_ranks`, by which the loss is divided.
         """
+        if self.group is not None:
+            vision = self.processing_class.vision
+            row = row._replace(batch=divide(row.batch, self.group, vision))
         with self.compute_loss_context_manager(), self.routers.record():
             loss, sums = self.objective.loss(model, row.to(self.args.device), totals)
         balancing_loss, router_sums = self.routers.loss(row, totals)
@@ -327,7 +338,8 @@ class PackedTrainer(FiniteTrainer):
         sums: defaultdict[str, float] = defaultdict(float)
         for sums_of_rank in gather(own_sums):
             for name, value in sums_of_rank.items():
-                sums[name] += value
+                # Each rank of a group has counted the same rows.
+                sums[name] += value / self.optim.sequence_parallel
         self._sums.clear()
 
         now = time.perf_counter()

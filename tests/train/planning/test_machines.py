@@ -73,7 +73,7 @@ def test_the_least_change_that_fits_is_named(
 @pytest.mark.parametrize("num_gpus", [1, 2, 8])
 def test_every_possible_change_is_a_valid_recipe(overrides: list[str], num_gpus: int) -> None:
     recipe, shape = basereward("7B", *overrides)
-    for changes in possible_changes(recipe, num_gpus):
+    for changes in possible_changes(recipe, shape, num_gpus):
         given = [f"{key}={str(value).lower()}" for key, value in changes.items()]
         read = read_recipe(
             FOLDER / "basereward.yaml",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeTextModel
 
@@ -15,6 +18,8 @@ from mmrm.models.config import CheckpointingMode
 from mmrm.models.families.backbone_shape import shape_of
 from mmrm.models.families.family import Shape
 from mmrm.models.families.registry import FAMILIES, PUBLISHED
+from mmrm.models.packing.sequence_group import SequenceGroup, make_group
+from mmrm.models.packing.sequence_parallel import divide_sequences
 from mmrm.train.planning.machines import need
 from mmrm.train.planning.memory import (
     GIB,
@@ -319,6 +324,47 @@ def test_activations_of_recurrent_layers_are_those_of_long_segments(
     num_patches = sum(tree.patches for tree in trees)
     expected = activations(recipe, shape, num_tokens, num_patches)
     assert expected == pytest.approx(counted, rel=0.1)
+
+
+@pytest.fixture
+def fake_group() -> Iterator[SequenceGroup]:
+    """Yield a group of two ranks of which only this one exists, and that exchanges nothing."""
+    distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        group = make_group(2)
+        assert group is not None
+        yield group
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", ["full", "linear"])
+def test_activations_of_divided_rows_are_those_of_the_kernels(
+    fake_group: SequenceGroup, checkpointing: CheckpointingMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = replace(SHAPES["7b"], num_hidden_layers=8)
+    monkeypatch.setitem(PUBLISHED, "eight layers", shape)
+    recipe = read_recipe(
+        BASEREWARD,
+        [
+            "deepspeed=zero2",
+            "optim.sequence_parallel=2",
+            f"optim.activation_checkpointing={checkpointing}",
+        ],
+    )
+    model_class = FAMILIES["qwen2_5_vl"].parts().scalar
+    shapes = shapes_of(model_class, "eight layers", checkpointing=checkpointing)
+    divide_sequences(shapes.model, fake_group.size)
+    vision = vision_tokens(shapes.model.config)
+    trees = [pair_tree(PairSize(32, 32, 1000, (200, 200)), vision, seed) for seed in range(8)]
+
+    counted = peak(shapes, trees, training=True, later=True, group=fake_group) * GIB
+    counted -= 2 * sum(parameter.nbytes for parameter in shapes.model.parameters())
+
+    num_tokens = sum(tree.tokens for tree in trees)
+    num_patches = sum(tree.patches for tree in trees)
+    assert activations(recipe, shape, num_tokens, num_patches) == pytest.approx(counted, rel=0.05)
 
 
 def test_what_is_frozen_keeps_no_activations() -> None:

@@ -56,6 +56,11 @@ CASES = {
         ["optim.activation_checkpointing=attention", "deepspeed=zero3"],
         ["deepspeed=zero2"],
     ),
+    "rows_of_rollouts_are_whole": (
+        "optim.sequence_parallel",
+        [RL, "optim.sequence_parallel=2"],
+        ["optim.sequence_parallel=1"],
+    ),
     "something_to_train": (
         "backbone.freeze",
         [JUDGE, ALL_FROZEN],
@@ -335,7 +340,7 @@ def test_every_rule_has_a_case() -> None:
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 num_rules += node.func.id == "Broken"
-    num_of_start = 2
+    num_of_start = 3
     num_of_length = 3
     assert num_rules == len(CASES) + num_of_start + num_of_length
 
@@ -403,6 +408,18 @@ def test_ranks_divide_a_step(tmp_path: Path, other: str) -> None:
     ):
         read_recipe(write(tmp_path), world_size=3)
     read_recipe(write(tmp_path), [other], world_size=3)
+
+
+def test_groups_of_ranks_divide_all_ranks_and_a_step(tmp_path: Path) -> None:
+    divided = ["optim.sequence_parallel=2"]
+    with pytest.raises(RecipeError, match=r"3 ranks cannot be divided into such groups"):
+        read_recipe(write(tmp_path), divided, world_size=3, start=True)
+    read_recipe(write(tmp_path), divided, world_size=4, start=True)
+    # Six ranks are three groups, which do not divide 64 records.
+    with pytest.raises(RecipeError, match=r"over 3 groups of 2 ranks"):
+        read_recipe(write(tmp_path), divided, world_size=6, start=True)
+    # A recipe that is only read, such as that of a run folder, is read by one process.
+    read_recipe(write(tmp_path), divided)
 
 
 def test_a_rule_is_silent_while_a_key_of_it_is_wrong(tmp_path: Path) -> None:
