@@ -184,6 +184,11 @@ def test_steps_of_two_groups_of_ranks_equal_those_of_one_process(
     assert_steps_are_those_of_one_process(folder, f"four-{stage}", TOGETHER)
 
 
+@pytest.mark.slow
+def test_each_rank_computes_its_part_of_a_divided_row(tmp_path: Path) -> None:
+    run_ranks(tmp_path / "ranks", worker.look_into_divided_row, worker.prepare(tmp_path / "recipe"))
+
+
 FILMS = "tvvt" + "vtvt" + "tttt" + "wtvd" + "vwiv"
 """Five steps: videos on either rank beside texts on the other, none, and videos in prompts and in responses on both."""
 WITH_FILMS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5")

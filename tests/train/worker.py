@@ -380,6 +380,56 @@ def descend_on(
 ) -> None:
     """Train by plain gradient descent on some records, four a step, and save.
 
+    The arguments are those of `plain_trainer`.
+    """
+    trainer = plain_trainer(recipe_path, records_of, folder, deepspeed, budget, ranks_of_row)
+    trainer.train()
+    assert trainer.is_deepspeed_enabled == (deepspeed != NONE)
+    trainer.save_model(folder)
+    if rank() == 0:
+        trainer.state.save_to_json(f"{folder}/trainer_state.json")
+
+
+def look_into_divided_row(recipe_path: Path) -> None:
+    """Compute a row with the other rank, and assert that this one computes its part of the tokens and images."""
+    with run_environment(seed=0, deterministic=False, deepspeed=False):
+        folder = str(recipe_path.parent / "looked-into")
+        records_of = partial(Written, "iiii")
+        trainer = plain_trainer(recipe_path, records_of, folder, NONE, 10**6, ranks_of_row=2)
+        [row] = trainer.steps[0]["rows"]
+        num_patches: list[int] = []
+        num_tokens: list[int] = []
+        backbone = trainer.model.model
+        backbone.visual.register_forward_pre_hook(
+            lambda module, args: num_patches.append(len(args[0]))
+        )
+        backbone.language_model.layers[0].register_forward_pre_hook(
+            lambda module, args: num_tokens.append(args[0].shape[1])
+        )
+        totals = trainer._totals_over_ranks([row])
+        trainer._loss_of_row(trainer.model, row, totals)
+        assert num_tokens == [-(-row.batch.tokens // 2)]
+        num_patches_of_ranks = torch.tensor([num_patches[0], 0][:: 1 if rank() == 0 else -1])
+        torch.distributed.all_reduce(num_patches_of_ranks)
+        assert num_patches_of_ranks.sum() == len(row.batch.pixel_values)
+        assert num_patches_of_ranks.min() > 0
+        # Both ranks count the records of the row, and the log counts them once.
+        assert totals[0] == 2 * row.records
+        trainer.speed_start = time.perf_counter() - 1
+        trainer._sums["dropped/unusable"] = 3.0
+        assert trainer._figures()["dropped/unusable"] == 3.0
+
+
+def plain_trainer(
+    recipe_path: Path,
+    records_of: Callable[[str], EncodedRecords],
+    folder: str,
+    deepspeed: str,
+    budget: int,
+    ranks_of_row: int,
+) -> PlainTrainer:
+    """Return a trainer that descends the gradient of some records, four a step.
+
     Args:
         recipe_path: The recipe, as `prepare` writes it.
         records_of: Takes the family of backbones and returns the records.
@@ -415,7 +465,7 @@ def descend_on(
     records = records_of(family)
     steps = -(-len(records) // 4)
     arguments = training_arguments(recipe, steps)
-    trainer = PlainTrainer(
+    return PlainTrainer(
         objective=make_objective(NaiveConfig(type="naive")),
         steps=StepDataset(
             records,
@@ -431,11 +481,6 @@ def descend_on(
         args=arguments,
         processing_class=tiny.encoder(family),
     )
-    trainer.train()
-    assert trainer.is_deepspeed_enabled == (deepspeed != NONE)
-    trainer.save_model(folder)
-    if rank() == 0:
-        trainer.state.save_to_json(f"{folder}/trainer_state.json")
 
 
 def ended(folder: Path) -> Path:
