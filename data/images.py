@@ -377,10 +377,17 @@ class PatchTokens:
 
         `sizes` has a row (height, width) for each image, (images, 2).
         """
+        sides = self.scaled(sizes) // self.side
+        return np.asarray(sides[:, 0] * sides[:, 1])
+
+    def scaled(self, sizes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+        """Return the height and width to which each image is scaled, int64 of shape (images, 2).
+
+        `sizes` has a row (height, width) for each image, (images, 2).
+        """
         if self.enlarges_short_sides:
             sizes = with_long_sides(sizes, self.side)
-        sides = resized(sizes, self.min_pixels, self.max_pixels, self.side) // self.side
-        return np.asarray(sides[:, 0] * sides[:, 1])
+        return resized(sizes, self.min_pixels, self.max_pixels, self.side)
 
     @property
     def most_of_video(self) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmrm.data.encoded_video import Video
 from mmrm.data.errors import RecordError, UserError
+from mmrm.data.images import PatchTokens
 from mmrm.data.preference import (
     EncodedImage,
     Message,
@@ -34,7 +35,9 @@ from mmrm.data.storage.files import read_json_object, write_json
 from mmrm.data.video import VIDEO_PART_ADVICE, VIDEO_TOKEN
 from mmrm.models.cancellation import stop_if_abandoned
 from mmrm.models.config import BackboneConfig, StoredRead
+from mmrm.models.families.image_rules import ImageLayout
 from mmrm.models.families.registry import FAMILIES, family_of
+from mmrm.models.image_patches import ImagePatches, StockPatches, TablePatches
 from mmrm.models.packing.packed_batch import PackedBatch, pack
 from mmrm.models.packing.positions import mrope_of_text
 from mmrm.models.packing.segments import (
@@ -272,7 +275,7 @@ class Encoder:
         self.template_writes_start_mark = start_mark is not None and start_mark in rendered_image
         self.image_text = text_of_image(tokenizer)
         self.trimmed_sides = trimmed_sides(tokenizer, self.turn_rules)
-        self.patches = PatchCache(image_processor, self.vision)
+        self.patches = PatchCache(self._image_patches(family.images, vision_config), self.vision)
         self.family_title = family.title
         self.image_mark = image_mark
         self.marked_image = "".join(mark for mark in family.marks if mark is not None)
@@ -292,6 +295,19 @@ class Encoder:
                 f"backbone.system_prompt contains {special_token!r}, which the tokenizer reads as "
                 "a special token and not as text. Remove it from the system prompt."
             )
+
+    def _image_patches(self, layout: ImageLayout, vision_config: Any) -> ImagePatches:
+        """Return the object that makes the patches of images, by tables where it is possible."""
+        processor = self.image_processor
+        stock = StockPatches(processor, self.vision)
+        patch = layout.planar_patch(vision_config)
+        if patch is None or not processor.do_resize:
+            return stock
+        # An encoder may be given a processor with other limits than those of the recipe.
+        limits = self.config.model_copy(update=layout.limits(processor.to_dict()))
+        sizes = layout.tokens(vision_config, limits)
+        assert isinstance(sizes, PatchTokens), "Tiles have no planar patches."
+        return TablePatches(stock, patch, sizes)
 
     def count_images_as_text(self) -> None:
         """Give the tokens of images positions like those of text, instead of rows and columns.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmrm.data.images import decode
 from mmrm.data.preference import EncodedImage
 from mmrm.models.cancellation import stop_if_abandoned
+from mmrm.models.image_patches import ImagePatches
 from mmrm.models.packing.segments import ProcessedImage
 from mmrm.models.packing.vision import VisionTokens
 
@@ -23,14 +24,14 @@ class PatchCache:
     a server may call the same object.
     """
 
-    def __init__(self, image_processor: Any, vision: VisionTokens) -> None:
+    def __init__(self, patches: ImagePatches, vision: VisionTokens) -> None:
         """Create a cache for the images of one backbone.
 
         Args:
-            image_processor: The backbone's image processor.
+            patches: Makes the patches of an image.
             vision: The properties of the images of the backbone's family.
         """
-        self.image_processor = image_processor
+        self.patches = patches
         self.vision = vision
         self._last: dict[EncodedImage, ProcessedImage] = {}
 
@@ -63,8 +64,7 @@ class PatchCache:
 
     def of_decoded(self, image: Image) -> ProcessedImage:
         """Return a decoded image, processed."""
-        output = self.image_processor(images=[image], return_tensors="pt")
-        pixel_values, (grid,) = self.vision.read(output, self.vision)
+        pixel_values, grid = self.patches(image)
         frames, rows, columns = grid
         # Images with the same pixels are the same image, whatever files they come from.
         digest = hashlib.sha256(f"{image.mode} {image.size}".encode())

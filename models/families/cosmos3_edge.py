@@ -44,6 +44,10 @@ class Cosmos3EdgeImages(PatchLayout):
             channels=vision_config.num_channels,
         )
 
+    def planar_patch(self, vision_config: Any) -> Patch | None:
+        """Return None: the channels of a pixel follow one another."""
+        return None
+
     def tokens(self, vision_config: Any, limits: BackboneConfig) -> ImageTokens:
         """Return the object that computes how many tokens an image becomes."""
         patch = self.patch(vision_config)

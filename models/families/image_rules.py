@@ -67,6 +67,13 @@ class ImageLayout(ABC):
     def sizes(self, vision_config: Any) -> tuple[int, int]:
         """Return n if a token covers n x n patches, and the count of numbers in a patch."""
 
+    def planar_patch(self, vision_config: Any) -> Patch | None:
+        """Return the sizes of a patch whose channels follow one another, as `TablePatches` makes it.
+
+        None if the image processor orders the numbers of a patch in another way.
+        """
+        return None
+
     @abstractmethod
     def smallest(self, vision_config: Any) -> tuple[int, int, int]:
         """Return the grid of the smallest image: frames (or tiles), rows and columns of patches."""
@@ -99,6 +106,10 @@ class PatchLayout(ImageLayout):
             merge_size=vision_config.spatial_merge_size,
             channels=vision_config.in_channels,
         )
+
+    def planar_patch(self, vision_config: Any) -> Patch | None:
+        """Return the patch that a vision tower takes."""
+        return self.patch(vision_config)
 
     def tokens(self, vision_config: Any, limits: BackboneConfig) -> ImageTokens:
         """Return the object that computes how many tokens an image becomes."""

@@ -14,28 +14,33 @@ from PIL import Image
 from mmrm.data.errors import ImageError
 from mmrm.data.synthetic.scenes import png
 from mmrm.models.cancellation import AbandonedError, run_abandonable
+from mmrm.models.image_patches import StockPatches
 from mmrm.models.packing.packed_batch import patches_of
+from mmrm.models.packing.vision import Grid
 from mmrm.models.patch_cache import PatchCache
 from tests.models import tiny
 from tests.models.families.parameters import every_family
 
 
-class Counting:
-    """An image processor that counts the images it is given."""
+class Counting(StockPatches):
+    """Makes patches by the image processor, and counts the images."""
 
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
-        self.num_images = 0
+    num_images = 0
 
-    def __call__(self, images: list[Image.Image], **options: Any) -> Any:
-        """Process images."""
-        self.num_images += len(images)
-        return self.processor(images=images, **options)
+    def __call__(self, image: Image.Image) -> tuple[torch.Tensor, Grid]:
+        """Return the patches and the grid of an image."""
+        self.num_images += 1
+        return super().__call__(image)
 
 
 @pytest.fixture
-def cache() -> PatchCache:
-    return PatchCache(Counting(tiny.image_processor()), tiny.encoder().vision)
+def counting() -> Counting:
+    return Counting(tiny.image_processor(), tiny.encoder().vision)
+
+
+@pytest.fixture
+def cache(counting: Counting) -> PatchCache:
+    return PatchCache(counting, counting.vision)
 
 
 def encoded(seed: int, image_format: str = "PNG", **options: Any) -> bytes:
@@ -55,23 +60,27 @@ def test_an_image_has_the_patches_of_the_stock_processor(family: str) -> None:
     assert found.num_tokens == found.patches // encoder.vision.merge_size**2
 
 
-def test_an_image_is_processed_once_however_often_it_is_asked_for(cache: PatchCache) -> None:
+def test_an_image_is_processed_once_however_often_it_is_asked_for(
+    cache: PatchCache, counting: Counting
+) -> None:
     first, second = encoded(0), encoded(1)
     found = cache.of_encoded([first, second, first], "record")
     assert list(found) == [first, second]
-    assert cache.image_processor.num_images == 2
+    assert counting.num_images == 2
     # The images of the last call are kept, and no others.
     assert cache.of_encoded([second], "record")[second] is found[second]
-    assert cache.image_processor.num_images == 2
+    assert counting.num_images == 2
     cache.of_encoded([first], "record")
-    assert cache.image_processor.num_images == 3
+    assert counting.num_images == 3
 
 
-def test_a_record_without_images_keeps_those_of_the_one_before(cache: PatchCache) -> None:
+def test_a_record_without_images_keeps_those_of_the_one_before(
+    cache: PatchCache, counting: Counting
+) -> None:
     cache.of_encoded([encoded(0)], "record")
     assert cache.of_encoded([], "record") == {}
     cache.of_encoded([encoded(0)], "record")
-    assert cache.image_processor.num_images == 1
+    assert counting.num_images == 1
 
 
 def test_images_are_equal_if_their_pixels_are(cache: PatchCache, tmp_path: Path) -> None:
@@ -111,9 +120,9 @@ def test_a_damaged_image_is_refused_by_the_name_of_its_record(cache: PatchCache)
         cache.of_encoded([png(tiny.picture(60, 60)), b"no image"], "record 7")
 
 
-def test_abandoned_work_ends_before_the_next_image(cache: PatchCache) -> None:
+def test_abandoned_work_ends_before_the_next_image(cache: PatchCache, counting: Counting) -> None:
     gone = Event()
     gone.set()
     with pytest.raises(AbandonedError):
         run_abandonable(gone, cache.of_encoded, [encoded(0)], "record")
-    assert cache.image_processor.num_images == 0
+    assert counting.num_images == 0
