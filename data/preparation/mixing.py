@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from mmrm.data.config.section import GrowingSection, Processes, Ratio, Records
+from mmrm.data.config.section import Count, GrowingSection, Processes, Ratio, Records
 from mmrm.data.errors import RecordError, UserError
 from mmrm.data.images import DEFAULT_IMAGE_TOKENS, ImageTokens
 from mmrm.data.package import data_cache
@@ -59,7 +60,10 @@ from mmrm.data.preparation.sampling import (
     apportion,
     bring_images_together,
     bring_together,
+    count_earlier,
     draw,
+    in_windows,
+    interleaved,
     number_pairs,
     shares,
 )
@@ -81,7 +85,7 @@ ResultT = TypeVar("ResultT")
 class MixtureConfig(GrowingSection):
     """The training data: sources, how they are mixed, and which records are left out."""
 
-    LATER_KEYS = frozenset({"curriculum", "balance", "decisions"})
+    LATER_KEYS = frozenset({"curriculum", "balance", "decisions", "shards_together"})
     allowed_values: ClassVar[Mapping[str, Sequence[str]]] = {"balance": tuple(SHORTCUTS)}
 
     sources: list[AnySource] = Field(min_length=1)
@@ -122,6 +126,11 @@ class MixtureConfig(GrowingSection):
     until the response with more of it is preferred in half of the records in which both differ.
     With several shortcuts, this holds for every combination of them. It applies after `cap`. The
     data card counts the records as `unbalanced`. A generated source is read for it once."""
+    shards_together: Count | None = None
+    """Number of shards of each source that records are drawn from at one time, so that a rank reads
+    from few files. They are drawn in a new order in every epoch. Null draws from all shards, as from
+    any other source. Only sources of type `shards` have some; records of other sources are mixed in
+    evenly."""
     bad_records: BadRecordConfig = BadRecordConfig()
     workers: Processes | None = None
     """Number of processes for the first reading; null takes all cores."""
@@ -149,6 +158,15 @@ class MixtureConfig(GrowingSection):
     def _shortcuts_exist(cls, balance: list[str]) -> list[str]:
         require_shortcuts(balance)
         return balance
+
+    @model_validator(mode="after")
+    def _order_is_possible(self) -> MixtureConfig:
+        if self.shards_together is not None and self.curriculum.order == "easy_first":
+            raise ValueError(
+                "shards_together reads few shards at one time, and curriculum.order easy_first sorts "
+                "the records of all of them; remove one of the two"
+            )
+        return self
 
     @model_validator(mode="after")
     def _names_agree(self) -> MixtureConfig:
@@ -240,6 +258,7 @@ class Mixture:
             if source.generated:
                 _refuse_selection(section, config.curriculum)
                 return self._generated_split(section, source)
+            block_ends = section.block_ends(source)
             index = self._scan(source)
             rows_to_flip = flipped_rows(self._decisions, index)
             if rows_to_flip:
@@ -249,7 +268,8 @@ class Mixture:
             reasons = reasons_after_curriculum(config.curriculum, index.rows["difficulty"], reasons)
             reasons = reasons_after_decisions(self._decisions, index, reasons)
             applied = self._applied(index, reasons)
-            return SourceSplit.of(section, source, index, reasons, applied)
+            split = SourceSplit.of(section, source, index, reasons, applied)
+            return replace(split, block_ends=block_ends)
         except UserError as error:
             error.args = (f"{error}{format_advice(section, config.cache_folder)}",)
             raise
@@ -374,7 +394,12 @@ class Mixture:
         for stage_number, pools_with_counts in enumerate(self.stages):
             generator = np.random.default_rng([self.config.seed, epoch, stage_number])
             drawn = [draw(pool, count, generator) for pool, count in pools_with_counts]
-            stage_order = generator.permutation(np.concatenate(drawn))
+            if self.config.shards_together is None:
+                stage_order = generator.permutation(np.concatenate(drawn))
+            else:
+                stage_order = self._drawn_from_few_shards(
+                    drawn, self.config.shards_together, generator
+                )
             if self.config.curriculum.order == "easy_first":
                 stage_order = easy_first(stage_order, self.difficulties[stage_order])
             if images_together > 1:
@@ -396,6 +421,38 @@ class Mixture:
                 )
             stage_orders.append(stage_order)
         return np.concatenate(stage_orders)
+
+    def _drawn_from_few_shards(
+        self, drawn: Sequence[Indices], shards_together: int, generator: np.random.Generator
+    ) -> Indices:
+        """Return the drawn records in a random order in which few shards are read at one time.
+
+        Args:
+            drawn: Indices of records, those of each pool of a stage, (n,) each. The records of a pool
+                are of one source.
+            shards_together: Number of shards of a source that are read at one time.
+            generator: Draws the order.
+        """
+        orders_of_shards: dict[int, npt.NDArray[np.int64]] = {}
+        sequences = []
+        for indices in drawn:
+            source_number = int(np.searchsorted(self.records.ends, indices[:1], side="right")[0])
+            split = self.splits[source_number]
+            if not split.block_ends:
+                sequences.append(generator.permutation(indices))
+                continue
+            if source_number not in orders_of_shards:
+                num_shards = len(split.block_ends)
+                orders_of_shards[source_number] = generator.permutation(num_shards)
+            first_index = self.records.ends[source_number] - len(split.rows)
+            rows = split.rows[indices - first_index]
+            shards = np.searchsorted(split.block_ends, rows, side="right")
+            order_of_shards = orders_of_shards[source_number]
+            windows = order_of_shards[shards] // shards_together
+            # A record that is drawn again comes when all records have been drawn before.
+            windows += count_earlier(indices) * len(order_of_shards)
+            sequences.append(in_windows(indices, windows, generator))
+        return interleaved(sequences, generator)
 
     def _trained_together(self, numbers: Indices, order: Indices) -> npt.NDArray[np.integer]:
         """Return a number for each entry of `order` that is equal for entries that may be neighbours.

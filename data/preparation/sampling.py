@@ -124,6 +124,37 @@ def draw(pool: Pool, count: int, generator: np.random.Generator) -> Indices:
     return np.concatenate([np.tile(pool.indices, num_repetitions), extra])
 
 
+def in_windows(
+    indices: Indices, windows: npt.NDArray[np.integer], generator: np.random.Generator
+) -> Indices:
+    """Return records in a random order in which those of one window follow one another, (n,).
+
+    Args:
+        indices: Indices of records, (n,).
+        windows: The number of the window of each of them, (n,). Windows come in ascending order.
+        generator: Draws the order inside each window.
+    """
+    shuffled = generator.permutation(len(indices))
+    return indices[shuffled][np.argsort(windows[shuffled], kind="stable")]
+
+
+def interleaved(sequences: Sequence[Indices], generator: np.random.Generator) -> Indices:
+    """Return several sequences as one, in which each is spread evenly and keeps its own order, (n,).
+
+    The i-th of n entries of a sequence is put at a random place of the i-th of n equal parts of the
+    whole. So every part of the result has about the same share of each sequence.
+
+    Args:
+        sequences: Indices of records.
+        generator: Draws the places.
+    """
+    places = []
+    for sequence in sequences:
+        number = len(sequence)
+        places.append((np.arange(number) + generator.random(number)) / max(number, 1))
+    return np.concatenate(sequences)[np.argsort(np.concatenate(places), kind="stable")]
+
+
 def bring_together(
     order: Indices,
     prompts: npt.NDArray[np.integer],
@@ -259,9 +290,9 @@ def _sets_of_prompts(
         sequence = generator.permutation(len(order))
     # A record that occurs several times is only once in a set. So the first occurrences of the
     # records of a prompt form sets, the second occurrences form other sets, and so on.
-    occurrences_in_sequence = _count_earlier(order[sequence])
+    occurrences_in_sequence = count_earlier(order[sequence])
     occurrences_of_prompt = number_pairs(prompts[sequence], occurrences_in_sequence)
-    set_within_these = _count_earlier(occurrences_of_prompt) // max_set_size
+    set_within_these = count_earlier(occurrences_of_prompt) // max_set_size
     set_numbers = number_pairs(occurrences_of_prompt, set_within_these)
 
     # Every member gets the position of its set's first member.
@@ -273,7 +304,7 @@ def _sets_of_prompts(
     return _PromptSets(positions, occurrences)
 
 
-def _count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+def count_earlier(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """Return for each value the number of equal values before it, int64 of shape (n,).
 
     Example: 7, 8, 7, 7 gives 0, 0, 1, 2. The values are not negative.

@@ -49,6 +49,8 @@ class SourceSplit:
     rows,)."""
     decisions: AppliedDecisions | None = None
     """The decisions about labels that were applied to the source; None if the recipe has none."""
+    block_ends: Sequence[int] = ()
+    """`SourceConfig.block_ends` of the source."""
 
     @classmethod
     def of(

@@ -25,7 +25,7 @@ both. Without ranks, the mean rating ranks the responses.
 If the columns of a file have other names, a recipe lists them: columns: {prompt: question}.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan, nan
 from typing import Any, Literal
@@ -35,7 +35,7 @@ from pydantic import Field
 from mmrm.data.encoded_video import Video, video_uri
 from mmrm.data.errors import RecordError
 from mmrm.data.images import data_uri
-from mmrm.data.preference import LARGEST_MARGIN, Preference, Response
+from mmrm.data.preference import LARGEST_MARGIN, EncodedImage, Preference, Response
 from mmrm.data.sources.shared.conversation import as_turns
 from mmrm.data.sources.shared.file_source import SourceRow
 from mmrm.data.sources.shared.ratings import (
@@ -100,40 +100,56 @@ class ProjectConfig(TiedComparisonsConfig, RenamedColumnsConfig):
             LeftOut: If all responses are tied and ties are left out, or fewer than two are rated.
             RecordError: If a key is missing, unknown or of another type.
         """
-        row = self.with_format_names(row)
-        unknown = sorted(row.columns.keys() - KEYS)
-        if unknown:
-            raise RecordError(
-                f"the record has the unknown {_key_or_keys(unknown)}. A record may hold "
-                f"{', '.join(sorted(KEYS))}. Rename or remove the rest, or give the names of your "
-                "columns in the recipe, such as columns: {prompt: question}."
-            )
-        images = row.all_images(row.columns.get("images"))
-        videos = row.all_videos(row.columns.get("videos"))
-        has_list = any(row.columns.get(name) is not None for name in KEYS_OF_LISTS)
-        written = _listed_responses(row) if has_list else _pair_of_responses(row)
-        read = read_row(row, as_turns(row.value("prompt", str | list)), written, images, videos)
-        record = Preference(
-            row.identity,
-            read.prompt,
-            read.responses,
-            read.images,
-            margin=row.optional_number("margin"),
-            chosen_critique=row.optional_value("chosen_critique", str),
-            rejected_critique=row.optional_value("rejected_critique", str),
-            rationale=row.optional_value("rationale", str),
-            first_in_rationale=first_in_rationale(row),
-            source=row.text_or_empty("source"),
-            category=row.text_or_empty("category"),
-            videos=read.videos,
-            difficulty=_difficulty(row),
+        return record_of_row(self.with_format_names(row), self.pairs, self.check_tie)
+
+
+def record_of_row(
+    row: SourceRow, pairs: Literal["hardest", "none"], check_tie: Callable[[str], None]
+) -> Preference:
+    """Return the preference record of a row with the keys of this project's format.
+
+    Args:
+        row: The row.
+        pairs: Whether a list of responses becomes the pair of its best and its worst one.
+        check_tie: Called with a sentence about the row if all its responses are tied.
+
+    Raises:
+        LeftOut: If `check_tie` raises it, or fewer than two responses are rated.
+        RecordError: If a key is missing, unknown or of another type.
+    """
+    unknown = sorted(row.columns.keys() - KEYS)
+    if unknown:
+        raise RecordError(
+            f"the record has the unknown {_key_or_keys(unknown)}. A record may hold "
+            f"{', '.join(sorted(KEYS))}. Rename or remove the rest, or give the names of your "
+            "columns in the recipe, such as columns: {prompt: question}."
         )
-        if not has_list:
-            return record
-        record = with_listed_responses(record, row)
-        if max(record.ranks) == 0:
-            self.check_tie("all responses have the same rank.")
-        return record if self.pairs == "none" else best_and_worst(record)
+    images = row.all_images(row.columns.get("images"))
+    videos = row.all_videos(row.columns.get("videos"))
+    has_list = any(row.columns.get(name) is not None for name in KEYS_OF_LISTS)
+    written = _listed_responses(row) if has_list else _pair_of_responses(row)
+    read = read_row(row, as_turns(row.value("prompt", str | list)), written, images, videos)
+    record = Preference(
+        row.identity,
+        read.prompt,
+        read.responses,
+        read.images,
+        margin=row.optional_number("margin"),
+        chosen_critique=row.optional_value("chosen_critique", str),
+        rejected_critique=row.optional_value("rejected_critique", str),
+        rationale=row.optional_value("rationale", str),
+        first_in_rationale=first_in_rationale(row),
+        source=row.text_or_empty("source"),
+        category=row.text_or_empty("category"),
+        videos=read.videos,
+        difficulty=_difficulty(row),
+    )
+    if not has_list:
+        return record
+    record = with_listed_responses(record, row)
+    if max(record.ranks) == 0:
+        check_tie("all responses have the same rank.")
+    return record if pairs == "none" else best_and_worst(record)
 
 
 def with_listed_responses(record: Preference, row: SourceRow) -> Preference:
@@ -271,8 +287,19 @@ def _difficulty(row: SourceRow) -> int | None:
     return int(difficulty)
 
 
-def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
-    """Return a record as an object in this project's own format, with data URIs of its media.
+WriteImage = Callable[[EncodedImage, str], Any]
+"""Turns an image into a value of a row. The second argument is the identity of its record."""
+WriteVideo = Callable[[Video, str], Any]
+"""Turns a video into a value of a row. The second argument is the identity of its record."""
+
+
+def project_row(
+    record: Preference,
+    rationale: str | None,
+    write_image: WriteImage = data_uri,
+    write_video: WriteVideo = video_uri,
+) -> dict[str, Any]:
+    """Return a record as an object in this project's own format, by default with data URIs.
 
     A record that is no pair, or that has attributes, lists its responses with their ranks and
     ratings.
@@ -280,21 +307,27 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     Args:
         record: The record.
         rationale: Replaces the record's own rationale; with None the object has no rationale.
+        write_image: Turns each image into its value in the object.
+        write_video: Turns each video into its value in the object.
     """
+    # Media of the prompt come before those of the responses, as where they are read.
+    images = [write_image(image, record.identity) for image in record.images]
+    videos = [write_video(video, record.identity) for video in record.videos]
+    written = [
+        _written(response, record.identity, write_image, write_video)
+        for response in record.responses
+    ]
     row: dict[str, Any] = {"prompt": record.prompt}
     if record.is_pair and not record.attributes:
-        row |= {
-            "chosen": _written(record.chosen, record.identity),
-            "rejected": _written(record.rejected, record.identity),
-        }
+        chosen, rejected = written
+        row |= {"chosen": chosen, "rejected": rejected}
     else:
-        responses = [_written(response, record.identity) for response in record.responses]
-        row |= {"responses": responses, "ranks": list(record.ranks)}
+        row |= {"responses": written, "ranks": list(record.ranks)}
         if record.attributes:
             row["ratings"] = _ratings_without_nan(record.attributes)
     row |= {
-        "images": [data_uri(image, record.identity) for image in record.images],
-        "videos": [video_uri(video, record.identity) for video in record.videos],
+        "images": images,
+        "videos": videos,
         "margin": record.margin,
         "chosen_critique": record.chosen_critique,
         "rejected_critique": record.rejected_critique,
@@ -312,23 +345,27 @@ def project_row(record: Preference, rationale: str | None) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 
-def _written(response: Response, identity: str) -> str | list[dict[str, str]]:
+def _written(
+    response: Response, identity: str, write_image: WriteImage, write_video: WriteVideo
+) -> str | list[dict[str, Any]]:
     """Return a response as a text, or as a list of parts if it has images or videos.
 
     Args:
-        response: The response. Each image and each video becomes a data URI.
+        response: The response.
         identity: The name of its record, for messages.
+        write_image: Turns each image into its value in the object.
+        write_video: Turns each video into its value in the object.
     """
     if not response.images and not response.videos:
         return response.text
-    parts: list[dict[str, str]] = []
+    parts: list[dict[str, Any]] = []
     for part in response.content:
         if isinstance(part, str):
             parts.append({"type": "text", "text": part})
         elif isinstance(part, Video):
-            parts.append({"type": "video", "video": video_uri(part, identity)})
+            parts.append({"type": "video", "video": write_video(part, identity)})
         else:
-            parts.append({"type": "image", "image": data_uri(part, identity)})
+            parts.append({"type": "image", "image": write_image(part, identity)})
     return parts
 
 

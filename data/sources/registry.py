@@ -24,6 +24,7 @@ from mmrm.data.sources.questions import QuestionsConfig
 from mmrm.data.sources.r1_reward import R1RewardConfig
 from mmrm.data.sources.rlaif_v import RlaifVConfig
 from mmrm.data.sources.rlhf_v import RlhfVConfig
+from mmrm.data.sources.shards import ShardsConfig
 from mmrm.data.sources.shared.source import SourceConfig
 from mmrm.data.sources.sharegpt import ShareGptConfig
 from mmrm.data.sources.shp import ShpConfig
@@ -58,6 +59,7 @@ SOURCES: dict[str, type[SourceConfig] | str] = {
     "shapes_edited": "mmrm.data.synthetic.drawn_source:EditedShapesConfig",
     "shapes_motion": "mmrm.data.synthetic.motion_source:MotionConfig",
     "shapes_rated": "mmrm.data.synthetic.rated_source:RatedShapesConfig",
+    "shards": ShardsConfig,
     "sharegpt": ShareGptConfig,
     "shp": ShpConfig,
     "skywork_preference": SkyworkPreferenceConfig,

@@ -5,6 +5,7 @@ and opens the `Source` that the mixture draws records from.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -154,6 +155,14 @@ class SourceConfig(GrowingSection, ABC):
         None means that it is not known before the files are read.
         """
         return None
+
+    def block_ends(self, source: Source) -> Sequence[int]:
+        """Return for each file of an opened source the number of rows in it and all files before it.
+
+        The result is empty unless the source is made of large files, of which few should be read at
+        one time (`data.shards_together`).
+        """
+        return ()
 
     @abstractmethod
     def open(self, cache: Path) -> Source:
