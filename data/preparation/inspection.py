@@ -19,8 +19,10 @@ from mmrm.data.preparation.faults import fault_messages
 from mmrm.data.preparation.filters import FilterConfig, reasons_after_filters
 from mmrm.data.preparation.recognition import files_config, in_yaml, recognise
 from mmrm.data.preparation.scan import BadRecordConfig, scan
+from mmrm.data.preparation.sharding import lines_about
 from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.sources.shared.file_source import FilesConfig
+from mmrm.data.storage.shards import MANIFEST, read_manifest
 
 NUM_SHOWN_RECORDS = 3
 MAX_SHOWN_CHARACTERS = 600
@@ -50,6 +52,11 @@ def inspect(path: Path, images: str | None, cache: Path, workers: int) -> Iterat
     Raises:
         UserError: The file is in no known format, or in several.
     """
+    if (path / MANIFEST).is_file():
+        manifest = read_manifest(path)
+        yield from lines_about(manifest)
+        yield f"shards; take them in a recipe as {{type: shards, path: {path}}}"
+        return
     fit = recognise(str(path), cache, images)
     config = files_config(**fit.settings)
     source = config.open(cache)

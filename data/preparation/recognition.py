@@ -34,9 +34,11 @@ MAX_TRIED_ROWS = 32
 FILE_SOURCES = {
     name: source_class
     for name, source_class in installed_rows(SOURCES).items()
-    if issubclass(source_class, FilesConfig) and source_class.has_responses
+    if issubclass(source_class, FilesConfig)
+    and source_class.has_responses
+    and source_class.READS_TABLES
 }
-"""The classes of sources that read pairs from files, by their `type`."""
+"""The classes of sources that read pairs from tables, by their `type`."""
 FORMATS = tuple(
     name
     for name, source_class in FILE_SOURCES.items()

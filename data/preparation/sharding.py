@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from rich.progress import track
 
 from mmrm.data.encoded_video import Video
 from mmrm.data.errors import ImageError, UserError
-from mmrm.data.preference import EncodedImage
+from mmrm.data.preference import EncodedImage, Preference
 from mmrm.data.preparation.row_index import REASONS, RowIndex
 from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.regular_files import read_bytes
@@ -84,6 +85,11 @@ def make_shards(
     """
     if (folder / MANIFEST).exists():
         raise UserError(f"{folder} has shards already. Name another folder, or remove it.")
+    if not config.has_responses:
+        raise UserError(
+            f"{config.label}: questions have no responses, and shards hold responses that were "
+            "compared. Take a source of preferences."
+        )
     source = config.open(cache)
     index = scan(source, policy, cache, workers)
     order = shuffled_groups(index, seed)
@@ -201,9 +207,31 @@ def _add(writer: ShardWriter, source: Source, row: int) -> None:
 
     def make_row() -> dict[str, Any]:
         """Return the record as an object, with places of its images and videos."""
-        return project_row(record, record.rationale, write_image, write_video)
+        in_order = in_source_order(record)
+        has_order = len(record.positions) > 0
+        return project_row(in_order, record.rationale, write_image, write_video, as_list=has_order)
 
     writer.add(make_row, record.identity)
+
+
+def in_source_order(record: Preference) -> Preference:
+    """Return a record whose responses, ranks and attributes are in the order of its source.
+
+    A record is returned unchanged if its source has no order of its own. The data card states how far
+    the order predicts which response is better, and that is to be the same for shards.
+    """
+    if not record.positions:
+        return record
+    order = np.argsort(record.positions).tolist()
+    attributes = {}
+    for name, values in record.attributes.items():
+        attributes[name] = tuple(values[index] for index in order)
+    return replace(
+        record,
+        responses=tuple(record.responses[index] for index in order),
+        ranks=tuple(record.ranks[index] for index in order),
+        attributes=attributes,
+    )
 
 
 def _content(medium: bytes | Path, record: str) -> bytes:

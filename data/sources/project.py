@@ -298,17 +298,20 @@ def project_row(
     rationale: str | None,
     write_image: WriteImage = data_uri,
     write_video: WriteVideo = video_uri,
+    *,
+    as_list: bool = False,
 ) -> dict[str, Any]:
     """Return a record as an object in this project's own format, by default with data URIs.
 
     A record that is no pair, or that has attributes, lists its responses with their ranks and
-    ratings.
+    ratings. So does every record with `as_list`.
 
     Args:
         record: The record.
         rationale: Replaces the record's own rationale; with None the object has no rationale.
         write_image: Turns each image into its value in the object.
         write_video: Turns each video into its value in the object.
+        as_list: The object lists the responses in their order in the record.
     """
     # Media of the prompt come before those of the responses, as where they are read.
     images = [write_image(image, record.identity) for image in record.images]
@@ -318,7 +321,7 @@ def project_row(
         for response in record.responses
     ]
     row: dict[str, Any] = {"prompt": record.prompt}
-    if record.is_pair and not record.attributes:
+    if record.is_pair and not record.attributes and not as_list:
         chosen, rejected = written
         row |= {"chosen": chosen, "rejected": rejected}
     else:

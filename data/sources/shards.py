@@ -24,6 +24,7 @@ class ShardsConfig(TiedComparisonsConfig):
 
     FILES = (MANIFEST, INDEX, "*.shard")
     VIDEOS = True
+    READS_TABLES = False
     has_critiques = True
     has_rationales = True
 

@@ -137,7 +137,7 @@ class ShardRows:
         path = self.folder / INDEX
         try:
             index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{path} cannot be read ({error}). Copy the file again.") from error
         if index.dtype != ENTRY:
             raise UserError(f"{path} has numbers of type {index.dtype}; required is {ENTRY}.")

@@ -250,6 +250,9 @@ class FilesConfig(SourceConfig):
     ROWS_TOGETHER: ClassVar[int] = 1
     """The number of successive rows of the files that `convert` is given as one row. If it is more
     than 1, every column is the list of their values."""
+    READS_TABLES: ClassVar[bool] = True
+    """True if the rows are those of tables that other programs write, whose format can be
+    recognised."""
     BRANCH: ClassVar[str | None] = None
     """The revision to read from the hub if the recipe names none; None takes the newest."""
 

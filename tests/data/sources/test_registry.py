@@ -36,8 +36,8 @@ def test_only_the_embedded_world_is_a_wing() -> None:
 @pytest.mark.parametrize(
     ("attribute", "names"),
     [
-        ("has_critiques", ["mm_rlhf", "project", "shapes"]),
-        ("has_rationales", ["project", "r1_reward", "shapes"]),
+        ("has_critiques", ["mm_rlhf", "project", "shapes", "shards"]),
+        ("has_rationales", ["project", "r1_reward", "shapes", "shards"]),
         ("has_answers", ["questions", "shapes", "shapes_motion", "shapes_rated"]),
     ],
 )
@@ -58,6 +58,8 @@ def test_types_of_records_with_more_than_two_responses(attribute: str, names: li
         ({"type": "mm_rlhf", "ties": "keep"}, False, True),
         ({"type": "project", "path": "x"}, False, False),
         ({"type": "project", "path": "x", "pairs": "none", "ties": "keep"}, True, True),
+        ({"type": "shards", "path": "x"}, False, False),
+        ({"type": "shards", "path": "x", "pairs": "none", "ties": "keep"}, True, True),
     ],
 )
 def test_a_source_tells_whether_its_records_may_be_lists_or_ties(

@@ -15,7 +15,8 @@ from mmrm.data.images import decode
 from mmrm.data.preference import Preference, Truth, text, text_responses, validate
 from mmrm.data.sources.registry import SOURCES
 from mmrm.data.storage.content import record_key, shown_key
-from tests.data.sources.fixtures import BLUE, RED, open_source
+from tests.data.shards import source_config, written_shards
+from tests.data.sources.fixtures import BLUE, RED, open_source, write_jsonl
 from tools.attack.samples import SAMPLES, Sample, surroundings, written
 
 SHAPES: list[dict[str, Any]] = [
@@ -66,6 +67,14 @@ def records_of(kind: str, folder: Path, **settings: Any) -> Iterator[Preference]
         for number, changes in enumerate(GENERATED[kind]):
             source = open_source(folder / str(number), type=kind, **changes, **settings)
             yield from map(source.record, range(len(source)))
+        return
+    if kind == "shards":
+        rows = [{"prompt": str(number), "chosen": "a", "rejected": "b"} for number in range(3)]
+        rows_file = write_jsonl(folder / "rows.jsonl", rows)
+        written_shards(folder / "shards", source_config(type="project", path=str(rows_file)))
+        path = str(folder / "shards")
+        source = open_source(folder / "cache", type=kind, path=path, **settings)
+        yield from map(source.record, range(len(source)))
         return
     sample = QUESTIONS if kind == "questions" else SAMPLES[kind]
     files = folder / "set"
