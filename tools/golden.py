@@ -62,7 +62,7 @@ from typing import Any
 CLONE = Path(__file__).resolve().parents[1]
 CONSOLE_COLUMNS = "200"
 VOLATILE_KEY = re.compile(
-    r"seconds|(^|_)time|_per_second|runtime|flos|created|fingerprint|commit|version|packages"
+    r"seconds|(^|_)time|data_wait|_per_second|runtime|flos|created|fingerprint|commit|version|packages"
     r"|hardware|cuda|hostname|^modified$|code_digest"
 )
 """Keys whose values differ between two recordings of the same tree, or between two arrangements of

@@ -21,7 +21,7 @@ from tests.train.worker import difference, ended, lines
 pytestmark = pytest.mark.slow
 
 
-SPEED = ("records_per_second", "tokens_per_second", "eval_judging/seconds_per_pair")
+SPEED = ("records_per_second", "tokens_per_second", "data_wait", "eval_judging/seconds_per_pair")
 Moment = Literal["step", "save", "mark"]
 MOMENTS: list[tuple[str, Moment, int, int]] = [
     ("none", "step", 3, 1),

@@ -417,7 +417,13 @@ def look_into_divided_row(recipe_path: Path) -> None:
         assert totals[0] == 2 * row.records
         trainer.speed_start = time.perf_counter() - 1
         trainer._sums["dropped/unusable"] = 3.0
-        assert trainer._figures()["dropped/unusable"] == 3.0
+        samples, _ = trainer.get_batch_samples(iter([trainer.steps[0]]), 1, torch.device("cpu"))
+        assert [len(step["rows"]) for step in samples] == [1]
+        assert 0 < trainer._sums["data_wait"] < 0.5
+        trainer._sums["data_wait"] = 0.5  # of each rank, since a second
+        figures = trainer._figures()
+        assert figures["dropped/unusable"] == 3.0
+        assert 0.1 < figures["data_wait"] <= 0.5
 
 
 def plain_trainer(

@@ -10,6 +10,7 @@ saved. `rm.py` and `sft.py` both use this trainer, with different objectives.
 import random
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from mmrm.train.supervised.budget import (
     out_of_memory_message,
     write_lowered_budget,
 )
+from mmrm.train.supervised.data_wait import announced_wait
 from mmrm.train.supervised.load_balancing import RouterWatch, router_figures
 from mmrm.train.supervised.objectives import Objective
 from mmrm.train.supervised.optimizer import FiniteTrainer, compiled_graphs, learning_rates
@@ -38,6 +40,8 @@ from mmrm.train.supervised.steps import PackedRow, Step, StepDataset, make_row
 SMALL = 2**20
 """Largest number of elements of a parameter whose gradient takes no memory worth counting."""
 
+DATA_WAIT = "data_wait"
+"""The logged share of the time in which a rank waited for its data, the mean over ranks."""
 UNUSABLE = "dropped/unusable"
 """The logged number of records that could not be used when they were loaded, and were replaced."""
 
@@ -95,6 +99,22 @@ class PackedTrainer(FiniteTrainer):
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Step], num_batches: int, device: torch.device
+    ) -> tuple[list[Step], Any]:
+        """Load the next step as Trainer does, and count the seconds for which it was waited for.
+
+        The first step is not counted, because the processes of the loader start with it.
+        """
+        begin = time.perf_counter()
+        with announced_wait(self.args.process_index, self.state.global_step + 1):
+            samples: tuple[list[Step], Any] = super().get_batch_samples(
+                epoch_iterator, num_batches, device
+            )
+        if self.speed_start is not None:
+            self._sums[DATA_WAIT] += time.perf_counter() - begin
+        return samples
 
     def training_step(
         self, model: nn.Module, inputs: Step, num_items_in_batch: Tensor | None = None
@@ -348,6 +368,9 @@ class PackedTrainer(FiniteTrainer):
         figures = {**self.objective.report(sums), **router_figures(sums)}
         figures["records_per_second"] = sums["records"] / seconds
         figures["tokens_per_second"] = sums["tokens"] / seconds
+        # The sum over ranks was divided by the ranks of a group, and a rank waits for itself.
+        num_groups = self.args.world_size / self.optim.sequence_parallel
+        figures[DATA_WAIT] = sums[DATA_WAIT] / num_groups / seconds
         if sums[UNUSABLE]:
             figures[UNUSABLE] = sums[UNUSABLE]
         for part, rate in self._rates.items():
