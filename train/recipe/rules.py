@@ -339,8 +339,8 @@ def start_rules(
     ranks_of_row = recipe.optim.sequence_parallel
     if start and world_size % ranks_of_row:
         message = (
-            f"{ranks_of_row} ranks compute a row together, and {world_size} ranks cannot be divided "
-            f"into such groups; start a multiple of {ranks_of_row}, or set "
+            f"{ranks_of_row} ranks are to compute a row together, which does not divide the number "
+            f"of ranks, {world_size}; start a multiple of {ranks_of_row}, or set "
             "optim.sequence_parallel to a divisor of the number of ranks"
         )
         yield Broken(message, ("optim.sequence_parallel",))
