@@ -61,6 +61,7 @@ LAYERS = {
         ),
         *(
             "compatibility",
+            "image_patches",
             "patch_cache",
             "video_patches",
             "encoder",
@@ -85,7 +86,7 @@ LAYERS = {
 """The four floors in their order, and their rooms in theirs. A module imports only what is before it."""
 
 COMMANDS = {
-    "data": ["mixture", "browse", "frames", "shapes"],
+    "data": ["mixture", "browse", "frames", "shapes", "make_shards"],
     "models": ["build_embedded"],
     "eval": [
         *("run", "serve", "sweep", "report", "overlap", "score", "select_responses", "sample"),

@@ -30,7 +30,7 @@ from PIL import Image
 
 from mmrm.data.preparation.mixing import Mixture, MixtureConfig
 from mmrm.data.storage.files import parallel_results, write_json
-from mmrm.data.storage.shards import (
+from mmrm.data.storage.shard_files import (
     ENTRY,
     FORMAT,
     INDEX,

@@ -22,7 +22,7 @@ from mmrm.data.preparation.scan import BadRecordConfig, scan
 from mmrm.data.preparation.sharding import lines_about
 from mmrm.data.preparation.split import SourceSplit
 from mmrm.data.sources.shared.file_source import FilesConfig
-from mmrm.data.storage.shards import MANIFEST, read_manifest
+from mmrm.data.storage.shard_files import MANIFEST, read_manifest
 
 NUM_SHOWN_RECORDS = 3
 MAX_SHOWN_CHARACTERS = 600

@@ -38,7 +38,7 @@ from mmrm.data.storage.files import (
     write_json,
 )
 from mmrm.data.storage.output_lock import locked_folder
-from mmrm.data.storage.shards import (
+from mmrm.data.storage.shard_files import (
     ENTRY,
     FORMAT,
     INDEX,

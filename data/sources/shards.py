@@ -2,7 +2,7 @@
 
     {type: shards, path: /data/my_shards}
 
-data/storage/shards.py describes the files.
+data/storage/shard_files.py describes the files.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from mmrm.data.sources.shared.file_source import SourceRow, TableSource
 from mmrm.data.sources.shared.source import Source
 from mmrm.data.sources.shared.ties import TiedComparisonsConfig
 from mmrm.data.storage.archives import Folder
-from mmrm.data.storage.shards import INDEX, MANIFEST, ShardRows, read_manifest
+from mmrm.data.storage.shard_files import INDEX, MANIFEST, ShardRows, read_manifest
 
 
 class ShardsConfig(TiedComparisonsConfig):

@@ -12,7 +12,7 @@ from mmrm.data.preparation.scan import BadRecordConfig
 from mmrm.data.preparation.sharding import make_shards
 from mmrm.data.sources.registry import AnySource
 from mmrm.data.sources.shared.source import SourceConfig
-from mmrm.data.storage.shards import ShardManifest
+from mmrm.data.storage.shard_files import ShardManifest
 
 
 def source_config(**keys: Any) -> SourceConfig:

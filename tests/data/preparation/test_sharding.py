@@ -20,7 +20,7 @@ from mmrm.data.preparation import sharding
 from mmrm.data.preparation.inspection import inspect
 from mmrm.data.preparation.mixing import Mixture
 from mmrm.data.preparation.sharding import PLAN, lines_about
-from mmrm.data.storage.shards import MANIFEST
+from mmrm.data.storage.shard_files import MANIFEST
 from tests.data.mixtures import mixture, project, row
 from tests.data.shards import source_config, written_shards
 from tests.data.sources.fixtures import BLUE, RED, write_images

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mmrm.data.errors import RecordError, UserError
-from mmrm.data.storage.shards import (
+from mmrm.data.storage.shard_files import (
     ENTRY,
     FORMAT,
     INDEX,
