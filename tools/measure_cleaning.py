@@ -4,14 +4,16 @@
     python tools/measure_cleaning.py --size 10000     # quick
 
 The records are those of tools/measure_memory.py: half are texts, half have an image. In place of the
-scores of models, each fold gets random ones, of which 10 % prefer the worse response. Times are of
-one core unless a step starts processes; memory is the most that the process has held so far.
+scores of models, each fold gets random ones, of which 10 % prefer the worse response. Seconds depend on
+what else the machine does, processor seconds much less; memory is the most that the process has held
+so far.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -66,18 +68,28 @@ class Steps:
 
     def __init__(self) -> None:
         self.table = Table(title="train/clean.py without training and scoring")
-        for name in ("step", "seconds", "MiB at most so far"):
+        for name in ("step", "seconds", "processor seconds", "MiB at most so far"):
             self.table.add_column(name, justify="left" if name == "step" else "right")
 
     def measure(self, name: str, step: Callable[[], Result]) -> Result:
         """Run a step, add its line to the table, and return its result."""
         start = time.perf_counter()
+        processor_start = processor_seconds()
         result = step()
         seconds = time.perf_counter() - start
+        used = processor_seconds() - processor_start
         mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        self.table.add_row(name, f"{seconds:.1f}", f"{mebibytes:,.0f}")
-        print(f"{name}: {seconds:.1f} s, {mebibytes:,.0f} MiB", flush=True)
+        self.table.add_row(name, f"{seconds:.1f}", f"{used:.1f}", f"{mebibytes:,.0f}")
+        print(
+            f"{name}: {seconds:.1f} s, {used:.1f} s of processors, {mebibytes:,.0f} MiB", flush=True
+        )
         return result
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of its processes that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def write_scores(cleaned: CleanedRecipe, records: LabelledRecords, folds: Ints) -> None:

@@ -262,6 +262,23 @@ def test_few_shards_are_read_at_one_time(sharded: Path) -> None:
     assert len(set(unrestricted[:64].tolist())) > 20
 
 
+def test_every_epoch_draws_shards_and_their_records_anew(sharded: Path) -> None:
+    found = both(sharded, 3)
+    first_shards = []
+    orders_of_a_shard = []
+    for epoch in range(4):
+        order = found.order(epoch)
+        shards = shards_of(found, order)
+        # The first 150 records are of the first three shards, which have about 100 each.
+        first_shards.append(frozenset(shards[:150].tolist()))
+        # The records of these shards alternate.
+        assert np.count_nonzero(np.diff(shards[:150])) > 70
+        orders_of_a_shard.append(tuple(order[order < 3000][shards == 5].tolist()))
+    assert len(set(first_shards)) > 1
+    assert len(set(orders_of_a_shard)) == 4
+    assert len({frozenset(order) for order in orders_of_a_shard}) == 1
+
+
 def test_sources_are_mixed_evenly(sharded: Path) -> None:
     for shards_together in (1, 5):
         order = both(sharded, shards_together).order(0)
